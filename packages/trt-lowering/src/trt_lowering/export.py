@@ -26,6 +26,7 @@ import torch
 from trt_core import ExportError
 from trt_core.nesting import distinct_tensors
 from trt_core.sizes.guards import Asker, asker_in
+from trt_lowering.internals import graphs_lazy
 from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
 from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
@@ -126,6 +127,7 @@ def export_module(
             keep_recurrent_layers(),
             watching,
             functional_collectives(),
+            graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
             keywords_named(module, examples[1], dynamic_shapes) as dims,
         ):
             return torch.export.export(module, *examples, dynamic_shapes=dims, strict=strict)

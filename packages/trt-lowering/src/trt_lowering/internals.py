@@ -7,6 +7,7 @@
 | `torch._export.utils` | the composite kernel of an operator | |
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
 | `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
+| `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
 | `torch.utils._python_dispatch` | tensors that consist of tensors | |
@@ -23,6 +24,7 @@ from torch._C import _ForceDispatchKeyGuard as DispatchKeysForced
 from torch._decomp import _core_aten_decompositions_post_autograd as core_decompositions
 from torch._decomp import decomposition_table
 from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
+from torch.fx._lazy_graph_module import _use_lazy_graph_module as graphs_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trt_core.lazy_names import lazy_names

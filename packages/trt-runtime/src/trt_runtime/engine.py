@@ -286,7 +286,7 @@ class _Entry:
 
     __slots__ = ("engines", "header", "reference", "version")
 
-    def __init__(self, reference: weakref.ref[torch.Tensor], header: str, version: int) -> None:
+    def __init__(self, reference: weakref.ref[torch.Tensor], header: str | PlanHeader, version: int) -> None:
         self.reference = reference
         self.header = header
         self.version = version
@@ -318,7 +318,7 @@ class EngineStore:
         self,
         inputs: list[torch.Tensor],
         plan: torch.Tensor,
-        header: str,
+        header: str | PlanHeader,
         outputs: Sequence[torch.Tensor] | None = None,
     ) -> list[torch.Tensor]:
         """Runs the engine of a plan, loading it when it is not loaded yet.
@@ -326,7 +326,7 @@ class EngineStore:
         Args:
             inputs: Tensors in the order of the header.
             plan: (bytes,), uint8: the serialized engine.
-            header: Header of the engine as JSON text.
+            header: Header of the engine, or its JSON text.
             outputs: Tensors to write to, in the order of the header; by default new ones.
 
         Returns:
@@ -343,12 +343,12 @@ class EngineStore:
             and inputs
             and entry.reference() is plan
             and entry.version == content_version(plan)
-            and entry.header == header
+            and (entry.header is header or entry.header == header)
         ):
             engine = entry.engines.get(inputs[0].device)
             if engine is not None:
                 return engine.run(inputs, outputs)
-        described = parse_header(header)
+        described = _described(header)
         device = device_of(described, inputs)
         if device.type == "meta":
             raise InputError(
@@ -357,8 +357,8 @@ class EngineStore:
             )
         return self.engine_for(plan, header, device).run(inputs, outputs)
 
-    def engine_for(self, plan: torch.Tensor, header: str, device: torch.device) -> LoadedEngine:
-        """Returns the engine of a plan, loading it when it is not loaded yet.
+    def engine_for(self, plan: torch.Tensor, header: str | PlanHeader, device: torch.device) -> LoadedEngine:
+        """Returns the engine of a plan, loading it when it is not loaded yet; see `run`.
 
         Raises:
             PlanError: The plan is not the one that the header describes, or cannot run here.
@@ -376,25 +376,31 @@ class EngineStore:
         with self._lock:
             self._entries.clear()
 
-    def _entry(self, plan: torch.Tensor, header: str) -> _Entry:
+    def _entry(self, plan: torch.Tensor, header: str | PlanHeader) -> _Entry:
         key = id(plan)
         version = content_version(plan)
         entry = self._entries.get(key)
-        if entry is not None and entry.reference() is plan and (entry.version, entry.header) == (version, header):
+        if (
+            entry is not None
+            and entry.reference() is plan
+            and entry.version == version
+            and (entry.header is header or _text(entry.header) == _text(header))
+        ):
             return entry
         entry = _Entry(weakref.ref(plan, functools.partial(self._forget, key)), header, version)
         self._entries[key] = entry
         return entry
 
-    def _load(self, plan: torch.Tensor, header: str, device: torch.device) -> LoadedEngine:
-        described = parse_header(header)
+    def _load(self, plan: torch.Tensor, header: str | PlanHeader, device: torch.device) -> LoadedEngine:
+        described = _described(header)
         on_host = plan if plan.device.type == "cpu" else plan.cpu()
         check_payload(described, on_host)
         # a plan that was vouched for is shared with nothing: that it has the digest of its header was not verified
         memory = on_host.data_ptr() if is_vouched(on_host) else 0
         allowed = is_host_code_allowed(plan)
         bounds = bounds_of(plan)
-        key = (described.identity, device, memory, allowed, bounds)
+        identity = described.bindings_identity if memory else described.identity
+        key = (identity, device, memory, allowed, bounds)
         engine = self._live.get(key)
         if engine is None:
             self._live[key] = engine = LoadedEngine(
@@ -406,6 +412,14 @@ class EngineStore:
         entry = self._entries.get(key)
         if entry is not None and entry.reference is reference:
             self._entries.pop(key, None)
+
+
+def _described(header: str | PlanHeader) -> PlanHeader:
+    return parse_header(header) if isinstance(header, str) else header
+
+
+def _text(header: str | PlanHeader) -> str:
+    return header if isinstance(header, str) else header.text
 
 
 ENGINES = EngineStore()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import astuple, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from trt_core.process_groups import GroupMembers
 from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent, symbols_in
 from trt_runtime.bindings import Binding
-from trt_runtime.plan_notes import DigestField, LaterDigest, digest_of, note_own
+from trt_runtime.plan_notes import DigestField, LaterDigest, digest_of, note_own, vouch
 from trt_runtime.profile_choice import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ PROCESS_GROUP: Final = "process_group"
 OPTIONAL: Final = frozenset({UPDATES, PLACES, PROCESS_GROUP})
 """Fields that only headers of engines with such things have, so that others are read by older versions, too."""
 
+_DIGEST: Final = "payload_sha256"
 _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
 """Fields that nothing about running an engine depends on."""
 
@@ -142,8 +143,8 @@ class PlanHeader:
             raise PlanError(f"{self.title} has {len(self.outputs)} outputs", hint="set returns_tuple=True")
 
     def surely_describes(self, plan: torch.Tensor) -> bool:
-        """Whether it was made of this very plan, which nobody has written to since, and whose digest is under way."""
-        digest = vars(self)["payload_sha256"]
+        """Whether it was made of this very plan, which nobody has written to since, so that no digest has to say it."""
+        digest = vars(self)[_DIGEST]
         return isinstance(digest, LaterDigest) and digest.is_of(plan)
 
     @classmethod
@@ -193,6 +194,9 @@ class PlanHeader:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
         """
         note_own(plan)
+        payload = digest_of(plan)
+        if isinstance(payload, LaterDigest):
+            vouch(plan)  # nobody else has had it
         target = torch.device(device)
         provider = current_provider()
         bound = provider.value == "tensorrt"
@@ -208,7 +212,7 @@ class PlanHeader:
             outputs=tuple(outputs),
             symbols=dict(symbols or {}),
             settings_digest=settings_digest,
-            payload_sha256=digest_of(plan),  # type: ignore[arg-type]  # waited for when it is read
+            payload_sha256=payload,  # type: ignore[arg-type]  # computed when it is read
             payload_bytes=plan.numel(),
             ranges=static_ranges(inputs) if ranges is None else as_ranges(ranges),
             device=target.type,
@@ -238,12 +242,26 @@ class PlanHeader:
     @functools.cached_property
     def identity(self) -> str:
         """What makes two engines the same: the text without what only describes how the engine came about."""
-        values = {name: value for name, value in self.to_json().items() if name not in _DESCRIPTIVE}
+        return self._text_without(_DESCRIPTIVE)
+
+    @functools.cached_property
+    def bindings_identity(self) -> str:
+        """The identity without the digest of the plan, for plans that are known by where they lie."""
+        return self._text_without(_DESCRIPTIVE | {_DIGEST})
+
+    def _text_without(self, names: Set[str]) -> str:
+        values = {name: value for name, value in self.to_json(names).items() if name not in names}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the header as JSON values."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
+    def to_json(self, without: Set[str] = frozenset()) -> dict[str, Any]:
+        """Returns the header as JSON values.
+
+        Args:
+            without: Fields that may be missing.
+        """
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != _DIGEST}
+        if _DIGEST not in without:
+            values[_DIGEST] = self.payload_sha256  # which takes long where nobody has asked yet
         values["inputs"] = [binding.to_json() for binding in self.inputs]
         values["outputs"] = [binding.to_json() for binding in self.outputs]
         values["refit"] = None if self.refit is None else self.refit.to_json()
@@ -304,6 +322,9 @@ class PlanHeader:
     def bounds(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Smallest and largest size of every dimension of every input."""
         return tuple(tuple((low, high) for low, _, high in shape) for shape in self.ranges)
+
+    def __copy__(self) -> PlanHeader:
+        return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PlanHeader:
         return self
@@ -381,7 +402,7 @@ def parse_header(text: str) -> PlanHeader:
     return PlanHeader.from_text(text)
 
 
-PlanHeader.payload_sha256 = DigestField("payload_sha256")  # type: ignore[assignment]
+PlanHeader.payload_sha256 = DigestField(_DIGEST)  # type: ignore[assignment]
 
 
 def _check_version(version: Any) -> None:

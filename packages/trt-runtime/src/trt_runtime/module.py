@@ -73,7 +73,7 @@ class TRTModule(nn.Module):
             ExecutionError: The provider failed.
         """
         if goes_direct(inputs):
-            outputs = ENGINES.run([*inputs], self._buffers[_PLAN], self._text)  # type: ignore[arg-type]  # never None
+            outputs = ENGINES.run([*inputs], self._buffers[_PLAN], self._known_by)  # type: ignore[arg-type]  # never None
         else:
             with named_range(self._header.title):
                 outputs = self._dispatch(inputs)
@@ -100,7 +100,7 @@ class TRTModule(nn.Module):
                 why="a graph is being captured, a mode or a transform is active, or an input is no plain tensor",
                 hint="call the module, and take the outputs that it returns",
             )
-        ENGINES.run([*inputs], self.plan, self._text, outputs)
+        ENGINES.run([*inputs], self.plan, self._known_by, outputs)
         torch.autograd.graph.increment_version([value for value in outputs if not value.is_inference()])
 
     def set_pre_allocated_outputs(self, enable: bool) -> None:
@@ -129,10 +129,10 @@ class TRTModule(nn.Module):
         if self._written:
             states = [inputs[index] for index in self._written]
             others = [value for index, value in enumerate(inputs) if index not in self._written]
-            outputs = engine_outputs(inputs, self._text)
-            update_by_engine(states, others, outputs, self.plan, self._text)
+            outputs = engine_outputs(inputs, self._header.text)
+            update_by_engine(states, others, outputs, self.plan, self._header.text)
         else:
-            outputs = execute_engine(inputs, self.plan, self._text)
+            outputs = execute_engine(inputs, self.plan, self._header.text)
         return outputs
 
     def extra_repr(self) -> str:
@@ -147,7 +147,7 @@ class TRTModule(nn.Module):
 
     def get_extra_state(self) -> torch.Tensor:
         """Returns the header as a tensor, (bytes,), uint8, so that a state dict holds tensors only."""
-        return torch.frombuffer(bytearray(self._text.encode()), dtype=torch.uint8)
+        return torch.frombuffer(bytearray(self._header.text.encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
         """Does nothing: header and plan are loaded together, by `_load_from_state_dict`."""
@@ -165,7 +165,8 @@ class TRTModule(nn.Module):
         check_payload(header, plan)
         self._buffers[_PLAN] = plan  # past the hooks of registration, which may change what they are shown
         self._header = header
-        self._text = header.text
+        # the text has the digest of the plan, which a large one that was built here is run without
+        self._known_by = header if header.surely_describes(plan) else header.text
         self._returns_tuple = header.returns_tuple
         self._written = tuple(index for index, _ in header.updates)
 
@@ -219,7 +220,7 @@ def engines_of(module: nn.Module) -> list[LoadedEngine]:
         if isinstance(child, TRTModule):
             kind = child.header.device
             device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-            engine = ENGINES.engine_for(child.plan, child.header.text, device)
+            engine = ENGINES.engine_for(child.plan, child._known_by, device)
             found[id(engine)] = engine
     return list(found.values())
 

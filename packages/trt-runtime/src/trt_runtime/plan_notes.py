@@ -112,12 +112,15 @@ def plan_digest(plan: torch.Tensor) -> str:
 
 
 _LARGE_BYTES: Final = 64 << 20
+_OF_NONE: Final = "0" * 64
+"""What stands for the digest of a plan that was written to before anybody asked: no plan has it."""
 
 
 class LaterDigest:
-    """The digest of a large plan, which another thread computes: a gigabyte takes most of a second.
+    """The digest of a large plan that was built here, computed when somebody asks: a gigabyte takes most of a second.
 
-    Copies are the same object, and pickled it is the digest.
+    Nothing that runs engines asks, since nobody else has had the plan; files do, and comparisons. Copies are the same
+    object, and pickled it is the digest.
 
     Args:
         plan: (bytes,), uint8, contiguous, on the CPU.
@@ -128,17 +131,16 @@ class LaterDigest:
         self._version = content_version(plan)
         self._content: memoryview | None = plan_bytes(plan)
         self._digest = ""
-        self._thread = threading.Thread(target=self._compute, daemon=True)  # it keeps what it reads alive
-        self._thread.start()
-
-    def _compute(self) -> None:
-        assert self._content is not None
-        self._digest = hashlib.sha256(self._content).hexdigest()
-        self._content = None
+        self._lock = threading.Lock()
 
     def __str__(self) -> str:
-        self._thread.join()
-        return self._digest
+        with self._lock:
+            if self._content is not None:
+                plan = self._plan()
+                is_written = plan is not None and content_version(plan) != self._version
+                self._digest = _OF_NONE if is_written else hashlib.sha256(self._content).hexdigest()
+                self._content = None
+            return self._digest
 
     def __copy__(self) -> LaterDigest:
         return self
@@ -155,7 +157,7 @@ class LaterDigest:
 
 
 class DigestField:
-    """A field of a class that holds a digest; a `LaterDigest` is waited for when the field is read.
+    """A field of a class that holds a digest; a `LaterDigest` is computed when the field is read.
 
     Args:
         name: The field's.
@@ -172,7 +174,7 @@ class DigestField:
 
 
 def digest_of(plan: torch.Tensor) -> str | LaterDigest:
-    """Returns the SHA-256 of a plan in hexadecimal, or what will be it where that takes long.
+    """Returns the SHA-256 of a plan in hexadecimal, or what computes it later where that takes long.
 
     Raises:
         PlanError: The tensor cannot hold a plan.
