@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import plan_fuzzer
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_core.limits import CallLimits
-from trt_portable.execution.bounded_runs import BoundedRuns
+from trt_core.limits import UNLIMITED, Account, CallLimits, charging
+from trt_portable.execution.bounded_runs import BoundedRuns, _Watcher
+from trt_portable.execution.program import LayerFailure, PackingCompute
+from trt_portable.layers.contracts import contract_of
 from trt_portable.runtime import engine_state
 from trt_portable.runtime.engine_state import usable_artifacts
 
@@ -298,3 +303,147 @@ def test_unused_kernels_are_said_once(is_said: bool, monkeypatch: pytest.MonkeyP
     runtime.unused_kernels_are_said = is_said
     assert runtime.deserialize_cuda_engine(plan_fuzzer.NETWORKS["attention"]()) is not None
     assert heard == [is_said]
+
+
+class _Compared:
+    """Counts each step of a run by its operators, and compares that with the contract of its layer."""
+
+    def __init__(self, program: Any) -> None:
+        self.known: list[str] = []
+        self._program, self._at = program, 0
+
+    def before(self, call: Any, operands: Any) -> None:
+        contract = contract_of(call)
+        bound = None if contract is None else contract(operands)
+        compute = self._program.steps[self._at][0]
+        self._at += 1
+        account = Account(UNLIMITED)
+        with charging(account), account.watching():
+            try:
+                compute(operands)
+            except Exception:  # the run will say so
+                return
+        if bound is None:
+            return
+        self.known.append(type(call.layer).__name__)
+        assert account.made <= bound.size, (call.name, account.made, bound)
+        assert account.elements <= bound.elements, (call.name, account.elements, bound)
+        assert not account.has_seen_data, call.name
+
+    def after(self, call: Any, outputs: Any) -> None:
+        pass
+
+
+def _values(engine: Any, seed: int) -> list[torch.Tensor]:
+    """Inputs at the sizes that an engine was tuned for, in memory of various orders."""
+    torch.manual_seed(seed)
+    found = []
+    for tensor in engine._state.inputs:
+        shape = tuple(engine.get_tensor_shape(tensor.name))
+        if -1 in shape:
+            shape = tuple(engine.get_tensor_profile_shape(tensor.name, 0)[1])
+        value = torch.rand(shape).mul(4).to(plan_fuzzer.CARRIERS[engine.get_tensor_dtype(tensor.name)])
+        found.append(value.mT.contiguous().mT if seed % 2 and value.ndim > 1 else value)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(plan_fuzzer.NETWORKS.keys() - {"integers", "shapes"}))
+def test_layers_keep_their_contracts(name: str) -> None:
+    engine = trt.Runtime(Logger()).deserialize_cuda_engine(plan_fuzzer.NETWORKS[name]())
+    program = engine._state.program
+    for seed in range(3):
+        compared = _Compared(program)
+        with torch.inference_mode():
+            program.run_observed(_values(engine, seed), compared)
+
+
+def _layers(net: Net, shape: tuple[int, ...]) -> list[Any]:
+    """Layers of every kind that has a contract, on an input and constants that broadcast to it."""
+    network, x = net.network, net.input("x", shape)
+    row = net.constant(*[1] * (len(shape) - 1), shape[-1])
+    made = [network.add_elementwise(x, row, op) for op in (E.SUM, E.DIV, E.POW, E.FLOOR_DIV, E.MAX)]
+    made += [network.add_activation(x, kind) for kind in (trt.ActivationType.GELU_TANH, trt.ActivationType.SELU)]
+    made += [network.add_unary(x, op) for op in (trt.UnaryOperation.EXP, trt.UnaryOperation.SIGN)]
+    made += [network.add_cast(x, dtype) for dtype in (trt.int32, trt.float16, trt.bool)]
+    made += [
+        network.add_reduce(x, op, 1, keep)
+        for op in trt.ReduceOperation.__members__.values()
+        for keep in (False, True)
+        if op is not trt.ReduceOperation.NONE
+    ]
+    made += [network.add_softmax(x), network.add_identity(x), network.add_shape(x), network.add_parametric_relu(x, row)]
+    below = network.add_elementwise(x, row, E.LESS).get_output(0)
+    made += [network.add_select(below, x, row), network.add_concatenation([x, x, x])]
+    made.append(network.add_normalization(x, row, row, 1 << (len(shape) - 1)))
+    moved = network.add_shuffle(x)
+    moved.first_transpose = tuple(reversed(range(len(shape))))
+    moved.reshape_dims = (-1,)
+    made.append(moved)
+    made.append(network.add_slice(x, [0] * len(shape), shape, [1] * len(shape)))
+    made.append(network.add_gather(x, net.numbers([0] * 9), 0))
+    for left, right in ((plan_fuzzer.N, trt.MatrixOperation.TRANSPOSE), (trt.MatrixOperation.TRANSPOSE, plan_fuzzer.N)):
+        made.append(network.add_matrix_multiply(x, left, x, right))
+    return made
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=4).map(tuple), st.booleans())
+def test_contracts_hold_for_any_extents(shape: tuple[int, ...], transposed: bool) -> None:
+    net = Net()
+    made = _layers(net, shape)
+    for layer in made:
+        net.network.mark_output(layer.get_output(0))
+    logger = Logger()
+    engine = trt.Runtime(logger).deserialize_cuda_engine(net.plan())
+    program = engine._state.program
+    x = torch.rand(shape[::-1]).permute(*reversed(range(len(shape)))) if transposed else torch.rand(shape)
+    compared = _Compared(program)
+    with torch.inference_mode():
+        program.run_observed([x], compared)
+    assert len(set(compared.known)) > 10, compared.known
+
+
+def test_packed_products_keep_their_contracts() -> None:
+    net = Net()
+    x = net.input("x", (2, 8, 12, 12))
+    first = net.network.add_convolution_nd(x, 16, (3, 3), net.random.random((16, 8, 3, 3), np.float32))
+    first.padding_nd = (1, 1)
+    active = net.network.add_activation(first.get_output(0), trt.ActivationType.RELU).get_output(0)
+    second = net.network.add_convolution_nd(active, 16, (3, 3), net.random.random((16, 1, 3, 3), np.float32))
+    second.num_groups, second.padding_nd = 16, (1, 1)
+    summed = net.network.add_elementwise(second.get_output(0), active, E.SUM).get_output(0)
+    rows = net.network.add_shuffle(summed)
+    rows.reshape_dims = (32, 144)
+    product = net.linear(rows.get_output(0), 300, 144)
+    net.network.mark_output(net.network.add_activation(product, trt.ActivationType.RELU).get_output(0))
+    plan = net.builder.build_serialized_network(net.network, net.builder.create_builder_config())
+    engine = trt.Runtime(Logger()).deserialize_cuda_engine(bytes(plan))
+    program = engine._state.executable
+    packed = [call for *_, call in program.steps if isinstance(call.compute, PackingCompute)]
+    if not packed:
+        pytest.skip("this PyTorch packs nothing")
+    compared = _Compared(program)
+    with torch.inference_mode():
+        program.run_observed(_values(engine, 0), compared)
+    assert len(compared.known) == len(program.steps)
+
+
+@pytest.mark.parametrize("held", [0, 1 << 22])
+def test_runs_by_contract_are_charged(held: int) -> None:
+    """Room that is taken by contract is given back, but for what lives; what is too large is looked at."""
+    net = Net()
+    x = y = net.input("x", (256, 256))
+    for _ in range(100):
+        y = net.network.add_elementwise(y, x, E.SUM).get_output(0)
+    engine = trt.Runtime(Logger()).deserialize_cuda_engine(net.plan(y))
+    program = engine._state.program
+    limits = CallLimits(bytes_alive=1 << 24)
+    account = Account(limits, held)
+    with charging(account), _Watcher(program, account, None, None) as watcher, torch.inference_mode():
+        program.run_observed(_values(engine, 0), watcher)
+    assert account.steps == 100
+    assert not watcher.loose
+    with pytest.raises(LayerFailure, match="bytes at once"):
+        account = Account(replace(limits, bytes_alive=1 << 19), held)  # two tensors
+        with charging(account), _Watcher(program, account, None, None) as watcher, torch.inference_mode():
+            program.run_observed(_values(engine, 0), watcher)

@@ -6,6 +6,7 @@ sizes, but for steps that read data; so later runs charge those alone.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ import torch
 
 from trt_core.limits import Account, CallLimits, charging
 from trt_portable.execution.program import Program
+from trt_portable.layers.contracts import Bound, contract_of
 from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
 from trt_portable.shape_tensors import HostValues, Value
 
@@ -144,6 +146,8 @@ class _Watcher:
         self._unknown: set[int] = set()
         self._at = 0
         self._step = ExitStack()
+        self._is_assumed = False
+        self._made: list[weakref.ref[torch.Tensor]] = []  # by steps that were not watched, since the account settled
 
     def __enter__(self) -> _Watcher:
         return self
@@ -151,17 +155,31 @@ class _Watcher:
     def __exit__(self, *_: object) -> None:
         self._step.close()  # of a step that failed
 
-    def before(self, call: LayerCall) -> None:
+    def before(self, call: LayerCall, operands: Sequence[Value | None]) -> None:
         """See `Observer`."""
         if self._observer is not None:
-            self._observer.before(call)
-        self._account.has_seen_data = False
+            self._observer.before(call, operands)
+        account = self._account
+        account.has_seen_data = False
         if self._watched is None or self._at in self._watched:
-            self._step.enter_context(self._account.watching())
+            bound = _bound(call, operands)
+            if bound is not None and account.assume(*bound):
+                self._is_assumed = True
+            else:
+                account.settle([made() for made in self._made])
+                self._made = []
+                self._step.enter_context(account.watching())
 
     def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
         """See `Observer`."""
-        self._step.close()
+        if self._is_assumed:
+            self._is_assumed = False
+            for made in outputs:
+                if type(made) is torch.Tensor:
+                    self._account.made += made.nbytes
+                    self._made.append(weakref.ref(made))
+        else:
+            self._step.close()
         at, program = self._at, self._program
         self._at += 1
         depends = call.layer._DATA_DEPENDENT or not self._unknown.isdisjoint(program.reads[at])
@@ -170,6 +188,17 @@ class _Watcher:
             self._unknown.update(program.steps[at][2])
         if self._observer is not None:
             self._observer.after(call, outputs)
+
+
+def _bound(call: LayerCall, operands: Sequence[Value | None]) -> Bound | None:
+    """How much a layer may take, by its contract; None where nothing is said."""
+    contract = contract_of(call)
+    if contract is None:
+        return None
+    try:
+        return contract(operands)
+    except Exception:  # operands that no layer takes: it will say so itself
+        return None
 
 
 def _numbers(value: Value) -> Any:

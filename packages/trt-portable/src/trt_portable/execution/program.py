@@ -107,8 +107,8 @@ def _is_loaded(call: LayerCall) -> bool:
 class Observer(Protocol):
     """Watches a run layer by layer: profilers, debug listeners."""
 
-    def before(self, call: LayerCall) -> None:
-        """A layer is about to run."""
+    def before(self, call: LayerCall, operands: Sequence[Value | None]) -> None:
+        """A layer is about to run on operands."""
 
     def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
         """A layer ran; outputs in the order of ``call.outputs``."""
@@ -357,9 +357,10 @@ class Program:
         slots = self.start(values)
         steps = in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
         for compute, read, outputs, dying, call in steps:
-            observer.before(call)
             try:
-                results = compute(read(slots))
+                operands = read(slots)
+                observer.before(call, operands)
+                results = compute(operands)
             except Exception as error:
                 raise LayerFailure(call.name, error) from error
             if len(results) != len(outputs):

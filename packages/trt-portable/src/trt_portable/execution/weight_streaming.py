@@ -119,9 +119,9 @@ class StreamedProgram(Program):
         steps = in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
         try:
             for step, (compute, read, outputs, dying, call) in enumerate(steps):
-                if observer is not None:
-                    observer.before(call)
                 operands = read(slots)
+                if observer is not None:
+                    observer.before(call, operands)
                 sites = plan.get(step)
                 if sites is None:
                     results = compute(operands)

@@ -31,6 +31,7 @@ from trt_portable.fusion.epilogues import (
 )
 from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
 from trt_portable.kernels.operands import require_operands
+from trt_portable.layers.contracts import Bound, both, elements, linear
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.fused import GateLayer, Linear
 from trt_portable.layers.normalization import LayerNorm
@@ -174,6 +175,21 @@ class OneDnnProduct(PrepackedProduct):
     @abstractmethod
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
 
+    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much it takes with its weights not packed yet; see `trt_portable.layers.contracts`."""
+        first = inputs[0]
+        assert first is not None
+        product = self._product(as_tensor(first), inputs)
+        if product is None:
+            return None
+        result = self._result_shape(as_tensor(first), inputs)
+        behind = elements([result, *(value.shape for value in inputs[1:] if value is not None)])
+        return both(product, both(product, behind))
+
+    @abstractmethod
+    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much the product takes with weights as they are."""
+
 
 class PrepackedConvolution(OneDnnProduct):
     """A convolution with its own weights. Its result has channels last in memory, which the next one likes.
@@ -249,6 +265,9 @@ class PrepackedConvolution(OneDnnProduct):
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
         return convolved_shape(self._layer, x.shape)
 
+    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
+        return self._layer._contract((x,))
+
 
 class PrepackedLinear(OneDnnProduct):
     """A product with a constant matrix, the second input, plus a bias, the third, where there is one.
@@ -291,6 +310,11 @@ class PrepackedLinear(OneDnnProduct):
         assert matrix is not None
         return (*x.shape[:-1], matrix.shape[-2 if self._form.is_transposed else -1])
 
+    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
+        matrix = inputs[1]
+        assert matrix is not None
+        return linear(x.shape, *matrix.shape[-2:])
+
 
 class MklLinear(PrepackedProduct):
     """The same by MKL; what follows runs layer by layer.
@@ -315,6 +339,14 @@ class MklLinear(PrepackedProduct):
         columns = _as_columns(matrix, self._form)  # of which the operator reads no more than the extents
         product = torch.ops.mkl._mkl_linear(x, packed.weights, columns, bias, packed.rows)
         return self._plain.finish((product,), inputs)
+
+    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much it takes with its weights not packed yet; see `trt_portable.layers.contracts`."""
+        x, matrix, *others = inputs
+        assert x is not None and matrix is not None
+        product = linear(x.shape, *matrix.shape[-2:])
+        result = (*x.shape[:-1], max(matrix.shape[-2:]))
+        return both(product, both(product, elements([result, *(value.shape for value in others if value is not None)])))
 
     def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
         return _rows_of_columns(weights, self._form)

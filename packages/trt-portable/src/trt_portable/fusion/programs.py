@@ -15,6 +15,7 @@ from trt_portable.execution.program import Compute, LayerCall, PackingCompute, P
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
 from trt_portable.fusion.packed_products import has_prepacked_kernels, let_sums_overwrite, packed_products
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
+from trt_portable.layers.contracts import Bound, moved
 from trt_portable.layers.slicing import narrowed_axis
 from trt_portable.shape_tensors import Value
 
@@ -214,6 +215,11 @@ class Split:
         self._sizes = list(sizes)
         self._extent = sum(sizes)
         self._slices = tuple(slices)
+
+    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much it takes; see `trt_portable.layers.contracts`."""
+        bounds = [call.layer._contract(inputs) for call in self._slices]
+        return None if None in bounds else moved(inputs)
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """The parts, in order."""

@@ -19,6 +19,8 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import attend
+from trt_portable.layers import contracts
+from trt_portable.layers.contracts import Bound
 from trt_portable.layers.products import multiply
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
@@ -46,6 +48,9 @@ class IAttentionInputLayer(IAttentionBoundaryLayer):
 
     _KIND = LayerType.ATTENTION_INPUT
     _MAX_INPUTS = _SLOTS
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return Bound(0, 0)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return ()
@@ -136,6 +141,17 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
                     not fixed or have in ((1, want) if axis < 2 else (want, 1)),
                     f"the mask has extent {have} on axis {axis}, not {want}",
                 )
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        query, key, value, *others = inputs
+        assert query is not None and key is not None and value is not None
+        if (
+            AttentionIOForm.PACKED_NHD in (self.query_form, self.key_value_form)
+            or min(query.ndim, key.ndim, value.ndim) < 3
+        ):
+            return None  # lengths decide
+        mask = others[0] if others else None
+        return contracts.attention(query.shape, key.shape, value.shape, () if mask is None else mask.shape)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         operands = [None if value is None else as_tensor(value) for value in inputs]

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from trt_core.operator_counts import UNROLLED_TYPES
 from trt_portable.attributes import WeightsAttribute, dims, integer, member
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, PaddingMode
+from trt_portable.layers import contracts
+from trt_portable.layers.contracts import Bound
 from trt_portable.layers.windows import (
     Padding,
     both_paddings,
@@ -199,6 +202,16 @@ class IConvolutionLayer(_FilterLayer):
     def _output_extents(self, extents: Sequence[Any]) -> list[Any]:
         geometry = self._geometry(extents)
         return count_windows(extents, geometry.paddings, geometry.stride, self._spans())
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        x, kernel, _ = self._operands(inputs)
+        if x.dtype not in UNROLLED_TYPES:
+            return None  # windows are laid side by side
+        paddings = (self._fixed or self._geometry(x.shape[2:])).paddings
+        padded = [extent + sum(map(abs, padding)) for extent, padding in zip(x.shape[2:], paddings, strict=True)]
+        ends = [(max(extent, 1) - 1) // step + 1 for extent, step in zip(padded, self.stride_nd, strict=True)]
+        result = (x.shape[0], max(self.num_output_maps, kernel.shape[0]), *ends)
+        return contracts.convolution(x.shape, (*x.shape[:2], *padded), kernel.shape, result)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, kernel, bias = self._operands(inputs)

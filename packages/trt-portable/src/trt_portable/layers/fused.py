@@ -11,6 +11,8 @@ from trt_portable.attributes import boolean, member, number
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import ActivationType, LayerType
 from trt_portable.execution.program import ShapedCompute
+from trt_portable.layers import contracts
+from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_type
 from trt_portable.shape_tensors import Value, as_tensor
@@ -52,6 +54,9 @@ class LinearLayer(ILayer):
             *ones, count = bias._extents or (0,)
             require(count == columns and set(ones) <= {1}, f"a bias of {tuple(bias.shape)} for {columns} columns")
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return Linear.contract(self._engine_compute(), inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return self._engine_compute()(inputs)  # type: ignore[return-value]
 
@@ -84,6 +89,12 @@ class Linear(ShapedCompute):
         assert matrix is not None
         flat = [_shaped(as_tensor(addend), self.shapes[2]) for addend in bias if addend is not None]
         return self.compute_shaped((x, _shaped(as_tensor(matrix), self.shapes[1]), *flat))
+
+    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much it takes; see `trt_portable.layers.contracts`."""
+        x = inputs[0]
+        assert x is not None
+        return contracts.linear(x.shape, *self.shapes[1])
 
     def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result of a matrix and a bias as PyTorch takes them."""
@@ -121,6 +132,9 @@ class GateLayer(ILayer):
         known = (ActivationType.SIGMOID, ActivationType.HARD_SIGMOID)
         require(self.activation in known, f"there is no gate of {self.activation.name}")
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs
         assert x is not None
@@ -145,6 +159,9 @@ class ClampLayer(ILayer):
         assert x is not None
         require_type(x, FLOATS, "the input")
         require(self.low <= self.high, f"the limits {self.low} and {self.high}")
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs

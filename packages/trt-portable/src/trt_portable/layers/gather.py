@@ -11,6 +11,8 @@ import torch
 from trt_portable.attributes import integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, GatherMode, LayerType
+from trt_portable.layers import contracts
+from trt_portable.layers.contracts import Bound
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import gathered
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -119,6 +121,13 @@ class IGatherLayer(ILayer):
         data, indices = self._inputs
         assert data is not None and indices is not None
         return gathered(data, indices, self.axis)
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        data, indices = inputs
+        assert data is not None and indices is not None
+        if self.mode is not GatherMode.DEFAULT or self.num_elementwise_dims:
+            return None
+        return contracts.selected(data.shape, self.axis, indices.shape)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         data, indices = inputs

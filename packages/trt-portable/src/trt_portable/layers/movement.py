@@ -14,6 +14,7 @@ from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.layers.contracts import Bound, moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import joined
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -92,6 +93,9 @@ class IShuffleLayer(ILayer):
             )
         require(reshaped <= MAX_RANK, f"the reshape has {reshaped} dims; {MAX_RANK} is the most")
         _order(self.second_transpose, reshaped, "second_transpose")
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return moved(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         given, known = inputs[0], self._moves
@@ -174,6 +178,9 @@ class IConcatenationLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         return joined(self._inputs, self.axis, symbols)
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return moved(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (torch.cat(inputs, self.axis),)  # type: ignore[arg-type]
 
@@ -193,6 +200,9 @@ class ISqueezeLayer(ILayer):
         if axes is not None:
             require_type(axes, INDICES, "axes")
             require_rank(axes, {0, 1}, "axes")
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return moved(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, axes = (*inputs, None)[:2]
@@ -231,6 +241,9 @@ class IUnsqueezeLayer(ILayer):
         require_type(x, MOVABLE, "the input")
         require_type(axes, INDICES, "axes")
         require_rank(axes, {0, 1}, "axes")
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return moved(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, axes = inputs

@@ -12,6 +12,7 @@ from trt_portable.attributes import Attribute, WeightsAttribute, integer, member
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.execution.program import ShapedCompute
+from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import like_first, pointwise
@@ -133,6 +134,9 @@ class INormalizationLayer(ILayer):
             return LayerNorm(extents, self.epsilon)
         return self._compute
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale, bias = inputs
         assert x is not None and scale is not None and bias is not None
@@ -187,6 +191,10 @@ class LayerNorm(ShapedCompute):
         assert scale is not None and bias is not None
         shaped = (as_tensor(coefficient).reshape(self._extents) for coefficient in (scale, bias))
         return self.compute_shaped((x, *shaped))
+
+    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much it takes; see `trt_portable.layers.contracts`."""
+        return broadcast(inputs)
 
     def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result of a scale and a bias of the extents."""
@@ -302,6 +310,9 @@ class IScaleLayer(ILayer):
         x = self._inputs[0]
         assert x is not None
         return pointwise([x], x._dtype)
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         assert inputs[0] is not None

@@ -20,6 +20,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import divide
+from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -165,6 +166,9 @@ class IActivationLayer(ILayer):
         # of int8 some functions make floats
         return None if x is None or x._dtype not in FLOATS else pointwise([x], x._dtype)
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (_ACTIVATIONS[self.type](inputs[0], self.alpha, self.beta),)
 
@@ -222,6 +226,9 @@ class IUnaryLayer(ILayer):
         x = self._inputs[0]
         assert x is not None
         return pointwise([x], DataType.BOOL if self.op in _TESTS else x._dtype)
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (_UNARY[self.op](inputs[0]),)
@@ -304,6 +311,9 @@ class IElementWiseLayer(ILayer):
         dtype = DataType.BOOL if self.op in _COMPARISONS or self.op in _LOGIC else left._dtype
         return pointwise(self._inputs, dtype)
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return (_ELEMENTWISE[self.op](inputs[0], inputs[1]),)
 
@@ -327,6 +337,9 @@ class ISelectLayer(ILayer):
         assert chosen is not None
         return pointwise(self._inputs, chosen._dtype)
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         operands: Any = inputs
         return (torch.where(*operands),)
@@ -344,6 +357,9 @@ class IParametricReLULayer(ILayer):
         require_type(x, FLOATS | {DataType.INT8}, "the input")
         require_equal_types((x, slopes), "input and slopes")
         require_broadcast_to(slopes, x, "slopes")
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, slopes = (as_tensor(value) for value in inputs if value is not None)

@@ -11,6 +11,8 @@ from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
 from trt_portable.errors import Refusal
+from trt_portable.layers import contracts
+from trt_portable.layers.contracts import Bound
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import multiplied
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -86,6 +88,18 @@ class IMatrixMultiplyLayer(ILayer):
         rows = {MatrixOperation.NONE: -2, _TRANSPOSE: -1}.get(self.op0)
         columns = {MatrixOperation.NONE: -1, _TRANSPOSE: -2}.get(self.op1)
         return multiplied(left, right, left._rank - (1 if rows is None else 2), rows, columns)
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        left, right = inputs
+        assert left is not None and right is not None
+        rows = {MatrixOperation.NONE: -2, _TRANSPOSE: -1}.get(self.op0)
+        columns = {MatrixOperation.NONE: -1, _TRANSPOSE: -2}.get(self.op1)
+        return contracts.product(
+            contracts.joined([left.shape[: -1 if rows is None else -2], right.shape[: -1 if columns is None else -2]]),
+            1 if rows is None else left.shape[rows],
+            max(left.shape[-2 if self.op0 is _TRANSPOSE else -1], right.shape[-2 if columns == -1 else -1]),
+            1 if columns is None else right.shape[columns],
+        )
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         left, right = (as_tensor(value) for value in inputs if value is not None)

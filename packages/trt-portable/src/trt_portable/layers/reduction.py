@@ -18,6 +18,7 @@ from trt_portable.enums import (
     TopKOperation,
 )
 from trt_portable.errors import Refusal
+from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise, reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -93,6 +94,9 @@ class IReduceLayer(ILayer):
         assert x is not None
         return reduced(x, axes_of_mask(self.axes, x._rank), self.keep_dims)
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x: Any = inputs[0]
         axes = axes_of_mask(self.axes, x.ndim)
@@ -130,6 +134,9 @@ class ISoftMaxLayer(ILayer):
         x = self._inputs[0]
         assert x is not None
         return pointwise([x], x._dtype)
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x: Any = inputs[0]

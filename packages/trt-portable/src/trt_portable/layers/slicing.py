@@ -14,6 +14,7 @@ from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
 from trt_portable.errors import Refusal
+from trt_portable.layers.contracts import Bound, moved
 from trt_portable.layers.movement import MOVABLE
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
@@ -101,6 +102,15 @@ class ISliceLayer(ILayer):
             require(fill._rank == 0 or fill._extents == (1,), "the fill value has more than one element")
             require_documented(fill._rank == 0, "the fill value must be 0-D")
             require_equal_types((x, fill), "input and fill value")
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        (x, *others), sizes, steps = inputs, self.shape, self.stride
+        if self.mode is not SampleMode.STRICT_BOUNDS or others.count(None) != len(others):
+            return None
+        assert x is not None and sizes is not None and steps is not None
+        axes = tuple(self.axes or range(len(sizes)))
+        is_part = all(size <= x.shape[axis] for axis, size in zip(axes, sizes, strict=True))
+        return moved([x]) if is_part and min(steps, default=1) >= 1 else None  # what is read twice may become any size
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         whole = inputs[0]

@@ -13,6 +13,7 @@ from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.layers.contracts import Bound, broadcast, moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import META, Facts, ILayer, ITensor
@@ -109,6 +110,9 @@ class IIdentityLayer(ILayer):
     _KIND = LayerType.IDENTITY
     _SHAPE_ALGEBRA = True
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return moved(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs
         assert x is not None
@@ -158,6 +162,9 @@ class ICastLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         return pointwise(self._inputs, self.to_type)
 
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return broadcast(inputs)
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs
         assert x is not None
@@ -172,6 +179,9 @@ class IShapeLayer(ILayer):
 
     _KIND = LayerType.SHAPE
     _SHAPE_ALGEBRA = True
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        return Bound(0, 0)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs

@@ -21,6 +21,7 @@ from trt_portable.weights import Weights
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from trt_portable.layers.contracts import Bound
     from trt_portable.network.symbols import Symbols
 
 Extent: TypeAlias = Any
@@ -302,6 +303,10 @@ class ILayer(Sealed):
     """Name of the kernel that the builder chose; empty where there was nothing to choose."""
     _IS_FROZEN: ClassVar[bool] = False
     """Whether attributes can no longer change."""
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much `_compute` takes at most (see `layers.contracts`); None where nothing is said."""
+        return None
 
     def __init__(self) -> None:
         raise TypeError(f"trt_portable.{type(self).__name__}: No constructor defined!")

@@ -65,7 +65,7 @@ class LayerTimer:
         self._times: list[tuple[str, float]] = []
         self._started = 0.0
 
-    def before(self, call: LayerCall) -> None:
+    def before(self) -> None:
         """Starts the clock."""
         self._started = time.perf_counter()
 
@@ -196,10 +196,10 @@ class RunObserver:
         self._debug = debug
         self._stream = stream
 
-    def before(self, call: LayerCall) -> None:
+    def before(self, call: LayerCall, operands: Sequence[Value | None]) -> None:
         """A layer is about to run."""
         if self._timer is not None:
-            self._timer.before(call)
+            self._timer.before()
 
     def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
         """A layer ran."""

@@ -122,7 +122,7 @@ class _Shapes:
     def __init__(self) -> None:
         self.seen: dict[int, Shape] = {}
 
-    def before(self, call: LayerCall) -> None:
+    def before(self, call: LayerCall, operands: Sequence[Value | None]) -> None:
         """Nothing to see."""
 
     def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:

@@ -1,0 +1,131 @@
+"""Contracts of layers: how much a call makes, reads and adds up at most, told from the extents of its operands alone.
+
+A layer with a contract also makes results whose sizes follow from the extents of its operands, and no data. Runs inside
+of limits (`execution.bounded_runs`) take room for as much, and need not look at the operators that such a layer calls.
+Bounds are generous: where there is no room for one, the run is looked at operator by operator, as of layers without.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from trt_portable.execution.program import LayerCall
+    from trt_portable.shape_tensors import Value
+
+
+class Bound(NamedTuple):
+    """What a call takes at most.
+
+    Attributes:
+        size: Bytes of all that it makes, on the way too.
+        elements: That it reads, makes and adds up.
+    """
+
+    size: float
+    elements: float
+
+
+Operands = Sequence["Value | None"]
+Contract = Callable[[Operands], Bound | None]
+"""Bounds a call on operands; None where nothing can be said before."""
+
+_WIDTH: Final = 8
+"""Bytes of the widest elements."""
+
+_STEPS: Final = 16
+"""Tensors of the result's extents that a function of elements makes at most, one after another."""
+
+_COPIES: Final = 2
+"""How often an operand is copied at most, before it is read in another order."""
+
+
+def contract_of(call: LayerCall) -> Contract | None:
+    """What is known of a call: by its layer, or by what took the place of the layer's own computation."""
+    compute: Any = call.compute
+    layer = call.layer
+    if type(compute) is not MethodType:
+        contract: Contract | None = getattr(compute, "contract", None)
+        return contract
+    return layer._contract if compute.__func__ is type(layer)._compute else None
+
+
+def broadcast(operands: Operands) -> Bound:
+    """Of functions that go through their operands, broadcast, element by element or along axes."""
+    return elements([value.shape for value in operands if value is not None])
+
+
+def elements(shapes: Sequence[Sequence[int]]) -> Bound:
+    """The same, of operands of these shapes."""
+    count = joined(shapes)
+    return Bound(_STEPS * _WIDTH * count, 4 * _STEPS * count)
+
+
+def moved(operands: Operands) -> Bound:
+    """Of what leaves elements as they are, and makes no more of them than there are."""
+    count = sum([value.numel() for value in operands if value is not None])
+    return Bound(_COPIES * _WIDTH * count, 4 * count)
+
+
+def product(outer: int, rows: int, inner: int, columns: int) -> Bound:
+    """Of products of matrices (outer, rows, inner) and (outer, inner, columns)."""
+    made = outer * rows * columns
+    given = outer * inner * (rows + columns)
+    return Bound(_COPIES * _WIDTH * (made + given), 4 * (made * inner + made + given))
+
+
+def linear(x: Sequence[int], rows: int, columns: int) -> Bound:
+    """Of a product with a matrix whose extents are given, in whichever order, and an addend for each column."""
+    *outer, inner = x
+    return product(1, _count(outer), max(inner, 1), max(rows, columns))
+
+
+def both(first: Bound, second: Bound) -> Bound:
+    """Of one call after another."""
+    return Bound(first.size + second.size, first.elements + second.elements)
+
+
+def attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], mask: Sequence[int]) -> Bound:
+    """Of attention (..., H, S, D) with keys and values (..., G, T, D) that heads share, and a mask that broadcasts."""
+    outer = joined([query[:-3], key[:-3], value[:-3], mask[:-3]])
+    masked = (1, 1, 1, *mask)
+    heads = max(1, query[-3], key[-3], value[-3], masked[-3])
+    rows = max(1, query[-2], masked[-2])
+    columns = max(1, key[-2], value[-2], masked[-1])
+    depth = max(query[-1], key[-1], value[-1], 1)
+    scores = outer * heads * rows * columns
+    given = outer * heads * (rows + columns) * depth
+    return Bound(_STEPS * _WIDTH * (scores + 2 * given), 4 * _STEPS * (scores * depth + given))
+
+
+def convolution(x: Sequence[int], padded: Sequence[int], kernel: Sequence[int], result: Sequence[int]) -> Bound:
+    """Of windows of a padded operand."""
+    made, weights = _count(result), _count(kernel)
+    given = _count(x) + _count(padded) + weights
+    window = weights // max(kernel[0], 1)
+    return Bound(2 * _COPIES * _WIDTH * (made + given), 4 * (made * window + made + given))
+
+
+def selected(data: Sequence[int], axis: int, indices: Sequence[int]) -> Bound:
+    """Of what indices name along an axis."""
+    places = _count(indices)
+    made = places * _count([extent for at, extent in enumerate(data) if at != axis])
+    return Bound(_STEPS * _WIDTH * (made + places), 4 * _STEPS * (made + places) + _count(data))
+
+
+def joined(shapes: Sequence[Sequence[int]]) -> int:
+    """Elements of what shapes broadcast to."""
+    first = shapes[0]
+    if shapes.count(first) == len(shapes):
+        return _count(first)
+    columns = itertools.zip_longest(*map(reversed, shapes), fillvalue=1)
+    return math.prod([max(1, *column) for column in columns])
+
+
+def _count(shape: Sequence[int]) -> int:
+    """Elements; axes without any count as one, since what is added up along them has elements."""
+    return math.prod(shape) or math.prod([extent or 1 for extent in shape])
