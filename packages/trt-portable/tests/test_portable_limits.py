@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_core.limits import UNLIMITED, Account, CallLimits, charging
-from trt_portable.execution.bounded_runs import BoundedRuns, _Watcher
+from trt_portable.execution.bounded_runs import BoundedRuns, _Watcher, contract_of
 from trt_portable.execution.program import LayerFailure, PackingCompute
-from trt_portable.layers.contracts import contract_of
 from trt_portable.runtime import engine_state
 from trt_portable.runtime.engine_state import usable_artifacts
 

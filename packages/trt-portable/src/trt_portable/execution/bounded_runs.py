@@ -10,18 +10,19 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from trt_core.limits import Account, CallLimits, charging
 from trt_portable.execution.program import Program
-from trt_portable.layers.contracts import Bound, contract_of
 from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.program import LayerCall, Observer
+    from trt_portable.layers.contracts import Bound, Contract
 
 _MOST_SIZES: Final = 256
 _HINT: Final = (
@@ -188,6 +189,16 @@ class _Watcher:
             self._unknown.update(program.steps[at][2])
         if self._observer is not None:
             self._observer.after(call, outputs)
+
+
+def contract_of(call: LayerCall) -> Contract | None:
+    """What is known of a call: by its layer, or by what took the place of the layer's own computation."""
+    compute: Any = call.compute
+    layer = call.layer
+    if type(compute) is not MethodType:
+        contract: Contract | None = getattr(compute, "contract", None)
+        return contract
+    return layer._contract if compute.__func__ is type(layer)._compute else None
 
 
 def _bound(call: LayerCall, operands: Sequence[Value | None]) -> Bound | None:

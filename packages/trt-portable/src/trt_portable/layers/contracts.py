@@ -10,11 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from types import MethodType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from trt_portable.execution.program import LayerCall
     from trt_portable.shape_tensors import Value
 
 
@@ -42,16 +40,6 @@ _STEPS: Final = 16
 
 _COPIES: Final = 2
 """How often an operand is copied at most, before it is read in another order."""
-
-
-def contract_of(call: LayerCall) -> Contract | None:
-    """What is known of a call: by its layer, or by what took the place of the layer's own computation."""
-    compute: Any = call.compute
-    layer = call.layer
-    if type(compute) is not MethodType:
-        contract: Contract | None = getattr(compute, "contract", None)
-        return contract
-    return layer._contract if compute.__func__ is type(layer)._compute else None
 
 
 def broadcast(operands: Operands) -> Bound:
