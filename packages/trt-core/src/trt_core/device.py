@@ -127,6 +127,11 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
 _DLA: Final = re.compile(r"dla(?::(\d+))?")
 
 
+def present_device(kind: str) -> torch.device:
+    """Returns the device of a kind, `"cuda"` or `"cpu"`, that PyTorch uses now, with its index."""
+    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+
+
 def autocast_types() -> list[torch.dtype]:
     """Returns the types that the caller's `torch.autocast` computes in, none where there is no autocast."""
     return [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]

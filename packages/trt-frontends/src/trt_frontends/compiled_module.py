@@ -31,6 +31,7 @@ from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
 from trt_runtime.graphed_calls import GraphedCalls, require_capturable
+from trt_runtime.module import engine_modules, running_device
 from trt_runtime.plain_structure import plain_tree
 from trt_runtime.program import reduce_to_program
 from trt_runtime.program.graph import NumberType, TensorType
@@ -102,7 +103,7 @@ class CompiledModule(fx.GraphModule):
         if graphs_on is not None:
             require_capturable(self)
             graphed = GraphedCalls(functools.partial(_run_flat, weakref.ref(self), compute), graphs_on)
-        has_engines = any(isinstance(module, TRTModule) for module in self.modules())
+        has_engines = bool(engine_modules(self))
         self._call = ModelCall(
             reader,
             _held_by(self),
@@ -126,7 +127,7 @@ class CompiledModule(fx.GraphModule):
         They belong to the class that FX makes for this one module, where looking up others costs no more than before.
         """
         facts: ModelFacts = self.meta.get("model_facts") or ModelFacts()
-        said: dict[str, Any] = {"inputs": _inputs, "outputs": _outputs, "device": _device}
+        said: dict[str, Any] = {"inputs": _inputs, "outputs": _outputs, "device": running_device}
         said |= {name: functools.partial(_fixed, value) for name, value in facts.attributes.items()}
         if "config" in said:
             said["can_generate"] = _can_generate
@@ -135,8 +136,8 @@ class CompiledModule(fx.GraphModule):
                 setattr(type(self), name, property(read))
 
     def _repr_html_(self) -> str:
-        engines = sum(isinstance(module, TRTModule) for module in self.modules())
-        return notebook_html(f"{type(self).__name__}, {engines} engines", _inputs(self), _outputs(self))
+        engines = engine_modules(self)
+        return notebook_html(f"{type(self).__name__}, {len(engines)} engines", _inputs(self), _outputs(self))
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledModule:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""
@@ -200,7 +201,7 @@ def _inputs(module: CompiledModule) -> tuple[Spec, ...]:
 
 def _outputs(module: CompiledModule) -> tuple[Spec, ...]:
     (output,) = module.graph.find_nodes(op="output")
-    sizes, device = _sizes(module), _device(module).type
+    sizes, device = _sizes(module), running_device(module).type
     places = walk(plain_tree(module._out_spec, iter(output.args[0])), "output")
     return tuple(output_spec(place, _known(leaf), sizes, device) for place, leaf in places)
 
@@ -214,14 +215,6 @@ def _known(leaf: Any) -> Any:
         if isinstance(value, kinds):
             return NumberType(kind)
     return value
-
-
-def _device(module: CompiledModule) -> torch.device:
-    kinds = {child.header.device for child in module.modules() if isinstance(child, TRTModule)}
-    found = next((tensor.device for tensor in module.parameters()), None)
-    if "cuda" in kinds and (found is None or found.type != "cuda"):
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu") if found is None else found
 
 
 def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from torch import nn
 
 from trt_core.settings_reader import level_of_caller
-from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
+from trt_runtime import PreAllocatedOutputs, weight_streaming
 from trt_runtime.graphed_calls import cuda_graphs
+from trt_runtime.module import running_device
 
 __all__ = [
     "enable_cudagraphs",
@@ -51,7 +52,7 @@ def enable_cudagraphs(compiled_module: nn.Module | None = None) -> contextlib.Ab
     if compiled_module is None:
         _has_no_effect("enable_cudagraphs() without a module", _WHOLE)
         return contextlib.nullcontext()
-    if not _runs_on_cuda(compiled_module):
+    if running_device(compiled_module).type != "cuda":
         _has_no_effect("enable_cudagraphs", "the module runs on the CPU")
         return contextlib.nullcontext(compiled_module)
     return cuda_graphs(compiled_module)
@@ -143,14 +144,6 @@ class Switch:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-def _runs_on_cuda(module: nn.Module) -> bool:
-    engines = [child for child in module.modules() if isinstance(child, TRTModule)]
-    if engines:
-        return any(engine.header.device == "cuda" for engine in engines)
-    tensors: list[Any] = [*module.parameters(), *module.buffers()]
-    return any(tensor.is_cuda for tensor in tensors)
 
 
 def _has_no_effect(what: str, why: str) -> None:

@@ -15,8 +15,8 @@ from torch import fx, nn
 
 from trt_core import InputError
 from trt_core.internals import pytree
-from trt_runtime import TRTModule
 from trt_runtime import save as save_program
+from trt_runtime.module import engine_modules
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -130,7 +130,7 @@ def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, sett
 
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
     compiled = compile(model, inputs, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **demands)
-    engines = [child for child in compiled.modules() if isinstance(child, TRTModule)]
+    engines = engine_modules(compiled)
     beside = _beside_the_engine(compiled.graph)
     if len(engines) != 1 or beside:
         raise InputError(

@@ -22,6 +22,7 @@ from trt_core.sizes.ranges import allow_extent_one
 from trt_core.wording import kind_of
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.header import PlanHeader, parse_header
+from trt_runtime.module import running_device
 from trt_runtime.operator import execute_engine
 from trt_runtime.plain_structure import raise_extents, with_plain_outputs
 from trt_runtime.program.graph import Program
@@ -118,7 +119,7 @@ def export(
         )
     if dynamic_shapes is None:
         dynamic_shapes = getattr(compiled, "meta", {}).get("dynamic_shapes")
-    device = _device(compiled)
+    device = running_device(compiled)
     args = tuple(_example(value, device) for value in arg_inputs or ())
     kwargs = {name: _example(value, device) for name, value in (kwarg_inputs or {}).items()}
     args, kwargs = distinct_tensors(args, kwargs)
@@ -184,15 +185,7 @@ class _Sink(io.RawIOBase):
             raise self._error
 
 
-def _device(compiled: nn.Module) -> str:
-    for module in compiled.modules():
-        header = getattr(module, "header", None)
-        if isinstance(header, PlanHeader):
-            return header.device
-    return "cpu"
-
-
-def _example(value: Any, device: str) -> Any:
+def _example(value: Any, device: torch.device) -> Any:
     return value.example(device=device) if isinstance(value, Input) else value
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from trt_core.device import present_device
 from trt_core.errors import InputError, PlanError
 from trt_core.wording import human_bytes, kind_of, printable
 from trt_runtime.container import check_payload
@@ -213,16 +214,25 @@ class TRTModule(nn.Module):
         return twin
 
 
-def engines_of(module: nn.Module) -> list[LoadedEngine]:
-    """Returns the engines that a module runs on the current device, each once; they are loaded where they were not."""
-    found: dict[int, LoadedEngine] = {}
-    for child in module.modules():
-        if isinstance(child, TRTModule):
-            kind = child.header.device
-            device = torch.device("cuda", torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
-            engine = ENGINES.engine_for(child.plan, child._known_by, device)
-            found[id(engine)] = engine
-    return list(found.values())
+def engine_modules(model: nn.Module) -> list[TRTModule]:
+    """Returns the modules of a compiled or loaded model that run its engines."""
+    return [child for child in model.modules() if isinstance(child, TRTModule)]
+
+
+def engines_of(model: nn.Module) -> list[LoadedEngine]:
+    """Returns the engines that a model runs on the present device, each once; they are loaded where they were not."""
+    modules = engine_modules(model)
+    found = (ENGINES.engine_for(each.plan, each._known_by, present_device(each.header.device)) for each in modules)
+    return list({id(engine): engine for engine in found}.values())
+
+
+def running_device(model: nn.Module) -> torch.device:
+    """Returns where a compiled or loaded model runs: on the GPU, where an engine or a weight is for one."""
+    lies = [tensor.device for tensor in (*model.parameters(), *model.buffers())]
+    gpu = next((device for device in lies if device.type == "cuda"), None)
+    if gpu is None and any(engine.header.device == "cuda" for engine in engine_modules(model)):
+        return present_device("cuda")
+    return gpu or next(iter(lies), torch.device("cpu"))
 
 
 class PreAllocatedOutputs:

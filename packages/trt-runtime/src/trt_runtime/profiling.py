@@ -12,7 +12,7 @@ from torch import nn
 
 from trt_core.errors import InputError
 from trt_core.provider import provider_module
-from trt_runtime.module import TRTModule, engines_of
+from trt_runtime.module import engine_modules, engines_of
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def profile_layers(
     Raises:
         InputError: The program has no engines, or does not take the inputs.
     """
-    if not any(isinstance(module, TRTModule) for module in program.modules()):
+    if not engine_modules(program):
         raise InputError("the program has no engines, so no layers to time", hint="torch.profiler times operators")
     with torch.inference_mode():
         program(*args, **(kwargs or {}))  # loads what is not loaded yet

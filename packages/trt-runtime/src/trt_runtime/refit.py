@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from trt_core import to_trt, trt
 from trt_core.attributes import is_state
+from trt_core.device import present_device
 from trt_core.errors import RefitError
 from trt_core.internals import OpOverload
 from trt_core.limits import Account
@@ -34,7 +35,7 @@ from trt_runtime.compatibility import check_compatible
 from trt_runtime.container import check_payload
 from trt_runtime.engine import new_runtime
 from trt_runtime.header import PlanHeader
-from trt_runtime.module import TRTModule
+from trt_runtime.module import engine_modules
 from trt_runtime.plan_notes import bounds_of, is_own, note_bounds, note_own, plan_bytes, plan_digest
 from trt_runtime.program.allowed_operators import needs_trust, why_not_an_argument, why_refused
 from trt_runtime.program.module import LoadedProgram, captured_from
@@ -66,10 +67,9 @@ def refit_engine(
     table = _table_of(header)
     admit = _admitting((plan,))
     check_replaceable(table, weights, header.title, admit)
-    device = torch.device(header.device)
     check_compatible(header)
     check_payload(header, plan)
-    with device_scope(_with_index(device)):
+    with device_scope(present_device(header.device)):
         # nothing runs here, but version-compatible plans of TensorRT carry their own lean runtime
         is_tensorrt = current_provider() is Provider.TENSORRT
         runtime = new_runtime(provider_module(), is_tensorrt and header.version_compatible, plans_are_verified=True)
@@ -117,7 +117,7 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
     Raises:
         RefitError: See `refit_engine`; or the module has no engines.
     """
-    engines = [module for module in compiled.modules() if isinstance(module, TRTModule)]
+    engines = engine_modules(compiled)
     if not engines:
         raise RefitError(
             "the module has no engines to refit",
@@ -140,7 +140,7 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
     if not in_place:
         # plans are shared by copies of modules, and tensors that are replaced need no copy
         target = copy.deepcopy(compiled, {id(value): value for value in (item.read() for item in attributes)})
-        engines = [module for module in target.modules() if isinstance(module, TRTModule)]
+        engines = engine_modules(target)
         attributes = [item for item in _attributes(target) if sources_of(item.recipe)]
     for engine, (header, plan) in zip(engines, refitted, strict=True):
         engine.adopt(header, plan)
@@ -328,7 +328,7 @@ def _refuse_unknown(compiled: nn.Module, attributes: Sequence[_Attribute]) -> No
         RefitError: It has such tensors.
     """
     known = {id(item.read()) for item in attributes}
-    known.update(id(module.plan) for module in compiled.modules() if isinstance(module, TRTModule))
+    known.update(id(engine.plan) for engine in engine_modules(compiled))
     tensors = (*compiled.named_parameters(), *compiled.named_buffers())
     unknown = [name for name, value in tensors if id(value) not in known]
     if unknown:
@@ -338,7 +338,3 @@ def _refuse_unknown(compiled: nn.Module, attributes: Sequence[_Attribute]) -> No
             why="nothing says how these tensors follow from the model's",
             hint="compile the model with refit=True, and save that",
         )
-
-
-def _with_index(device: torch.device) -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device

@@ -23,8 +23,8 @@ from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.compiler import lower
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
 from trt_lowering.contract import Observer
-from trt_runtime import TRTModule
 from trt_runtime.exchange import engines_in
+from trt_runtime.module import engine_modules
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def require_no_engines(model: Model) -> None:
     if isinstance(model, torch.export.ExportedProgram):
         has_engines = bool(engines_in(model))
     elif isinstance(model, nn.Module):
-        has_engines = any(isinstance(module, TRTModule) for module in model.modules())
+        has_engines = bool(engine_modules(model))
     else:
         raise InputError(
             f"model is {kind_of(model)}", hint="give a module in eager PyTorch, or an exported program of it"

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from trt_core.device import is_autocast_on, without_autocast
+from trt_core.device import is_autocast_on, present_device, without_autocast
 from trt_core.errors import InputError
 from trt_runtime.direct_call import goes_direct
-from trt_runtime.module import TRTModule
+from trt_runtime.module import TRTModule, engine_modules
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 
@@ -165,13 +165,13 @@ def refuse_moves(
     Raises:
         InputError: A tensor of the model, or what its engines take, would become another one.
     """
-    engines = [child for child in module.modules() if isinstance(child, TRTModule)]
+    engines = engine_modules(module)
     plans = {engine.plan for engine in engines}
     held = {
         (tensor.dtype, tensor.device) for tensor in (*module.parameters(), *module.buffers()) if tensor not in plans
     }
     for engine in engines:
-        place = device or torch.empty(0, device=engine.header.device).device
+        place = device or present_device(engine.header.device)
         held.update((binding.dtype, place) for binding in engine.header.inputs)
     for dtype, at in sorted(held, key=str):
         moved = change(torch.empty(0, dtype=dtype, device=at))

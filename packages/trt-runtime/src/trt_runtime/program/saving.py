@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import torch
 from torch import fx, nn
 
+from trt_core.device import present_device
 from trt_core.errors import ExportError, InputError, TrtError
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
@@ -319,13 +320,11 @@ def _symbols(header: PlanHeader, ranges: InputRanges) -> dict[str, Bounds]:
 def _check_examples(
     captured: CapturedProgram, compiled: Any, arg_inputs: Sequence[Any], kwarg_inputs: Mapping[str, Any]
 ) -> None:
-    device = torch.device(device_of(captured.program))
+    device = present_device(device_of(captured.program))
 
     def example(value: Any) -> Any:
         return value.example(device=device) if isinstance(value, Input) else value
 
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
     reader = InputReader.of(captured.program, device)
     reader.read(tuple(map(example, arg_inputs)), {name: example(value) for name, value in kwarg_inputs.items()})
 
