@@ -20,6 +20,7 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.convert_exported_program_to_serialized_trt_engine": (
         "trt_frontends.dynamo.convert_exported_program_to_serialized_trt_engine"
     ),
+    "torch_tensorrt.dynamo._compiler.BindingNameMismatchError": "trt_frontends.dynamo.BindingNameMismatchError",
     "torch_tensorrt.convert_method_to_trt_engine": "trt_frontends.convert_method_to_trt_engine",
     "torch_tensorrt.save": "trt_frontends.save",
     "torch_tensorrt.load": "trt_runtime.load",
@@ -39,6 +40,7 @@ NAMES: Final = {
         "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
     ),
     "torch_tensorrt.dynamo.conversion.impl": "trt_frontends.dynamo.conversion.impl",
+    "torch_tensorrt.dynamo.SourceIR": "trt_frontends.dynamo.SourceIR",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.plugins.custom_op"),
     "torch_tensorrt.dynamo.conversion.plugins.generate_plugin_converter": (
         "trt_frontends.dynamo.conversion.plugins.generate_plugin_converter"
@@ -65,7 +67,7 @@ DIFFERENCES: Final = {
     "torch_tensorrt.dynamo.trace": "takes modules and exported programs",
     "torch_tensorrt.dynamo.compile": "takes modules as well as exported programs",
     "torch_tensorrt.compile": 'captures with torch.export; `ir="torch_compile"` is `optimize`',
-    "torch_tensorrt.Input": "also names dimensions (`dimensions=`), and has several profiles (`profiles=`)",
+    "torch_tensorrt.Input": "`dimensions=` is `shared_dims=`, and takes `8*length` too",
     "torch_tensorrt.save": "writes a format of its own; PyTorch's with `output_format='exported_program'`",
     "torch_tensorrt.load": (
         "returns the model itself, as `.module()` of it does; reads files from anyone, PyTorch's format with "

@@ -243,3 +243,14 @@ def test_refuses_profiles_that_make_no_sense(keywords: dict[str, object], messag
 def test_a_range_that_does_not_exist_has_no_example() -> None:
     with pytest.raises(InputError, match="no profile 1"):
         Input((1,)).example(profile=1)
+
+
+def test_ranges_and_names_as_other_scripts_write_them() -> None:
+    low, best, high = (1, 16), (4, 16), (8, 16)
+    keys = {"min_shape": low, "opt_shape": best, "max_shape": high}
+    assert Input(profiles=[keys, keys]) == Input(profiles=[(low, best, high)] * 2)
+    assert Input(**keys, shared_dims={0: "B"}) == Input(**keys, dimensions={0: "B"})
+    with pytest.raises(InputError, match="the same thing"):
+        Input(**keys, shared_dims={0: "B"}, dimensions={0: "B"})
+    with pytest.raises(InputError, match="no range of shapes"):
+        Input(profiles=[{"min_shape": low, "opt_shape": best}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from trt_core import IncompleteCompilationError, InputError
 from trt_core.log import provider_logger
 from trt_core.provider import provider_module
 from trt_frontends import dynamo
+from trt_frontends.dynamo import BindingNameMismatchError
 from trt_frontends.dynamo.conversion import (
     DYNAMO_CONVERTERS,
     ConverterPriority,
@@ -48,6 +50,54 @@ def test_a_model_is_the_bytes_of_one_engine(mlp: nn.Module) -> None:
         assert type(made) is bytes
         engine = _runtime().deserialize_cuda_engine(made)
         assert engine.num_io_tensors == 2
+
+
+class _Two(nn.Module):
+    def forward(self, pair: dict[str, torch.Tensor], scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """pair: `a` and `b`, each (batch, 2), float32; scale: (1,), float32."""
+        return pair["a"] * scale - pair["b"], torch.relu(pair["a"])
+
+
+def test_bindings_have_names_in_the_place_of_what_they_are() -> None:
+    batch = torch.export.Dim("batch", min=1, max=4)
+    pair, scale = {"a": torch.randn(3, 2), "b": torch.randn(3, 2)}, torch.ones(1)
+    program = torch.export.export(
+        _Two(), (pair,), {"scale": scale}, dynamic_shapes={"pair": {"a": {0: batch}, "b": {0: batch}}, "scale": None}
+    )
+    shapes = {"min_shape": (1, 2), "opt_shape": (2, 2), "max_shape": (4, 2)}
+    ends = {name: trt_frontends.Input(profiles=[shapes], shared_dims={0: "batch"}) for name in ("a", "b")}
+    convert = functools.partial(
+        dynamo.convert_exported_program_to_serialized_trt_engine,
+        program,
+        arg_inputs=(ends,),
+        kwarg_inputs={"scale": scale},
+    )
+    made = convert(
+        arg_input_binding_names=[{"b": "a", "a": "b"}],  # changed about, and in another order
+        output_binding_names=("difference", "positive"),
+    )
+    engine = _runtime().deserialize_cuda_engine(made)
+    names = [engine.get_tensor_name(place) for place in range(engine.num_io_tensors)]
+    assert sorted(names) == ["a", "b", "difference", "positive", "scale"]
+    assert engine.get_tensor_profile_shape("a", 0) == [(1, 2), (2, 2), (4, 2)]
+    context = engine.create_execution_context()
+    for name, value in {"b": pair["a"], "a": pair["b"], "scale": scale}.items():
+        context.set_input_shape(name, tuple(value.shape))
+        context.set_tensor_address(name, value.data_ptr())
+    found = {name: torch.empty(3, 2) for name in ("difference", "positive")}
+    for name, value in found.items():
+        context.set_tensor_address(name, value.data_ptr())
+    assert context.execute_async_v3(0)
+    torch.testing.assert_close(tuple(found.values()), _Two()(pair, scale))
+    for given, why in (
+        ({"output_binding_names": ("only_one",)}, "output_binding_names is"),
+        ({"arg_input_binding_names": ("x",)}, "arg_input_binding_names is"),
+        ({"kwarg_input_binding_names": {"scales": "x"}}, "kwarg_input_binding_names is"),
+        ({"output_binding_names": ("scale", "positive")}, "several bindings would be called 'scale'"),
+        ({"output_binding_names": ("", "positive")}, "nested alike"),
+    ):
+        with pytest.raises(BindingNameMismatchError, match=why):
+            convert(**given)
 
 
 class _Input(nn.Module):

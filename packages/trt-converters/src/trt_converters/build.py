@@ -108,7 +108,7 @@ def build_block(
         refit = interpreter.context.refit
         table = None if refit is None else refit.finish(weights or {})
         group = _process_group(block, name)
-        profiles = _profiles_of(block, interpreter.input_names, ranges)
+        profiles = profiles_of(block, interpreter.input_names, ranges)
         plan = build_network(
             builder,
             network,
@@ -241,7 +241,14 @@ def _metadata(block: fx.GraphModule) -> Sequence[torch.Tensor]:
     return [node.meta["val"] for node in (results if isinstance(results, (tuple, list)) else (results,))]
 
 
-def _profiles_of(block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges) -> tuple[InputBounds, ...]:
+def profiles_of(block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges) -> tuple[InputBounds, ...]:
+    """Returns the bounds of a block's inputs for each optimization profile.
+
+    Args:
+        block: The block.
+        names: What its inputs are called, in its order.
+        ranges: Ranges of the symbolic dimensions.
+    """
     placeholders = [node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"]
     profiles: list[InputBounds] = []
     for item in ranges.each():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -18,6 +18,7 @@ _FORMATS = {
     "channels_last": torch.channels_last,
     "linear": torch.contiguous_format,
 }
+_SHAPES: Final = ("min_shape", "opt_shape", "max_shape")
 
 
 class Input:
@@ -31,15 +32,17 @@ class Input:
         min_shape: Smallest extents.
         opt_shape: Extents that the engine is tuned for.
         max_shape: Largest extents.
-        profiles: Several ranges, each `(min_shape, opt_shape, max_shape)`: engines get an optimization profile for
-            each, and a call runs with one that takes its shapes. Inputs with several have equally many, and the first
-            ones belong together, the second ones, and so on; an input with one range has it in all of them.
+        profiles: Several ranges, each `(min_shape, opt_shape, max_shape)` or a dict with these keys: engines get an
+            optimization profile for each, and a call runs with one that takes its shapes. Inputs with several have
+            equally many, and the first ones belong together, the second ones, and so on; an input with one range has
+            it in all of them.
         dtype: Element type, default float32.
         format: Memory format, `torch.contiguous_format` (default) or `torch.channels_last`.
         name: Name of the model's argument that this input is for; it names dynamic dimensions in exported programs.
         tensor_domain: Half-open interval `[low, high)` that example values are drawn from. Default: [0, 2).
         dimensions: What dynamic dimensions are called, by axis: `{0: "batch"}`. Dimensions of one name are equal in
             every call, whichever inputs have them. `{1: "8*length"}` and `{1: "length + 1"}` follow from another one.
+        shared_dims: The same, as scripts for torch-tensorrt call it.
 
     Raises:
         InputError: A shape is missing, empty where it must not be, of another rank, negative, or out of order; a
@@ -65,12 +68,13 @@ class Input:
         min_shape: Sequence[int] | None = None,
         opt_shape: Sequence[int] | None = None,
         max_shape: Sequence[int] | None = None,
-        profiles: Sequence[Sequence[Sequence[int]]] | None = None,
+        profiles: Sequence[Sequence[Sequence[int]] | Mapping[str, Sequence[int]]] | None = None,
         dtype: Any = torch.float32,
         format: Any = torch.contiguous_format,  # noqa: A002 - the name users know
         name: str = "",
         tensor_domain: tuple[float, float] = (0, 2),
         dimensions: Mapping[int, str] | None = None,
+        shared_dims: Mapping[int, str] | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise InputError(f"an Input is named by a string, not {kind_of(name)}")
@@ -83,7 +87,11 @@ class Input:
         self.min_shape: Shape = tuple(map(min, *(found.min for found in self.profiles), self.profiles[0].min))
         self.opt_shape: Shape = self.profiles[0].opt
         self.max_shape: Shape = tuple(map(max, *(found.max for found in self.profiles), self.profiles[0].max))
-        self._name_dimensions(dimensions or {})
+        if dimensions is not None and shared_dims is not None:
+            raise InputError(
+                "dimensions and shared_dims are the same thing", where=self._where(), hint="give dimensions alone"
+            )
+        self._name_dimensions(dimensions or shared_dims or {})
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor, *, name: str = "") -> Input:
@@ -208,7 +216,7 @@ class Input:
         self,
         shape: Sequence[int] | None,
         shapes: tuple[Sequence[int] | None, Sequence[int] | None, Sequence[int] | None],
-        profiles: Sequence[Sequence[Sequence[int]]] | None,
+        profiles: Sequence[Sequence[Sequence[int]] | Mapping[str, Sequence[int]]] | None,
     ) -> tuple[ShapeProfile, ...]:
         """Reads the one of three ways in which shapes were given."""
         given = [shape is not None, any(part is not None for part in shapes), profiles is not None]
@@ -227,18 +235,21 @@ class Input:
                 where=self._where(),
                 hint="give all three, or one fixed shape",
             )
-        names = ("min_shape", "opt_shape", "max_shape")
-        parts = zip(names, shapes, strict=True)
+        parts = zip(_SHAPES, shapes, strict=True)
         found = [read_shape(name, part, self._where()) for name, part in parts if part is not None]
         return (ShapeProfile.checked(*found, where=self._where()),)
 
-    def _read_several(self, profiles: Sequence[Sequence[Sequence[int]]]) -> tuple[ShapeProfile, ...]:
+    def _read_several(
+        self, profiles: Sequence[Sequence[Sequence[int]] | Mapping[str, Sequence[int]]]
+    ) -> tuple[ShapeProfile, ...]:
         form = "give a list of (min_shape, opt_shape, max_shape)"
         if isinstance(profiles, str) or not isinstance(profiles, Sequence) or not profiles:
             raise InputError(f"profiles={profiles!r} holds no ranges of shapes", where=self._where(), hint=form)
         found = []
         for index, item in enumerate(profiles):
             where = f"{self._where()}, profile {index}"
+            if isinstance(item, Mapping) and item.keys() == set(_SHAPES):
+                item = [item[name] for name in _SHAPES]
             if isinstance(item, str) or not isinstance(item, Sequence) or len(item) != 3:
                 raise InputError(f"{item!r} is no range of shapes", where=where, hint=form)
             shapes = [read_shape(name, part, where) for name, part in zip(("min", "opt", "max"), item, strict=True)]

@@ -21,7 +21,6 @@ from torch import fx, nn
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
 from trt_converters.block_key import digest_of, digest_of_file
 from trt_converters.build import build_network, new_builder
-from trt_converters.interpreter import BlockInterpreter
 from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import (
     ExportError,
@@ -42,7 +41,7 @@ from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import EngineSource, engine_module
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import CapturedModel, capture_model, dynamic_shapes_of
-from trt_lowering import sizes_left_open, tracing_lock
+from trt_frontends.single_engine import SingleEngine
 from trt_runtime import TRTModule
 
 ENGINE: Final = "engine"
@@ -563,32 +562,13 @@ def export_onnx(
         network = trt.Builder(provider_logger()).create_network()
         _parse(_existing(model), network)
     else:
-        network, keeper = _network_of(model, arg_inputs, kwarg_inputs, settings)
+        given = {**settings, "min_block_size": 1, "require_full_compilation": True}
+        captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
+        keeper = SingleEngine.of(captured, type(model).__name__)
+        network = keeper.network
     try:
         exported: bytes = export_network(network).SerializeToString()
     except NoForm as error:
         raise ExportError("the model cannot be written in ONNX's format", why=str(error)) from error
     del keeper  # which has kept the weights of the network alive
     return exported
-
-
-def _network_of(
-    model: nn.Module | torch.export.ExportedProgram,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    settings: Mapping[str, Any],
-) -> tuple[Any, BlockInterpreter]:
-    """The network of a module that is one engine as a whole, and what keeps its weights alive."""
-    given = {**settings, "min_block_size": 1, "require_full_compilation": True}
-    captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
-    lowered = captured.lower()
-    built = lowered.split(lowered.plan())
-    blocks = list(built.blocks.items())
-    if len(blocks) != 1:
-        raise InputError(f"the model becomes {len(blocks)} engines, and one is exported")
-    network = trt.Builder(provider_logger()).create_network()
-    interpreter = BlockInterpreter(blocks[0][1], network, captured.settings, captured.ranges, captured.registry)
-    with device_scope(captured.settings.device.torch_device), tracing_lock(), sizes_left_open(blocks[0][1]):
-        interpreter.run()
-    network.name = type(model).__name__
-    return network, interpreter

@@ -48,6 +48,7 @@ def refit_module_weights(
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
     *,
+    inputs: Sequence[Any] | None = None,
     verify_output: bool = False,
     in_place: bool = False,
 ) -> _Module:
@@ -60,6 +61,7 @@ def refit_module_weights(
         new_weight_module: Where the weights come from: the exported program or the model, of the same architecture, or
             its state dict.
         arg_inputs, kwarg_inputs: Inputs to verify with.
+        inputs: The same as `arg_inputs`.
         verify_output: Also run the new model and the refitted module on the inputs, and compare.
         in_place: Change the given module in place of a copy. Either way modules that share its engines keep theirs.
 
@@ -69,7 +71,7 @@ def refit_module_weights(
     Raises:
         RefitError: The module was built without `refit=True`, a weight is missing or has another type or shape, or one
             has changed that the engine cannot be given; the message names it, and the module is as it was.
-        InputError: Outputs are to be verified, and no inputs or no model are given.
+        InputError: Outputs are to be verified, and no inputs or no model are given; or inputs are given twice.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval()
@@ -79,10 +81,12 @@ def refit_module_weights(
         >>> torch.allclose(refitted(torch.ones(2, 4)), other(torch.ones(2, 4)), atol=1e-5)
         True
     """
+    if inputs is not None and arg_inputs is not None:
+        raise InputError("inputs and arg_inputs are the same thing", hint="give arg_inputs alone")
     refitted = refit_module(compiled_module, weights_in(new_weight_module), in_place=in_place and not verify_output)
     if not verify_output:
         return refitted
-    _verify(refitted, new_weight_module, arg_inputs, kwarg_inputs)
+    _verify(refitted, new_weight_module, inputs if arg_inputs is None else arg_inputs, kwarg_inputs)
     return refit_module(compiled_module, weights_in(new_weight_module), in_place=True) if in_place else refitted
 
 

@@ -79,6 +79,9 @@ def convert_exported_program_to_serialized_trt_engine(
     *,
     arg_inputs: Sequence[Any] | None = None,
     kwarg_inputs: Mapping[str, Any] | None = None,
+    arg_input_binding_names: Any = None,
+    kwarg_input_binding_names: Any = None,
+    output_binding_names: Any = None,
     **settings: Unpack[SettingKeywords],
 ) -> bytes:
     """Returns the serialized engine of a model.
@@ -86,13 +89,28 @@ def convert_exported_program_to_serialized_trt_engine(
     Args:
         exported_program: The model.
         inputs, arg_inputs, kwarg_inputs, settings: See `compile`; all of the model has to run in the engine.
+        arg_input_binding_names, kwarg_input_binding_names: What the engine's inputs are called, nested as the model's
+            inputs are. By default as the model's parameters.
+        output_binding_names: What its outputs are called, nested as the model's results are. By default `output_0`, ...
 
     Raises:
         IncompleteCompilationError: Some nodes cannot run in an engine.
         InputError: The model is no single engine: it has several, or works beside one.
+        BindingNameMismatchError: Names are nested otherwise, or are not all different.
         ExportError, SettingsError, BuildError: See `compile`.
     """
-    return _engine_of(exported_program, inputs, arg_inputs, kwarg_inputs, settings)
+    names = (arg_input_binding_names, kwarg_input_binding_names, output_binding_names)
+    if all(given is None for given in names):
+        return _engine_of(exported_program, inputs, arg_inputs, kwarg_inputs, settings)
+    from trt_frontends.pipeline import capture_model
+    from trt_frontends.single_engine import SingleEngine
+
+    demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
+    captured = capture_model(exported_program, inputs, arg_inputs, kwarg_inputs, demands, needs_weights=True)
+    engine = SingleEngine.of(captured, "engine")
+    _require_nothing_beside(engine.call.graph, 1)
+    engine.name_bindings(exported_program, *names)
+    return engine.build()
 
 
 def convert_method_to_trt_engine(
@@ -131,16 +149,18 @@ def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, sett
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
     compiled = compile(model, inputs, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **demands)
     engines = engine_modules(compiled)
-    beside = _beside_the_engine(compiled.graph)
-    if len(engines) != 1 or beside:
+    _require_nothing_beside(compiled.graph, len(engines))
+    return bytes(memoryview(engines[0].plan.numpy().data))
+
+
+def _require_nothing_beside(graph: fx.Graph, engines: int) -> None:
+    beside = _beside_the_engine(graph)
+    if engines != 1 or beside:
         raise InputError(
             "the model is no single engine",
-            why=f"it has {len(engines)} engines"
-            if len(engines) != 1
-            else f"beside its engine there is {', '.join(beside[:3])}",
+            why=f"it has {engines} engines" if engines != 1 else f"beside its engine there is {', '.join(beside[:3])}",
             hint="save the compiled model, which holds all of its parts: save(compile(...), path)",
         )
-    return bytes(memoryview(engines[0].plan.numpy().data))
 
 
 def _beside_the_engine(graph: fx.Graph) -> list[str]:

@@ -54,6 +54,9 @@ class memory_format:
 _ALIAS = "torch_tensorrt"
 _SUBMODULES = {
     "dynamo": "dynamo",
+    "dynamo._SourceIR": "dynamo",
+    "dynamo._compiler": "dynamo",
+    "dynamo._settings": "dynamo",
     "dynamo._engine_cache": "dynamo._engine_cache",
     "dynamo.debugger": "dynamo.debugger",
     "dynamo._defaults": "dynamo._defaults",

@@ -55,6 +55,12 @@ class TRTModule(nn.Module):
         return self._written
 
     @property
+    def aliased_io(self) -> dict[str, tuple[str, str]]:
+        """Outputs that are the memory of an input, which a call updates: the input's name, and by what."""
+        inputs = self._header.inputs
+        return {output: (inputs[index].name, "kv_cache_update") for index, output in self._header.updates}
+
+    @property
     def _is_impure(self) -> bool:
         """Keeps PyTorch from dropping calls whose results nobody uses."""
         return bool(self._written)

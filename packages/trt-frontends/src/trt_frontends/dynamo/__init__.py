@@ -7,17 +7,21 @@ from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
 from trt_frontends.dynamo import comparing as utils
 from trt_frontends.dynamo import conversion, runtime
+from trt_frontends.dynamo.conversion.registration import SourceIR
 from trt_frontends.dynamo.debugger import Debugger
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 from trt_frontends.refit import refit_module_weights
 from trt_frontends.saving import convert_exported_program_to_serialized_trt_engine, save
+from trt_frontends.single_engine import BindingNameMismatchError
 from trt_partition import PartitionReport
 from trt_runtime import load
 
 __all__ = [
+    "BindingNameMismatchError",
     "CompilationSettings",
     "Debugger",
     "PartitionReport",
+    "SourceIR",
     "compile",
     "conversion",
     "convert_exported_program_to_serialized_trt_engine",

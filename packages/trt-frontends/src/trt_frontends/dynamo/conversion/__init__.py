@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from trt_converters import ConverterSupport, converter
 from trt_converters.context import ConversionContext
+from trt_core import CompilationSettings
 from trt_frontends.dynamo.conversion import impl, plugins
 from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_frontends.dynamo.conversion.registration import ConverterPriority, dynamo_tensorrt_converter
+from trt_frontends.dynamo.conversion.registration import ConverterPriority, SourceIR, dynamo_tensorrt_converter
 
 __all__ = [
     "DYNAMO_CONVERTERS",
+    "CompilationSettings",
     "ConversionContext",
     "ConverterPriority",
     "ConverterRegistry",
     "ConverterSupport",
+    "SourceIR",
     "converter",
     "dynamo_tensorrt_converter",
     "impl",

@@ -28,6 +28,17 @@ class ConverterPriority(enum.Enum):
     HIGH = 1
 
 
+class SourceIR(enum.Enum):
+    """What scripts give as the origin of an operator to the functions of `impl`, which have no use for it."""
+
+    NN = enum.auto()
+    ACC = enum.auto()
+    ATEN = enum.auto()
+    PRIM = enum.auto()
+    TORCHTRT_LOWERED = enum.auto()
+    UNKNOWN = enum.auto()
+
+
 class ScriptContext:
     """The conversion context, with the names that such converters use; all else is that of `ConversionContext`.
 
