@@ -30,8 +30,8 @@ SIGNATURES: Final = {
     ),
     "runtime": (
         "trt_runtime:TRTModule",
-        "trt_runtime.container:write_plan",
-        "trt_runtime.container:read_plan",
+        "trt_runtime.engine_file:write_plan",
+        "trt_runtime.engine_file:read_plan",
         "trt_runtime:save",
         "trt_runtime:load",
         "trt_runtime.refit:refit_engine",

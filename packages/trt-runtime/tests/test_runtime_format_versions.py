@@ -18,8 +18,8 @@ from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_portable.plan import container as portable
 from trt_runtime import TRTModule, load, program_file, save
 from trt_runtime.bindings import Binding
-from trt_runtime.container import PLAN
-from trt_runtime.container import SectionKind as PlanSections
+from trt_runtime.engine_file import PLAN
+from trt_runtime.engine_file import SectionKind as PlanSections
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
 from trt_runtime.header import OPTIONAL, PlanHeader
 from trt_runtime.program import literals, saving, tables
@@ -64,7 +64,7 @@ def test_plan_headers() -> None:
 
 def test_plan_files() -> None:
     kinds = [kind.name for kind in PlanSections]
-    _hold(CONTAINERS, PLAN.version, _digest([*LAYOUT, kinds, PLAN.alignment]), "trt_runtime.container")
+    _hold(CONTAINERS, PLAN.version, _digest([*LAYOUT, kinds, PLAN.alignment]), "trt_runtime.engine_file")
 
 
 def test_programs() -> None:

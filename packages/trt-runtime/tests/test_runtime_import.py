@@ -46,7 +46,7 @@ NOT_TO_RUN: Final = (
     "trt_runtime.graphed_calls",
     "trt_runtime.exchange",
     "trt_runtime.isolation",
-    "trt_runtime.program.capture",
+    "trt_runtime.program.emitter",
     "trt_runtime.program.interface",
     "trt_runtime.program.model_facts",
     "trt_runtime.program.operand_checks",

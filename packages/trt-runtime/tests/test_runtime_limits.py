@@ -24,7 +24,7 @@ from trt_runtime.program.graph import (
     TensorType,
     Value,
 )
-from trt_runtime.program.module import LoadedProgram
+from trt_runtime.program.loaded_program import LoadedProgram
 
 DEFAULT = Bounds(CallLimits(), lambda: False)
 Steps = list[tuple[str, tuple[Any, ...], tuple[int | None, ...]]]

@@ -36,8 +36,8 @@ from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE, sources_of
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_runtime import Binding, PlanHeader, TRTModule
-from trt_runtime.container import PLAN
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
+from trt_runtime.engine_file import PLAN
 from trt_runtime.header import FORMAT_VERSION, CachePlace
 from trt_runtime.plan_notes import allow_host_code
 from trt_runtime.refit import refit_engine

@@ -29,8 +29,8 @@ from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
 from trt_runtime import LoadedProgram
+from trt_runtime.program.loaded_program import takes
 from trt_runtime.program.loading import program_from_memory
-from trt_runtime.program.module import takes
 from trt_runtime.program.saving import program_of, write_program
 from trt_runtime.refit import refit_module
 

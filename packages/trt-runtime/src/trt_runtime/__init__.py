@@ -13,8 +13,8 @@ from trt_core.errors import ExecutionError, ExportError, FileError, InputError, 
 from trt_core.lazy_names import lazy_names
 from trt_runtime.bindings import Binding
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.container import plan_from_bytes, plan_to_bytes, read_plan, write_plan
 from trt_runtime.engine import ENGINES, EngineStore, LoadedEngine
+from trt_runtime.engine_file import plan_from_bytes, plan_to_bytes, read_plan, write_plan
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import PreAllocatedOutputs, TRTModule
 from trt_runtime.operator import execute_engine

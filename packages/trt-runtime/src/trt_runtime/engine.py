@@ -18,9 +18,9 @@ from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.container import check_payload
 from trt_runtime.context_pool import ContextPool
 from trt_runtime.engine_context import EngineContext, KnownShapes
+from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import check_inputs, device_of
 from trt_runtime.internals import current_device, current_stream

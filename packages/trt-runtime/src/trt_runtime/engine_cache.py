@@ -21,7 +21,7 @@ from trt_core.files import typed
 from trt_core.files.folder import PrivateFolder, user_folder
 from trt_core.files.strict_json import parse_json
 from trt_core.log import logger
-from trt_runtime.container import plan_from_memory, replacing, write_plan
+from trt_runtime.engine_file import plan_from_memory, replacing, write_plan
 from trt_runtime.header import PlanHeader
 
 _ENTRY_VERSION: Final = 1

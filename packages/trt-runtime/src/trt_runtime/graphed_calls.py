@@ -25,7 +25,7 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.program.graph import WriteCall
 from trt_runtime.program.input_reader import places_of
-from trt_runtime.program.module import LoadedProgram, captured_from, operators_of
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from, operators_of
 
 MOST_GRAPHS: Final = 16
 """Combinations of input shapes that a module keeps graphs for, unless told otherwise."""

@@ -12,9 +12,9 @@ from torch import nn
 from trt_core.device import present_device
 from trt_core.errors import InputError, PlanError
 from trt_core.wording import human_bytes, kind_of, printable
-from trt_runtime.container import check_payload
 from trt_runtime.direct_call import goes_direct, is_foreign, named_range, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES, LoadedEngine
+from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import engine_outputs, execute_engine, update_by_engine
 from trt_runtime.plan_notes import check_plan

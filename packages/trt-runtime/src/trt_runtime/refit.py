@@ -32,13 +32,13 @@ from trt_core.weight_recipes import (
     sources_of,
 )
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.container import check_payload
 from trt_runtime.engine import new_runtime
+from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import engine_modules
 from trt_runtime.plan_notes import bounds_of, is_own, note_bounds, note_own, plan_bytes, plan_digest
 from trt_runtime.program.allowed_operators import needs_trust, why_not_an_argument, why_refused
-from trt_runtime.program.module import LoadedProgram, captured_from
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.operand_checks import checked
 
 Weights = Mapping[str, torch.Tensor]

@@ -18,8 +18,8 @@ import torch
 from trt_core.errors import TrtError
 from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput, Value
 from trt_runtime.program.interface import walk
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import load
-from trt_runtime.program.module import LoadedProgram, captured_from
 
 PROGRAM_FILE: Final = "model.trtp"
 """Name of the program in the folder of a version."""

@@ -19,7 +19,7 @@ from trt_core.internals import pytree
 from trt_core.wording import kind_of
 from trt_runtime import LoadedProgram, load
 from trt_runtime.program.graph import TensorInput
-from trt_runtime.program.module import captured_from
+from trt_runtime.program.loaded_program import captured_from
 
 if TYPE_CHECKING:
     from ray.serve import Application

@@ -19,7 +19,7 @@ from typing import Any, Final
 from trt_core import InputError, Provider
 from trt_core.files.opening import map_file
 from trt_runtime.command_line.inspection import inspect_file
-from trt_runtime.container import plan_from_memory
+from trt_runtime.engine_file import plan_from_memory
 from trt_runtime.triton_model import PROGRAM_FILE
 
 _TYPES: Final = {

@@ -31,7 +31,7 @@ from trt_runtime.command_line import inspection, timing
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput, Value
 from trt_runtime.program.interface import walk
-from trt_runtime.program.module import LoadedProgram, captured_from
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 
 BAD_INPUT = 2
 _READER_LEFT = 141  # what shells say of a process that a pipe has ended

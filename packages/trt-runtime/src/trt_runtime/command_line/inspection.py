@@ -13,7 +13,7 @@ from trt_core.errors import PlanError
 from trt_core.files.opening import map_file
 from trt_core.sizes.expressions import format_extent
 from trt_core.wording import human_bytes
-from trt_runtime.container import PLAN, plan_from_memory
+from trt_runtime.engine_file import PLAN, plan_from_memory
 from trt_runtime.exchange import device_of
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.document import program_from_bytes

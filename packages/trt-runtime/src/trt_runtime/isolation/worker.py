@@ -34,9 +34,9 @@ from trt_runtime.isolation.messages import (
     send,
 )
 from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
+from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
-from trt_runtime.program.module import LoadedProgram
 
 _MOST_FILES: Final = 256
 _ADDRESSES, _DATA = 0, 5

@@ -21,8 +21,8 @@ from trt_core.limits import UNLIMITED, CallLimits
 from trt_core.log import logger
 from trt_core.wording import kind_of
 from trt_runtime.compatibility import check_compatible
-from trt_runtime.container import PLAN
 from trt_runtime.engine import ENGINES
+from trt_runtime.engine_file import PLAN
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds, is_own, note_bounds, note_own, vouch
 from trt_runtime.plan_notes import allow_host_code as permit
@@ -31,7 +31,7 @@ from trt_runtime.program.allowed_operators import COLLECTIVES, find_operator, ne
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import Program, operator_calls
-from trt_runtime.program.module import LoadedProgram, bounds_of_calls, most_untold
+from trt_runtime.program.loaded_program import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 from trt_runtime.signatures import read_keys, why_not_trusted

@@ -25,8 +25,8 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profile_choice import InputRanges
-from trt_runtime.program.capture import DETACH, can_capture, capture
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
+from trt_runtime.program.emitter import DETACH, can_emit, emit
 from trt_runtime.program.fields import FACTS
 from trt_runtime.program.graph import (
     CapturedProgram,
@@ -40,8 +40,8 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.graph_signature import signature_of
 from trt_runtime.program.input_reader import InputReader
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.model_facts import require_facts
-from trt_runtime.program.module import LoadedProgram, captured_from
 from trt_runtime.program.weights import pack
 from trt_runtime.program_file import PROGRAM as FILE
 from trt_runtime.program_file import SectionKind
@@ -262,14 +262,14 @@ def _without_examples(compiled: nn.Module | ExportedProgram) -> CapturedProgram 
     if isinstance(compiled, TRTModule):
         return _from_engine(compiled)
     if isinstance(compiled, nn.Module):
-        if not can_capture(compiled):
+        if not can_emit(compiled):
             return None
         assert isinstance(compiled, fx.GraphModule)
         ranges = compiled.meta.get("shape_ranges") or ShapeRanges.from_placeholders(compiled)
         signature = compiled.meta.get("signature")  # of what `compile` returned
         if signature is None:
             signature = signature_of(compiled.graph, ranges, conditions_of(compiled.graph, ranges))
-        return capture(compiled, ranges, signature)
+        return emit(compiled, ranges, signature)
     return _from_exported(compiled)
 
 
@@ -280,7 +280,7 @@ def _from_exported(program: ExportedProgram) -> CapturedProgram:
     module = program.module()
     assert isinstance(module, fx.GraphModule)
     ranges = ShapeRanges.from_placeholders(module, None, program.range_constraints)
-    return capture(module, ranges, signature_of(module.graph, ranges, conditions_of(module.graph, ranges, program)))
+    return emit(module, ranges, signature_of(module.graph, ranges, conditions_of(module.graph, ranges, program)))
 
 
 def _writes_in_place(target: Any) -> bool:

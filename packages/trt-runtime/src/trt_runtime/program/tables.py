@@ -1,6 +1,6 @@
 """The tables of a program's graph: the fields that each object has, all of them and no others.
 
-Whoever changes one gives the format another version (`layout.FORMAT_VERSION`); a test holds the tables against it.
+Whoever changes one gives the format another version (`program_file.PROGRAM`); a test holds the tables against it.
 """
 
 from __future__ import annotations

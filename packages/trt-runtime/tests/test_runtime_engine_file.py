@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trt_core import PlanError
 from trt_runtime import PlanHeader, plan_from_bytes, plan_to_bytes, read_plan, write_plan
-from trt_runtime.container import PLAN, replacing
+from trt_runtime.engine_file import PLAN, replacing
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 

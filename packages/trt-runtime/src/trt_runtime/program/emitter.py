@@ -73,14 +73,14 @@ _GUARDS: Final = "_guards_fn"
 """Child that exported programs check their inputs with; the signature does that here."""
 
 
-def can_capture(module: nn.Module) -> bool:
+def can_emit(module: nn.Module) -> bool:
     """Whether a module says of itself what it takes, so that it can be saved without example inputs."""
     if not isinstance(module, fx.GraphModule):
         return False
     return all("val" in node.meta for node in module.graph.nodes if node.op == "placeholder")
 
 
-def capture(module: fx.GraphModule, ranges: ShapeRanges, signature: Signature) -> CapturedProgram:
+def emit(module: fx.GraphModule, ranges: ShapeRanges, signature: Signature) -> CapturedProgram:
     """Reads a graph module.
 
     Args:
@@ -91,11 +91,11 @@ def capture(module: fx.GraphModule, ranges: ShapeRanges, signature: Signature) -
     Raises:
         ExportError: Something in it has no place in a program; the message names it.
     """
-    return _Capture(module, ranges, signature).run()
+    return _Emitter(module, ranges, signature).run()
 
 
 @dataclass
-class _Capture:
+class _Emitter:
     module: fx.GraphModule
     ranges: ShapeRanges
     signature: Signature
