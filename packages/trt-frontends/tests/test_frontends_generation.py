@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -144,6 +145,30 @@ def test_steps_generate_what_transformers_does(name: str) -> None:
     made = TextGenerator(CachedStep(model, limits), limits).generate(ids, mask, max_new_tokens=count, eos_token_id=())
     expected = model.generate(ids, attention_mask=mask, max_new_tokens=count, do_sample=False, eos_token_id=None)
     assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT2", "Gemma3", "Bart"])
+def test_guesses_change_no_token(name: str) -> None:
+    """In PyTorch: several tokens scored at once, of which rings of keys forget those that were refused."""
+    if name == "Bart":
+        model, given = encoder_decoder_of(name)
+        given = {key: value[:1] for key, value in given.items()}
+    else:
+        model, given = model_of(name), {"input_ids": torch.randint(3, 300, (1, 11))}
+    generators = []
+    for assisted in (6, 1):
+        parts = _parts(model, GenerationLimits(1, 96, 8, (), 0, assisted, _rules(model, ())), 100, None)
+        generators.append(TextGenerator(parts.step, parts.limits, parts.encoder))
+    expected = model.generate(**given, max_new_tokens=64, do_sample=False, eos_token_id=None)
+    with torch.no_grad():  # a model that is nearly the same, so that some guesses are right
+        draft = copy.deepcopy(model)
+        for parameter in draft.parameters():
+            parameter += torch.randn_like(parameter) * 0.01
+    parts = _parts(draft, GenerationLimits(1, 80, 4), 100, None)
+    assistant = TextGenerator(parts.step, parts.limits, parts.encoder)
+    for how in ({"prompt_lookup_num_tokens": 5}, {"assistant_model": assistant}, {"assistant_model": generators[1]}):
+        made = generators[0].generate(**given, max_new_tokens=64, eos_token_id=(), **how)
+        assert torch.equal(made, expected)
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)

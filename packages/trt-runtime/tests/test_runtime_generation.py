@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trt_core.errors import InputError, PlanError
-from trt_runtime.generation import GenerationLimits, TextGenerator
+from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator, TokenRules
 
 VOCABULARY = 23
 
@@ -157,6 +158,87 @@ def test_a_streamer_takes_the_prompt_and_every_token() -> None:
     assert notes.taken == [[[3, 1]], *([token] for token in made[0, 2:].tolist()), "end"]
 
 
+class CountingMany(Counting):
+    """The same, for the tokens that are asked for; what it was asked is noted."""
+
+    def forward(  # type: ignore[override]
+        self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor, kept: torch.Tensor
+    ) -> torch.Tensor:
+        assert 0 <= int(kept.min()) <= int(kept.max()) < input_ids.shape[1]
+        scores = [super(CountingMany, self).forward(input_ids[:, : n + 1], start, padding) for n in kept.tolist()]
+        super().forward(input_ids, start, padding)
+        self.calls[-len(kept) - 1 :] = [(int(start), input_ids.shape[1])]
+        return torch.stack(scores, 1)
+
+
+def guessing(most: int = 5, chunk: int = 6, length: int = 64) -> TextGenerator:
+    limits = GenerationLimits(2, length, chunk, assisted_tokens=most)
+    return TextGenerator(CountingMany(2, length), limits)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=1, max_size=14),
+    st.integers(1, 20),
+    st.integers(2, 5),
+    st.lists(st.integers(1, VOCABULARY - 1), max_size=2),
+    st.sampled_from(["lookup", "same", "another", "short"]),
+)
+@settings(max_examples=80)
+def test_guesses_change_no_token(prompt: list[int], new: int, most: int, ends: list[int], how: str) -> None:
+    generator = guessing(most)
+    options: dict[str, Any] = {"prompt_lookup_num_tokens": most - 1}
+    if how != "lookup":
+        assistant = generator_of(rows=1, length=max(len(prompt), 16) if how == "short" else 64, chunk=3)
+        if how == "another":
+            assistant.step.forward = Sometimes(assistant.step)
+        options = {"assistant_model": assistant}
+    made = generator.generate(torch.tensor([prompt]), max_new_tokens=new, eos_token_id=ends, **options)
+    assert made[0, len(prompt) :].tolist() == continued(prompt, new, ends)
+    assert all(start // 6 == (start + count - 1) // 6 for start, count in generator.step.calls)
+
+
+class Sometimes:
+    """A model that agrees with another one now and then."""
+
+    def __init__(self, step: nn.Module) -> None:
+        self._forward = step.forward
+
+    def __call__(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self._forward(input_ids, start, padding)
+        return scores.roll(int(int(start) % 3 == 0), 1)
+
+
+def test_right_guesses_take_fewer_steps() -> None:
+    generator, assistant = guessing(5), generator_of(rows=1)
+    prompt = torch.tensor([[3, 1, 4, 1, 5, 9]])
+    generator.generate(prompt, max_new_tokens=20, assistant_model=assistant)
+    assert len(generator.step.calls) <= 1 + 2 * 4 + 1  # pieces of five, of which each may cross a multiple of six
+    assert len(assistant.step.calls) <= 2 + 20
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"prompt_lookup_num_tokens": 5}, "give 1 to 4"),
+        ({"prompt_lookup_num_tokens": 2, "assistant_model": generator_of()}, "one of the two"),
+        ({"prompt_lookup_num_tokens": 2, "do_sample": True}, "without sampling"),
+        ({"assistant_model": nn.Identity()}, "compile it with compile_generation"),
+        ({"assistant_model": generator_of(length=3)}, "longer than the caches"),
+    ],
+)
+def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said: str) -> None:
+    generator = guessing()
+    with pytest.raises(InputError, match=said):
+        generator.generate(torch.tensor([[3, 1, 4, 1]]), **options)
+    with pytest.raises(InputError, match="one row"):
+        generator.generate(torch.tensor([[3, 1], [4, 1]]), prompt_lookup_num_tokens=2)
+    with pytest.raises(InputError, match="cannot assist itself"):
+        generator.generate(torch.tensor([[3, 1]]), assistant_model=generator)
+    with pytest.raises(InputError, match="compile it with assisted_tokens"):
+        generator_of().generate(torch.tensor([[3, 1]]), prompt_lookup_num_tokens=2)
+    assert generator.step.calls == []
+
+
 @pytest.mark.parametrize(
     ("ids", "mask", "options", "said"),
     [
@@ -193,3 +275,35 @@ def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
 def test_limits_are_read_as_they_were_written() -> None:
     limits = GenerationLimits(2, 64, 16, (3, 5), 1)
     assert GenerationLimits.from_text(limits.to_text()) == limits
+    older = '{"max_batch":2,"max_length":64,"prefill_chunk":16,"eos_token_ids":[3,5],"pad_token_id":1}'
+    assert GenerationLimits.from_text(older) == limits
+    rules = TokenRules((1, 2), (3,), 4, (5, 6))
+    for source in (SourceLimits(("input_ids", "attention_mask"), 9, 2), SourceLimits(("x",), 0, None, 3, 4, 5, 6)):
+        whole = replace(limits, assisted_tokens=4, rules=rules, source=source)
+        assert GenerationLimits.from_text(whole.to_text()) == whole
+
+
+@pytest.mark.parametrize(
+    "source",
+    [SourceLimits(()), SourceLimits(("x",), 9), SourceLimits(("x",), 0, 1, 2), SourceLimits(("x",), 0, None, 2)],
+)
+def test_sources_that_say_two_things_or_nothing_are_refused(source: SourceLimits) -> None:
+    with pytest.raises(PlanError, match="in no readable way"):
+        GenerationLimits.from_text(GenerationLimits(1, 2, 1, source=source).to_text())
+
+
+@pytest.mark.parametrize(
+    ("rules", "made", "expected"),
+    [
+        (TokenRules(suppressed=(4,)), 5, [0, 1, 2, 3]),
+        (TokenRules(first_suppressed=(4,)), 1, [0, 1, 2, 3]),
+        (TokenRules(first_suppressed=(4,)), 2, [0, 1, 2, 3, 4]),
+        (TokenRules(first_suppressed=(4,), forced_first=2), 1, [2]),
+        (TokenRules(first_suppressed=(4,), forced_first=2), 2, [0, 1, 2, 3]),
+        (TokenRules(forced_last=(1, 3)), 8, [0, 1, 2, 3, 4]),
+        (TokenRules(forced_last=(1, 3)), 9, [1, 3]),
+    ],
+)
+def test_rules_leave_the_tokens_that_may_come(rules: TokenRules, made: int, expected: list[int]) -> None:
+    scores = rules.applied(torch.arange(5.0)[None], made, 1, 10)
+    assert scores[0].isfinite().nonzero().flatten().tolist() == expected
