@@ -215,6 +215,105 @@ def test_encoder_decoders_are_one_file_that_runs_without_transformers(name: str,
     assert torch.equal(torch.load(made), expected)
 
 
+VISION: Final = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 4,
+}
+TEXTS: Final = {**SIZES, "model_type": "llama", "hidden_size": 32, "vocab_size": 300}
+PICTURES: Final[dict[str, dict[str, Any]]] = {
+    "Llava": {"vision_config": {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}},
+    "SmolVLM": {"vision_config": VISION, "scale_factor": 2},
+    "Idefics3": {"vision_config": VISION, "scale_factor": 2},
+    "InternVL": {"vision_config": {**VISION, "image_size": [16, 16], "patch_size": [4, 4]}},
+}
+
+
+def model_with_pictures(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Returns a model, and two padded prompts with three pictures."""
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{name}Config")(text_config=dict(TEXTS), image_token_id=299, **PICTURES[name])
+    config.image_token_index = 299
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.2)
+    fills = 16 if name == "Llava" else 4
+    ids, pictures = torch.randint(3, 298, (2, 50)), torch.randn(3, 3, 16, 16)
+    mask = torch.ones_like(ids)
+    for row, place in ((0, 5), (0, 28), (1, 10)):
+        ids[row, place : place + fills] = 299
+    ids[1, :3] = mask[1, :3] = 0
+    if name in ("SmolVLM", "Idefics3"):  # a row of pictures for each prompt, filled up with empty ones
+        pictures = torch.stack([pictures[:2], torch.stack([pictures[2], torch.zeros(3, 16, 16)])])
+    return model, {"input_ids": ids, "attention_mask": mask, "pixel_values": pictures}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str) -> None:
+    """In PyTorch: prompts in pieces that cut pictures, two pictures at once, and texts without any."""
+    model, given = model_with_pictures(name)
+    example = {"pixel_values": given["pixel_values"][:2].reshape(-1, 3, 16, 16)[:2]}
+    parts = _parts(model, GenerationLimits(2, 96, 8), 96, example)
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    made = generator.generate(**given, max_new_tokens=30)
+    assert torch.equal(made, generated_by_transformers(model, given, 30, eos_token_id=None))
+    text = {"input_ids": torch.randint(3, 298, (1, 9))}
+    made = generator.generate(**text, max_new_tokens=9)
+    assert torch.equal(made, generated_by_transformers(model, text, 9, eos_token_id=None))
+    for cache in parts.step.buffers():
+        cache.zero_()
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"pixel_values": given["pixel_values"][:1]}, "places for pictures"),
+        ({"pixel_values": torch.zeros(3)}, "pictures have shape"),
+        ({"image_sizes": torch.ones(2, 2)}, "takes no image_sizes"),
+        ({"input_ids": given["input_ids"], "pixel_values": None}, "pixel_values is a tensor"),
+    ]
+    if given["pixel_values"].dim() == 5:
+        partly = torch.ones(2, 2, 16, 16)
+        partly[0, 0, 0] = 0
+        refused.append(({"pixel_attention_mask": partly}, "a part of a picture is padding"))
+    for other, said in refused:
+        with pytest.raises(InputError, match=said):
+            generator.generate(**{**given, **other}, max_new_tokens=5)
+    assert not any(cache.any() for cache in parts.step.buffers() if cache.dim() == 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PICTURES if "TRT_STRESS" in os.environ else ["Llava"])
+def test_models_with_pictures_are_one_file(name: str, tmp_path: Path) -> None:
+    model, given = model_with_pictures(name)
+    source = {"pixel_values": given["pixel_values"]}
+    generator = compile_generation(model, max_length=80, max_batch=2, prefill_chunk=8, source_inputs=source)
+    expected = generated_by_transformers(model, given, 20, eos_token_id=None)
+    for part in (generator.step, generator.encoder):
+        assert sum(isinstance(child, TRTModule) for child in part.modules()) == 1
+    generator.save(tmp_path / "model.trtp")
+    for each in (generator, TextGenerator.load(tmp_path / "model.trtp")):
+        assert torch.equal(each.generate(**given, max_new_tokens=20, eos_token_id=()), expected)
+
+
+def test_models_with_pictures_that_need_more_say_what() -> None:
+    example = {"pixel_values": torch.zeros(1, 3, 16, 16)}
+    towers = {
+        "Gemma3": {"vision_config": VISION, "mm_tokens_per_image": 4},
+        "LlavaNext": {"vision_config": PICTURES["Llava"]["vision_config"], "image_grid_pinpoints": [[16, 16]]},
+    }
+    for (name, sizes), said in zip(towers.items(), ("both ways", "image_sizes"), strict=True):
+        texts = {**SIZES, "head_dim": 16} if name == "Gemma3" else dict(TEXTS)
+        config = getattr(transformers, f"{name}Config")(text_config=texts, **sizes)
+        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+        with pytest.raises(InputError, match=said):
+            compile_generation(model, max_length=16, source_inputs=example)
+    with pytest.raises(InputError, match="has no encoder"):
+        compile_generation(model_of("Llama"), max_length=16, source_inputs=example)
+    with pytest.raises(InputError, match="as pixel_values alone"):
+        compile_generation(model_with_pictures("Llava")[0], max_length=16, source_inputs={"images": torch.ones(1)})
+
+
 @pytest.fixture(scope="module")
 def uncompiled() -> dict[str, TextGenerator]:
     found = {}

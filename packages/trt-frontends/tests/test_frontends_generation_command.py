@@ -41,6 +41,36 @@ def test_it_says_how_fast_a_model_generates(folder: Path, tmp_path: Path, of: st
     assert TextGenerator.load(saved).limits.max_length == 9
 
 
+SEQ2SEQ: dict[str, Any] = {
+    "vocab_size": 50,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+    "decoder_start_token_id": 2,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Bart", "Whisper"])
+def test_encoder_decoders_are_measured_too(name: str, tmp_path: Path) -> None:
+    more = {"max_source_positions": 10, "num_mel_bins": 8} if name == "Whisper" else {}
+    getattr(transformers, f"{name}Config")(**SEQ2SEQ, **more).save_pretrained(tmp_path)
+    sizes = ["--prompt-tokens", "5", "--new-tokens", "4", "--batch", "2", "--device", "cpu"]
+    written = tmp_path / "report.json"
+    result = CliRunner().invoke(app, ["generate", str(tmp_path / "config.json"), *sizes, "--json", str(written)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(written.read_text())
+    assert (found["batch"], found["prompt_tokens"]) == (2, 20 if more else 5)
+    assert found["cache_bytes"] == 2 * 2 * 2 * 4 * 8 * 4
+
+
 def test_tables_of_which_rows_are_looked_up_are_not_read() -> None:
     model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES))
     whole = sum(value.numel() * value.element_size() for value in model.parameters())

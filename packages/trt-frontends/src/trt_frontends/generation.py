@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -213,6 +214,8 @@ def _parts(
         return GenerationParts(model, limits)  # a step already
     if getattr(config, "is_encoder_decoder", False):
         return _encoder_decoder(model, limits, max_source_length, source_inputs)
+    if source_inputs and hasattr(model, "get_image_features"):
+        return _with_pictures(model, limits, source_inputs)
     if source_inputs:
         raise InputError(f"{type(model).__name__} has no encoder, and takes no {', '.join(source_inputs)}")
     return GenerationParts(CachedStep(model, limits).eval(), limits)
@@ -584,6 +587,115 @@ def _of_rows(rows: int, item: Input) -> Input:
     if item.is_dynamic:
         raise InputError(f"what the encoder takes has one size, not a range of them: {item}", where="source_inputs")
     return Input((rows, *item.opt_shape[1:]), dtype=item.dtype, name=item.name)
+
+
+class PictureStep(CachedStep):
+    """A model of text and pictures as a step of `TextGenerator`, which is given the table of features."""
+
+    def __init__(self, model: PreTrainedModel, limits: GenerationLimits, vocabulary: int) -> None:
+        super().__init__(model, limits)
+        self._vocabulary = vocabulary
+
+    def _embedded(self, input_ids: torch.Tensor, context: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+        (table,) = context
+        is_picture = input_ids >= self._vocabulary
+        words = self.model.get_input_embeddings()(input_ids.masked_fill(is_picture, 0))
+        rows = table[(input_ids - self._vocabulary).clamp(min=0)]
+        return {"inputs_embeds": torch.where(is_picture[..., None], rows, words)}
+
+
+class PictureEncoder(nn.Module):
+    """What makes rows of features of pictures: (n, channels, height, width) to (n, rows, width).
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor]:
+        """Returns the features.
+
+        Args:
+            pixel_values: (n, channels, height, width), of the model's type.
+        """
+        inner: Any = getattr(self.model, "model", self.model)
+        if hasattr(inner, "connector") and hasattr(inner, "vision_model"):  # its own way also drops empty pictures
+            patch = self.model.config.vision_config.patch_size
+            count, _, height, width = pixel_values.shape
+            whole = torch.ones(count, height // patch, width // patch, dtype=torch.bool, device=pixel_values.device)
+            seen = inner.vision_model(pixel_values=pixel_values, patch_attention_mask=whole).last_hidden_state
+            features = inner.connector(seen)
+        else:
+            found: Any = self.model
+            found = found.get_image_features(pixel_values=pixel_values)
+            features = getattr(found, "pooler_output", found)
+        return (torch.stack(tuple(features)) if isinstance(features, (list, tuple)) else features,)
+
+
+def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any]) -> GenerationParts:
+    _require_plain_pictures(model, source_inputs)
+    given = source_inputs["pixel_values"]
+    item = given if isinstance(given, Input) else Input.from_tensor(given)
+    if item.is_dynamic or len(item.opt_shape) not in (4, 5):
+        raise InputError(
+            f"pictures have one size, (n, channels, height, width), not {item}", where="source_inputs['pixel_values']"
+        )
+    *many, channels, height, width = item.opt_shape
+    shape = (math.prod(many), channels, height, width)
+    encoder = PictureEncoder(model).eval()
+    try:
+        with torch.no_grad():
+            (features,) = encoder(torch.zeros(shape, dtype=model.dtype, device=model.device))
+    except Exception as error:
+        raise _cannot(model, "its features of pictures cannot be computed", cause=error) from error
+    if features.dim() != 3 or len(features) != shape[0]:
+        raise _cannot(model, f"its features of {shape[0]} pictures have shape {tuple(features.shape)}")
+    config = model.config
+    token = next(getattr(config, name) for name in _IMAGE_TOKENS if getattr(config, name, None) is not None)
+    vocabulary = max(model.get_input_embeddings().num_embeddings, token + 1)
+    rows, width = limits.max_batch * limits.max_length, features.shape[2]
+    source = SourceLimits(
+        ("pixel_values",), 0, None, token, vocabulary, rows, width, pictures=shape[0], picture_rows=features.shape[1]
+    )
+    limits = replace(limits, source=source)
+    step = PictureStep(model, limits, vocabulary).eval()
+    table = Input((rows, width), dtype=model.dtype)
+    taken = Input(shape, dtype=model.dtype, name="pixel_values")
+    return GenerationParts(step, limits, (table,), encoder, (taken,))
+
+
+_IMAGE_TOKENS: Final = ("image_token_id", "image_token_index")
+
+
+def _require_plain_pictures(model: Any, source_inputs: Mapping[str, Any]) -> None:
+    """Holds a model of text and pictures to what can be compiled: features of pictures in the places of tokens.
+
+    Raises:
+        InputError: It takes something else; the message names it.
+    """
+    if set(source_inputs) != {"pixel_values"}:
+        raise InputError(
+            f"pictures are given as pixel_values alone, not as {', '.join(source_inputs)}", where="source_inputs"
+        )
+    taken = inspect.signature(model.get_image_features).parameters.values()
+    needed = [item.name for item in taken if item.default is item.empty and item.kind is not item.VAR_KEYWORD]
+    if more := [name for name in (*needed, *_OTHER_PICTURE_INPUTS) if name in {item.name for item in taken}][1:]:
+        raise _cannot(model, f"its features of pictures follow from {', '.join(dict.fromkeys(more))}, too", _PICTURES)
+    if "token_type_ids" in inspect.signature(model.forward).parameters:
+        raise _cannot(
+            model, "places of a picture look at each other both ways, which caches read in pieces cannot", _PICTURES
+        )
+    if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
+        raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _PICTURES)
+
+
+_OTHER_PICTURE_INPUTS: Final = ("image_sizes", "image_grid_thw")
+_PICTURES: Final = (
+    "LLaVA, InternVL, Idefics3 and SmolVLM are compiled with pictures; without source_inputs a model continues text"
+)
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from json import dumps
 from pathlib import Path
@@ -32,7 +33,7 @@ class GenerationReport:
         model: What generated it.
         device: Where it ran.
         batch: Rows that were generated at once.
-        prompt_tokens: Tokens of each prompt.
+        prompt_tokens: Tokens of each prompt, or of each text that an encoder reads, or frames of speech.
         new_tokens: Tokens that followed, of each row.
         build_seconds: How long compiling or loading took.
         prompt_seconds: Until the first token.
@@ -115,14 +116,15 @@ def generate(
     """
     for path in (save, json):
         require_new(path)
-    import torch
-
     begin = time.perf_counter()
     module = language_model(model, dtype, device, random_weights=random_weights)
-    generator = _compile(module, max_length or prompt_tokens + new_tokens, batch, setting)
+    follows = bool(getattr(module.config, "is_encoder_decoder", False))
+    least = new_tokens if follows else prompt_tokens + new_tokens
+    generator = _compile(
+        module, max_length or least, batch, setting, {"max_source_length": prompt_tokens} if follows else {}
+    )
     ready = time.perf_counter() - begin
-    vocabulary = module.config.get_text_config(decoder=True).vocab_size
-    prompts = torch.randint(0, vocabulary, (batch, prompt_tokens), device=generator.device)
+    prompts = _prompts(module, generator, batch, prompt_tokens)
     report = measure(generator, prompts, new_tokens, model=model, weight_bytes=_read_bytes(module), build_seconds=ready)
     console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
     if save is not None:
@@ -131,7 +133,7 @@ def generate(
 
 
 def language_model(source: str, dtype: str | None, device: str | None, *, random_weights: bool) -> Any:
-    """Loads a language model of transformers from this machine; nothing is fetched.
+    """Loads a language model or an encoder-decoder of transformers from this machine; nothing is fetched.
 
     Args:
         source: A folder of a checkpoint, or the path of a configuration, which gives random weights.
@@ -159,8 +161,8 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
         )
     kind = "auto" if dtype is None else parse_dtype(dtype)
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    family = transformers.AutoModelForCausalLM
     try:
+        family = _family(transformers.AutoConfig.from_pretrained(path, local_files_only=True))
         if path.is_file() or random_weights:
             config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
             own = getattr(config, "dtype", None) or torch.float32
@@ -174,9 +176,36 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
         raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0]) from error
 
 
+def _family(config: Any) -> Any:
+    """The class of transformers that models of a configuration are loaded by."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    for family, known in (
+        (transformers.AutoModelForSeq2SeqLM, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
+        (transformers.AutoModelForSpeechSeq2Seq, modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING),
+    ):
+        if getattr(config, "is_encoder_decoder", False) and type(config) in known:
+            return family
+    return transformers.AutoModelForCausalLM
+
+
+def _prompts(module: Any, generator: TextGenerator, batch: int, length: int) -> dict[str, torch.Tensor]:
+    """Random tokens, or the features that an encoder takes."""
+    import torch
+
+    source = generator.limits.source
+    if source is None or source.is_text:
+        vocabulary = module.config.get_text_config(decoder=True).vocab_size
+        return {"input_ids": torch.randint(0, vocabulary, (batch, length), device=generator.device)}
+    assert isinstance(generator.encoder, torch.nn.Module)
+    taken: Any = generator.encoder
+    return {spec.name: torch.rand([batch, *spec.shape[1:]], device=generator.device) for spec in taken.inputs}
+
+
 def measure(
     generator: TextGenerator,
-    prompts: torch.Tensor,
+    prompts: Mapping[str, torch.Tensor],
     new_tokens: int,
     *,
     model: str,
@@ -187,7 +216,7 @@ def measure(
 
     Args:
         generator: What generates.
-        prompts: (rows, length), int64.
+        prompts: What `generate` is given: (rows, length) int64 `input_ids`, or features by name.
         new_tokens: Tokens to generate, two at least.
         model: What the report calls it.
         weight_bytes: Bytes of weights that a step reads.
@@ -195,12 +224,13 @@ def measure(
     """
     first = min(_seconds(generator, prompts, 1) for _ in range(_TIMES))
     whole = min(_seconds(generator, prompts, new_tokens) for _ in range(_TIMES))
+    given = next(iter(prompts.values()))
     caches = [buffer for buffer in generator.step.buffers() if buffer.dim() == 4 and buffer.is_floating_point()]
     return GenerationReport(
         model=model,
         device=str(generator.device),
-        batch=prompts.shape[0],
-        prompt_tokens=prompts.shape[1],
+        batch=len(given),
+        prompt_tokens=given.shape[-1],
         new_tokens=new_tokens,
         build_seconds=build_seconds,
         prompt_seconds=first,
@@ -211,34 +241,47 @@ def measure(
     )
 
 
-def _compile(module: Any, max_length: int, batch: int, setting: list[str] | None) -> TextGenerator:
+def _compile(
+    module: Any, max_length: int, batch: int, setting: list[str] | None, sizes: Mapping[str, int]
+) -> TextGenerator:
     from trt_frontends import compile_generation
     from trtc.progress import ConsoleProgress
 
     with ConsoleProgress(Console(stderr=True)) as progress:
         return compile_generation(
-            module, max_length=max_length, max_batch=batch, progress=progress, **read_assignments(setting or ())
+            module,
+            max_length=max_length,
+            max_batch=batch,
+            progress=progress,
+            **sizes,  # type: ignore[arg-type]  # they are no settings
+            **read_assignments(setting or ()),
         )
 
 
 def _read_bytes(module: Any) -> int:
-    """Bytes of the weights that a step reads: not those of tables of which it looks up rows, unless they are shared."""
+    """Bytes of the weights that a step reads: not those of an encoder, and of tables of which it looks up rows.
+
+    What such a table shares with the head is read.
+    """
     from torch import nn
 
     head = module.get_output_embeddings()
     tables = [child.weight for child in module.modules() if isinstance(child, nn.Embedding)]
     looked_up = {id(table) for table in tables if head is None or table is not head.weight}
+    if getattr(module.config, "is_encoder_decoder", False):
+        own = {id(value) for value in module.get_decoder().parameters()} | {id(value) for value in head.parameters()}
+        looked_up |= {id(value) for value in module.parameters()} - own
     return sum(value.numel() * value.element_size() for value in module.parameters() if id(value) not in looked_up)
 
 
-def _seconds(generator: TextGenerator, prompts: torch.Tensor, count: int) -> float:
+def _seconds(generator: TextGenerator, prompts: Mapping[str, Any], count: int) -> float:
     import torch
 
     is_waited_for = generator.device.type == "cuda"
     if is_waited_for:
         torch.cuda.synchronize(generator.device)
     begin = time.perf_counter()
-    generator.generate(prompts, max_new_tokens=count, eos_token_id=())
+    generator.generate(**prompts, max_new_tokens=count, eos_token_id=())
     if is_waited_for:
         torch.cuda.synchronize(generator.device)
     return time.perf_counter() - begin

@@ -100,6 +100,8 @@ class SourceLimits:
         image_token_id: Stands in prompts for a row of a picture's features; None for encoder-decoders.
         vocabulary: Tokens from this on are rows of the table of features.
         rows, width: Size of that table.
+        pictures: How many pictures the encoder is given at once; fewer are filled up, and more come in turns.
+        picture_rows: Rows of the table that each fills.
     """
 
     inputs: tuple[str, ...]
@@ -109,6 +111,8 @@ class SourceLimits:
     vocabulary: int = 0
     rows: int = 0
     width: int = 0
+    pictures: int = 0
+    picture_rows: int = 0
 
     @property
     def is_text(self) -> bool:
@@ -162,6 +166,9 @@ class GenerationLimits:
             raise PlanError(f"the program says in no readable way what it generates: {text!r:.200}") from error
 
 
+_TABLE: Final = ("vocabulary", "rows", "width", "pictures", "picture_rows")
+
+
 def _limits_of(fields: Any) -> GenerationLimits:
     rules, source = fields.get("rules") or {}, fields.get("source")
     limits = GenerationLimits(
@@ -185,10 +192,11 @@ def _limits_of(fields: Any) -> GenerationLimits:
         typed.integer(source["max_length"], "max_length"),
         _token_or_none(source, "start_token_id"),
         _token_or_none(source, "image_token_id"),
-        *(typed.integer(source[name], name) for name in ("vocabulary", "rows", "width")),
+        *(typed.integer(source[name], name) for name in _TABLE),
     )
     is_one_kind = (read.start_token_id is None) != (read.image_token_id is None)
-    if not read.inputs or not is_one_kind or (read.start_token_id is None and 0 in (read.rows, read.width)):
+    is_whole = read.start_token_id is not None or (len(read.inputs) == 1 and all(source[name] for name in _TABLE))
+    if not read.inputs or not is_one_kind or not is_whole:
         raise ValueError("inputs")
     return replace(limits, source=read)
 
@@ -415,6 +423,10 @@ class TextGenerator(nn.Module):
         """
         source = self.limits.source
         names = () if source is None or source.is_text else source.inputs
+        masks = None
+        if source is not None and source.image_token_id is not None:
+            masks = others.get(_PICTURE_MASK)
+            others = {name: value for name, value in others.items() if name != _PICTURE_MASK}
         for name in others:
             if name not in names:
                 raise _unknown_argument(name, names)
@@ -424,10 +436,9 @@ class TextGenerator(nn.Module):
             prompt, padding = self._read_prompt(input_ids, attention_mask)
             if source is None:
                 return _Request(prompt, padding)
-            given = tuple(self._read_input(others[name], name) for name in names) if len(others) == len(names) else ()
-            if others and not given:
-                raise InputError(f"the encoder takes {', '.join(names)} together", where=next(iter(others)))
-            return _Request(prompt, padding, given)
+            (name,) = names
+            pictures = () if name not in others else (_pictures(self._read_input(others[name], name), masks),)
+            return _Request(prompt, padding, pictures)
         if source.is_text:
             rows, given = self._read_source_text(source, input_ids, attention_mask)
         else:
@@ -544,6 +555,7 @@ class TextGenerator(nn.Module):
 
 
 _CPU: Final = torch.device("cpu")
+_PICTURE_MASK: Final = "pixel_attention_mask"
 _LOOKED_UP: Final = 3
 """Most tokens that are looked for earlier in a text."""
 
@@ -615,6 +627,29 @@ def _filled_up(value: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value.contiguous()
 
 
+def _pictures(values: torch.Tensor, masks: Any) -> torch.Tensor:
+    """Returns pictures one after the other, (n, channels, height, width), without those that fill up a row of them.
+
+    Raises:
+        InputError: They have another form, or a picture is padded by itself.
+    """
+    if values.dim() not in (4, 5):
+        raise InputError(
+            f"pictures have shape {tuple(values.shape)}",
+            where="pixel_values",
+            hint="give (n, channels, height, width), or (rows, n, channels, height, width)",
+        )
+    if values.dim() == 4:
+        return values
+    values = values.flatten(0, 1)
+    real = values.flatten(1).any(1)
+    if isinstance(masks, torch.Tensor) and not bool(masks.to(real.device).flatten(0, 1)[real].all()):
+        raise InputError(
+            "a part of a picture is padding", where=_PICTURE_MASK, hint="have the processor make pictures of one size"
+        )
+    return values[real]
+
+
 def _unknown_argument(name: str, names: Sequence[str]) -> InputError:
     hint = _INSTEAD.get(name, f"beside tokens it takes {', '.join(names)}" if names else "see TextGenerator.generate")
     return InputError(f"generate takes no {name} here", where=name, hint=hint)
@@ -668,10 +703,11 @@ class _Reader:
         self._context: tuple[torch.Tensor, ...] = ()
         source = owner.limits.source
         if source is not None and owner.encoder is not None:
-            made = tuple(owner.encoder(*request.given)) if request.given else ()
             if source.image_token_id is not None:
-                made = (self._show_pictures(source, made, owner._type),)
-            self._context = (request.given[1], *made) if source.is_text else made
+                self._context = (self._with_pictures(source, owner.encoder, request.given, owner._type),)
+            else:
+                made = tuple(owner.encoder(*request.given))
+                self._context = (request.given[1], *made) if source.is_text else made
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
 
@@ -728,21 +764,28 @@ class _Reader:
             first = last
         return found[0] if len(found) == 1 else torch.cat(found, 1)
 
-    def _show_pictures(self, source: SourceLimits, made: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Returns the table of features, and puts the numbers of its rows into the prompts."""
+    def _with_pictures(
+        self, source: SourceLimits, encoder: nn.Module, given: tuple[torch.Tensor, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Returns the table of features, (rows, width), and puts the numbers of its rows into the prompts."""
+        table = torch.zeros(source.rows, source.width, dtype=dtype, device=self._prompt.device)
+        pictures = given[0] if given else table[:0]
         is_picture = torch.eq(self._prompt, source.image_token_id or 0)
-        places, count = int(is_picture.sum()), sum(len(rows) for rows in made)
+        places, count = int(is_picture.sum()), len(pictures) * source.picture_rows
         if places != count:
             raise InputError(
-                f"the prompts have {places} places for pictures, and the pictures fill {count}",
+                f"the prompts have {places} places for pictures, and {len(pictures)} pictures fill {count}",
                 where="input_ids",
                 hint="make prompts and pictures by one call of the model's processor",
             )
-        table = torch.zeros(source.rows, source.width, dtype=dtype, device=self._prompt.device)
-        if made:
-            table[:count] = made[0]
-            numbers = torch.arange(count, device=table.device) + source.vocabulary
-            self._prompt = self._prompt.masked_scatter(is_picture, numbers)
+        step = source.pictures
+        for first in range(0, len(pictures), step):
+            some = pictures[first : first + step]
+            (features,) = encoder(_filled_up(some, step))
+            at = first * source.picture_rows
+            table[at : at + len(some) * source.picture_rows] = features[: len(some)].flatten(0, 1)
+        numbers = torch.arange(count, device=table.device) + source.vocabulary
+        self._prompt = self._prompt.masked_scatter(is_picture, numbers)
         return table
 
 
