@@ -134,6 +134,25 @@ def test_a_module_without_engines_keeps_gradients() -> None:
     assert model.weight.grad is None  # the compiled model is a snapshot, with weights of its own
 
 
+def test_tensors_may_have_the_names_of_private_parts() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("_reader", "_call", "_graphs_on", "_prepare", "describe"):
+                self.register_buffer(name, torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for value in self.buffers():
+                value.add_(1)
+            return x.relu() + sum(self.buffers())
+
+    model = Named()
+    twin = copy.deepcopy(model)
+    compiled = trt_frontends.compile(model, arg_inputs=(X,), min_block_size=1)
+    torch.testing.assert_close(compiled(X), twin(X))
+    torch.testing.assert_close(copy.deepcopy(compiled)(X), twin(X))
+
+
 def test_train_and_eval_change_nothing(relu: CompiledModule) -> None:
     for module in (relu.train(), relu.eval()):
         assert module is relu

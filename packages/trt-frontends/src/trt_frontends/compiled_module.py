@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 class CompiledModule(fx.GraphModule):
     """A compiled model. It is for inference: it computes no gradients.
 
+    Models name their tensors as they like, so this class adds no plain names of its own to those of `fx.GraphModule`.
+
     Pickled, saved by `torch.save` or sent to another process it goes through the program format, and comes back as what
     `trt_runtime.load` returns.
 
@@ -81,47 +83,54 @@ class CompiledModule(fx.GraphModule):
     ) -> None:
         super().__init__(root, graph, "CompiledModule")
         self.meta = dict(getattr(root, "meta", {}))
-        self._prepare(reader, graphs_on)
+        self.__prepare(reader, graphs_on)
 
     def recompile(self) -> Any:
         """Generates the code of the graph anew, after the graph was changed."""
         code = super().recompile()
         kind = type(self)
-        kind.forward = _eager_or_captured(kind.forward)
+        kind.forward = self.__eager_or_captured(kind.forward)
         kind.__call__ = nn.Module.__call__  # type: ignore[method-assign]  # our errors need no note on generated code
-        if "_reader" in self.__dict__:
-            self._prepare(self._reader, self._graphs_on)
+        if "_CompiledModule__reader" in self.__dict__:
+            self.__prepare(self.__reader, self.__graphs_on)
         return code
 
-    def _prepare(self, reader: InputReader, graphs_on: torch.device | None) -> None:
+    @staticmethod
+    def __eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the `forward` of a module whose graph generated one."""
+
+        @functools.wraps(generated)
+        def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return generated(self, *args, **kwargs)
+            return self.__call(self, args, kwargs)
+
+        return forward
+
+    def __prepare(self, reader: InputReader, graphs_on: torch.device | None) -> None:
         """Derives from the graph how eager calls run."""
-        self._reader = reader
+        self.__reader = reader
         self.meta["signature"] = reader.signature
-        self._graphs_on = graphs_on
+        self.__graphs_on = graphs_on
         compute, nest = flat_function(self.graph), _result_builder(self._out_spec)
         graphed = None
         if graphs_on is not None:
             require_capturable(self)
             graphed = GraphedCalls(functools.partial(_run_flat, weakref.ref(self), compute), graphs_on)
         has_engines = bool(engine_modules(self))
-        self._call = ModelCall(
+        self.__call = ModelCall(
             reader,
             _held_by(self),
             compute,
             nest,
             has_engines=has_engines,
             keeps_gradients=not has_engines,
-            sole_engine=self._sole_engine(nest),
+            sole_engine=self.__sole_engine(nest),
             graphed=graphed,
         )
-        self._install_facts()
+        self.__install_facts()
 
-    def describe(self, facts: ModelFacts) -> None:
-        """Takes what is known of the model beside what it computes; its attributes become those of this module."""
-        self.meta["model_facts"] = facts
-        self._install_facts()
-
-    def _install_facts(self) -> None:
+    def __install_facts(self) -> None:
         """Gives this module the attributes that tell of the model.
 
         They belong to the class that FX makes for this one module, where looking up others costs no more than before.
@@ -144,7 +153,7 @@ class CompiledModule(fx.GraphModule):
         refuse_moves(self, fn, "a compiled model")
         return self
 
-    def _sole_engine(self, nest: Nest) -> SoleEngine | None:
+    def __sole_engine(self, nest: Nest) -> SoleEngine | None:
         """The engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
         calls = [node for node in self.graph.nodes if node.op == "call_module"]
         if len(calls) != 1 or list(calls[0].args) != self.graph.find_nodes(op="placeholder") or calls[0].kwargs:
@@ -164,12 +173,12 @@ class CompiledModule(fx.GraphModule):
         return SoleEngine(self._modules, name, None if structure.is_leaf() else lambda made: nest((made,)))
 
     def __copy__(self) -> CompiledModule:
-        return CompiledModule(self, self.graph, self._reader, self._graphs_on)
+        return CompiledModule(self, self.graph, self.__reader, self.__graphs_on)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
         twin = super().__deepcopy__(memo)
         assert isinstance(twin, CompiledModule)
-        twin._prepare(self._reader, self._graphs_on)
+        twin.__prepare(self.__reader, self.__graphs_on)
         return twin
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
@@ -191,12 +200,12 @@ def _can_generate(module: CompiledModule) -> Callable[[], bool]:
 def _sizes(module: CompiledModule) -> SizeNames:
     facts: ModelFacts = module.meta.get("model_facts") or ModelFacts()
     ranges: ShapeRanges = module.meta.get("shape_ranges") or ShapeRanges.from_placeholders(module)
-    signature = module._reader.signature
+    signature = module.meta["signature"]
     return SizeNames(signature, symbol_bounds(ranges, signature), facts.dimensions)
 
 
 def _inputs(module: CompiledModule) -> tuple[Spec, ...]:
-    return inputs_of(module._reader.signature, _sizes(module))
+    return inputs_of(module.meta["signature"], _sizes(module))
 
 
 def _outputs(module: CompiledModule) -> tuple[Spec, ...]:
@@ -215,18 +224,6 @@ def _known(leaf: Any) -> Any:
         if isinstance(value, kinds):
             return NumberType(kind)
     return value
-
-
-def _eager_or_captured(generated: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the `forward` of a module whose graph generated one."""
-
-    @functools.wraps(generated)
-    def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return generated(self, *args, **kwargs)
-        return self._call(self, args, kwargs)
-
-    return forward
 
 
 def _held_by(module: CompiledModule) -> Iterator[HeldTensor]:

@@ -106,8 +106,8 @@ def compile(
         captured = replace(captured, engine_cache=CustomCache(custom_engine_cache))
     with first_rank_first(captured.module, captured.settings):
         built = build(captured)
+    built.module.meta["model_facts"] = replace(captured.facts, plugins=built.plugins)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
-    result.describe(replace(captured.facts, plugins=built.plugins))
     keep_boundary(captured.module, result)
     if report := result.meta.get("partition_report"):
         compare_at_first_call(result, digests_of(report.collectives))
