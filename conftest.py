@@ -17,6 +17,9 @@ import torch
 # what tests sign with is nobody's key
 os.environ["TRT_KEY_DIR"] = os.path.join(tempfile.mkdtemp(prefix="trt-keys-"), "keys")
 
+# engines run in trt_portable's own kernels, whatever else is installed; tests of libraries say which they want
+os.environ.setdefault("TRT_PORTABLE_LIBRARIES", "")
+
 # TF32 rounds to 10 bits of mantissa: mistakes would hide in the tolerance that it needs
 torch.backends.cuda.matmul.allow_tf32 = False
 torch.backends.cudnn.allow_tf32 = False

@@ -231,6 +231,10 @@ def describe_machine(settings: CompilationSettings) -> dict[str, str]:
     described["torch.switches"] = _describe_switches()
     if portable:
         described["provider.sources"] = _sources_of(str(provider_module().__file__))
+    if portable and settings.device.is_cpu:
+        from trt_portable.libraries.program import identities  # only where there are such
+
+        described["provider.libraries"] = ", ".join(identities())
     if portable or settings.device.is_cpu:
         described["host"] = f"{platform.system()} {platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     return described

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -42,20 +43,23 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import PortableError, strict
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.serialization import schedule
+from trt_portable.network.region import Scope
+from trt_portable.network.serialization import layers_from_json, schedule
 from trt_portable.onnx_parser.diagnostics import require_onnx
 from trt_portable.onnx_parser.initializers import TYPES
+from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
+    import torch
     from onnx import ModelProto
 
     from trt_portable.network.network import INetworkDefinition
-    from trt_portable.weights import Weights
 
 OPSET: Final = 21
 """The opset of exported models."""
 _IR: Final = 10
-_NUMBERS: Final = {dtype: number for number, dtype in TYPES.items()}
+NUMBERS: Final = {dtype: number for number, dtype in TYPES.items()}
+"""What ``TensorProto.DataType`` calls the types of TensorRT."""
 _MOST: Final = (1 << 63) - 1
 
 
@@ -90,54 +94,129 @@ def export_onnx(network: INetworkDefinition) -> ModelProto:
     """
     require_onnx()
     with strict():
-        return _Exporter(network).run()
+        found = _Exporter(
+            network.name,
+            [_present(network.get_input(index)) for index in range(network.num_inputs)],
+            [_present(network.get_output(index)) for index in range(network.num_outputs)],
+            list(network),
+            network._scopes,
+        ).run()
+    from onnx import checker
+
+    checker.check_model(found)
+    return found
+
+
+@dataclass(frozen=True)
+class ExportedPlan:
+    """The network part of a plan as a model.
+
+    Attributes:
+        model: The model; initializers of `weights` have types and extents, but no data.
+        weights: Those that are large, by name, in the memory that they have.
+    """
+
+    model: ModelProto
+    weights: Mapping[str, Weights]
+
+
+_APART_BYTES: Final = 1 << 16
+"""Weights of more bytes are not copied into a model, which has room for two gigabytes at most."""
+
+
+def export_plan(
+    structure: Mapping[str, Any], weights: Sequence[Mapping[str, torch.Tensor]], shapes: Mapping[str, Sequence[int]]
+) -> ExportedPlan:
+    """The network part of a plan, as the builder has rewritten it, as an ONNX model for a library that is at hand.
+
+    Args:
+        structure: The network part.
+        weights: Flat tensors on the host by role, of each layer.
+        shapes: Extents of inputs by name, where they are fixed and the plan leaves them open.
+
+    Raises:
+        ExportError: A layer has no form in ONNX.
+        MissingPackage: The `onnx` package is not installed.
+    """
+    require_onnx()
+    restored = layers_from_json(structure)
+    for layer, bound in zip(restored.layers, weights, strict=True):
+        layer._roles = {role: _weights(tensor, *layer._weight_specs[role]) for role, tensor in bound.items()}
+    inputs, outputs = ([restored.tensors[at] for at in ids] for ids in (restored.inputs, restored.outputs))
+    for tensor in inputs:
+        tensor._extents = tuple(shapes.get(tensor.name, tensor._extents or ()))
+    exporter = _Exporter(restored.name, inputs, outputs, restored.layers, keeps_apart=True)
+    return ExportedPlan(exporter.run(), exporter.apart)
+
+
+def _weights(tensor: torch.Tensor, dtype: DataType, count: int) -> Weights:
+    """A flat tensor on the host as weights, which keep it alive."""
+    tensor = tensor.contiguous()  # what a pass computed may have strides
+    made = Weights(dtype, tensor.data_ptr(), count) if count else Weights(dtype)
+    made._owner = tensor
+    return made
 
 
 class _Exporter:
     """The model as it grows.
 
     Args:
-        network: The network.
+        title: The network's name.
+        inputs: Its inputs.
+        outputs: Its outputs.
+        layers: Its layers.
+        scopes: Its loops and conditionals.
+        keeps_apart: Whether large weights are named only, and collected in `apart`.
     """
 
-    def __init__(self, network: INetworkDefinition) -> None:
-        self.network = network
+    def __init__(
+        self,
+        title: str,
+        inputs: Sequence[ITensor],
+        outputs: Sequence[ITensor],
+        layers: Sequence[ILayer],
+        scopes: Sequence[Scope] = (),
+        *,
+        keeps_apart: bool = False,
+    ) -> None:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self.layer: ILayer | None = None
+        self.apart: dict[str, Weights] = {}
+        self._title = title
+        self._inputs = inputs
+        self._outputs = outputs
+        self._layers = layers
+        self._scopes = scopes
+        self._keeps_apart = keeps_apart
         self._names: dict[int, str] = {}
         self._taken: set[str] = set()
         self._count = 0
 
     def run(self) -> ModelProto:
         """Exports every layer."""
-        from onnx import checker, helper
+        from onnx import helper
 
-        for index in range(self.network.num_inputs):
-            self.name(_present(self.network.get_input(index)))
-        outputs = [_present(self.network.get_output(index)) for index in range(self.network.num_outputs)]
-        if not outputs:
+        if not self._outputs:
             raise ExportError("", "the network has no outputs")
-        for tensor in outputs:
+        for tensor in (*self._inputs, *self._outputs):
             self.name(tensor)
-        for layer in self.network:
-            if layer._KIND not in exported_kinds():
-                raise ExportError(layer.name, f"layers of the kind {layer._KIND.name} are not exported")
-        self.write(schedule(list(self.network), self.network._scopes))
-        inputs = [self._value(_present(self.network.get_input(index))) for index in range(self.network.num_inputs)]
-        graph = helper.make_graph(
-            self.nodes, self.network.name or "network", inputs, [self._value(x) for x in outputs], self.initializers
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
-        checker.check_model(model)
-        return model
+        for layer in self._layers:
+            if layer._KIND not in _OF_SCOPES and _writer_of(layer) is None:
+                raise ExportError(layer.name, f"layers of the kind {layer._plan_type()} are not exported")
+        self.write(schedule(self._layers, self._scopes))
+        inputs, outputs = ([self._value(x) for x in tensors] for tensors in (self._inputs, self._outputs))
+        graph = helper.make_graph(self.nodes, self._title or "network", inputs, outputs, self.initializers)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
 
     def write(self, layers: Iterable[ILayer]) -> None:
         """Adds the nodes of layers, which stand in executable order."""
         before = self.layer
         for layer in layers:
             self.layer = layer
-            _EXPORTS[layer._KIND](self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
+            write = _writer_of(layer)
+            assert write is not None
+            write(self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
         self.layer = before
 
     @contextlib.contextmanager
@@ -198,7 +277,7 @@ class _Exporter:
 
     def number_of(self, dtype: DataType) -> int:
         """ONNX's number of a type."""
-        return _NUMBERS[dtype]
+        return NUMBERS[dtype]
 
     def refuse(self, reason: str) -> ExportError:
         """The error that refuses the layer at hand."""
@@ -237,10 +316,13 @@ class _Exporter:
 
         name = name or self.unique(f"weights_{self._count}_{len(self.initializers)}")
         proto = TensorProto(name=name, data_type=self.number_of(weights.dtype), dims=list(shape))
+        self.initializers.append(proto)
+        if self._keeps_apart and weights.nbytes > _APART_BYTES:
+            self.apart[name] = weights
+            return name
         data = bytes(weights._buffer()) if weights.size else b""
         assert len(data) == storage_bytes(weights.dtype, weights.size)
         proto.raw_data = data
-        self.initializers.append(proto)
         return name
 
     def out(self, index: int = 0) -> str:
@@ -410,6 +492,18 @@ def _parametric_relu(e: _Exporter, layer: Any, x: str, slopes: str) -> None:
     e.add("PRelu", [x, slopes], e.out())
 
 
+def _gate(e: _Exporter, layer: Any, x: str) -> None:
+    if layer.activation is ActivationType.SIGMOID:
+        e.add("Mul", [x, e.add("Sigmoid", [x])], e.out())
+    else:
+        e.add("HardSwish", [x], e.out())
+
+
+def _clamp(e: _Exporter, layer: Any, x: str) -> None:
+    dtype = _tensor(layer).dtype
+    e.add("Clip", [x, e.constant(layer.low, dtype), e.constant(layer.high, dtype)], e.out())
+
+
 # --- movement ---------------------------------------------------------------------------------------------------------
 
 
@@ -456,16 +550,30 @@ def _slice(
     fill: str | None = None,
     axes: str | None = None,
 ) -> None:
-    if axes is not None or layer.axes:
-        raise e.refuse("a slice of some axes only")
     rank = len(_tensor(layer).shape)
-    static = start is None and size is None and stride is None
     starts, sizes, strides = (None if part is None else list(part) for part in (layer.start, layer.shape, layer.stride))
-    ones = stride is None and strides == [1] * rank
+    chosen = [axis % rank for axis in layer.axes or range(rank)]
+    if axes is not None or (layer.axes and (start or size or stride)):
+        raise e.refuse("a slice of axes that are computed")
+    ones = stride is None and set(strides or ()) == {1}
+    if start is None and size is None and stride is None and starts and sizes and strides and 0 not in strides:
+        extents = [_tensor(layer).shape[axis] for axis in chosen]
+        if layer.mode is SampleMode.STRICT_BOUNDS:
+            _plain_slice(e, x, chosen, starts, sizes, strides)
+            return
+        if layer.mode is SampleMode.WRAP and ones and sizes == extents:
+            _rolled(e, x, chosen, starts, extents)
+            return
+        if layer.mode in _PADDING_MODES and ones and -1 not in extents:
+            ends = [size + start - extent for start, size, extent in zip(starts, sizes, extents, strict=True)]
+            before, after = dict(zip(chosen, starts, strict=True)), dict(zip(chosen, ends, strict=True))
+            pads = [-before.get(axis, 0) for axis in range(rank)] + [after.get(axis, 0) for axis in range(rank)]
+            e.add("Pad", [x, e.constant(pads), fill], e.out(), mode=_PADDING_MODES[layer.mode])
+            return
+    if layer.axes:
+        raise e.refuse(f"a slice of some axes in mode {layer.mode.name}")
     if layer.mode in _PADDING_MODES and ones:
         _padded(e, layer, x, start, size, fill)
-    elif layer.mode is SampleMode.STRICT_BOUNDS and static and strides and 0 not in strides:
-        _plain_slice(e, x, starts or [], sizes or [], strides)
     elif layer.mode in (SampleMode.STRICT_BOUNDS, SampleMode.WRAP):
         vectors = [
             e.constant(part) if tensor is None else e.add("Cast", [tensor], to=e.number_of(DataType.INT64))
@@ -479,10 +587,30 @@ def _slice(
 _PADDING_MODES: Final = {SampleMode.FILL: "constant", SampleMode.CLAMP: "edge", SampleMode.REFLECT: "reflect"}
 
 
-def _plain_slice(e: _Exporter, x: str, starts: list[int], sizes: list[int], strides: list[int]) -> None:
+def _plain_slice(
+    e: _Exporter,
+    x: str,
+    axes: Sequence[int],
+    starts: Sequence[int],
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    out: str | None = None,
+) -> str:
     ends = [start + size * stride for start, size, stride in zip(starts, sizes, strides, strict=True)]
     ends = [-_MOST if end < 0 else end for end in ends]
-    e.add("Slice", [x, *(e.constant(part) for part in (starts, ends, list(range(len(starts))), strides))], e.out())
+    return e.add("Slice", [x, *(e.constant(list(part)) for part in (starts, ends, axes, strides))], out or e.out())
+
+
+def _rolled(e: _Exporter, x: str, axes: Sequence[int], starts: Sequence[int], extents: Sequence[int]) -> None:
+    """Axes turned around: what lies before the start comes last."""
+    turned = [each for each in zip(axes, starts, extents, strict=True) if each[2] and each[1] % each[2]]
+    for place, (axis, start, extent) in enumerate(turned):
+        start %= extent
+        parts = [(start, extent - start), (0, start)]
+        pieces = [_plain_slice(e, x, [axis], [low], [size], [1], e.unique("piece")) for low, size in parts]
+        x = e.add("Concat", pieces, e.out() if place == len(turned) - 1 else "", axis=axis)
+    if not turned:
+        e.add("Identity", [x], e.out())
 
 
 def _padded(e: _Exporter, layer: Any, x: str, start: str | None, size: str | None, fill: str | None) -> None:
@@ -706,6 +834,19 @@ def _matrix_multiply(e: _Exporter, layer: Any, left: str, right: str) -> None:
     else:
         axes = sorted({axis if axis >= 0 else 0 for axis in squeezed})
         e.add("Squeeze", [e.add("MatMul", operands), e.constant(axes)], e.out())
+
+
+def _linear(e: _Exporter, layer: Any, x: str, matrix: str, bias: str | None = None) -> None:
+    extents = _tensor(layer, 1).shape
+    ones = e.constant(list(range(len(extents) - 2)))
+    if len(extents) > 2:
+        matrix = e.add("Squeeze", [matrix, ones])
+    if layer.is_transposed:
+        matrix = e.add("Transpose", [matrix], perm=[1, 0])
+    product = e.add("MatMul", [x, matrix], e.out() if bias is None else "")
+    if bias is not None:
+        columns = extents[-2] if layer.is_transposed else extents[-1]
+        e.add("Add", [product, e.add("Reshape", [bias, e.constant([columns])])], e.out())
 
 
 def _einsum(e: _Exporter, layer: Any, *inputs: str) -> None:
@@ -1000,6 +1141,8 @@ def _attention(
     repeats = q.shape[1] // k.shape[1]
     if repeats != 1:
         key, value = (_repeated(e, name, k.shape[1], repeats) for name in (key, value))
+    if layer._factor != 1.0:
+        query = e.add("Mul", [query, e.constant(layer._factor, q.dtype)])
     scores = e.add("MatMul", [query, e.add("Transpose", [key], perm=[0, 1, 3, 2])])
     low = e.constant(-np.inf, q.dtype)
     if layer.causal_kind is not CausalMaskKind.NONE:
@@ -1139,6 +1282,26 @@ _OF_SCOPES: Final = {
     LayerType.TRIP_LIMIT,
 }
 """What is written with the loop or conditional that it belongs to."""
+_OF_PLANS: Final[dict[str, Callable[..., None]]] = {
+    "CLAMP": _clamp,
+    "GATE": _gate,
+    "LINEAR": _linear,
+    "SCALED_ATTENTION": _attention,
+}
+"""The same of layers that only plans have, by the name of their type."""
+
+PLAN_TYPES: Final = frozenset({kind.name for kind in _EXPORTS}.union(_OF_PLANS))
+"""The types of layers in plans that `export_plan` writes."""
+
+
+def _writer_of(layer: ILayer) -> Callable[..., None] | None:
+    """What writes a layer of a network, or of a plan, which has others of the same kind."""
+    name = layer._plan_type()
+    is_plain = name == layer._KIND.name or name in _SCOPES
+    return _EXPORTS.get(layer._KIND) if is_plain else _OF_PLANS.get(name)
+
+
+_SCOPES: Final = ("CONDITIONAL", "LOOP")
 
 
 def exported_kinds() -> Iterable[LayerType]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import LoadedNetwork, load_network
 from trt_portable.execution.program import Program
 from trt_portable.fusion.product_choice import ProductChoice
@@ -116,6 +117,10 @@ class Subject:
         return self.loaded()[1]
 
 
+class NotApplicable(PortableError):
+    """A tactic that is at hand cannot run an engine; the message says why."""
+
+
 class Tactic(ABC):
     """One way of executing a program.
 
@@ -128,9 +133,23 @@ class Tactic(ABC):
         self.name = name
         self.least_level = least_level
 
+    @property
+    def identity(self) -> str:
+        """What the timing cache tells tactics apart by."""
+        return self.name
+
+    @property
+    def least_milliseconds(self) -> float:
+        """What layers take at least where it is worth a try; asked where layers are timed first."""
+        return 0.0
+
     @abstractmethod
     def is_candidate(self, subject: Subject) -> bool:
-        """Whether trying is worth the time it takes."""
+        """Whether trying is worth the time it takes.
+
+        Raises:
+            NotApplicable: It never could run such an engine.
+        """
 
     def begin(self) -> None:  # noqa: B027 - most have nothing to begin
         """Starts what takes long to be ready for `build`, and goes on by itself."""

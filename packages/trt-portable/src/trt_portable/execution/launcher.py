@@ -50,16 +50,39 @@ class Launcher(Protocol):
 
 
 class DirectLauncher:
-    """Starts every kernel from Python, each time."""
+    """Starts every kernel from Python, each time.
 
-    def __init__(self, executable: Executable) -> None:
+    Args:
+        executable: What runs.
+        offers_memory: Whether it makes use of the memory that is bound to outputs.
+    """
+
+    def __init__(self, executable: Executable, *, offers_memory: bool = False) -> None:
         self._executable = executable
+        self._offers_memory = offers_memory
 
     def launch(self, values: Sequence[Value], outputs: Sequence[Binding]) -> bool:
         """Runs the executable; always possible."""
-        for binding, value in zip(outputs, self._executable.run(values), strict=True):
+        targets = targets_of(values, outputs) if self._offers_memory else ()
+        for binding, value in zip(outputs, self._executable.run(values, targets), strict=True):
             binding.write(value)
         return True
+
+
+def targets_of(values: Sequence[Value], outputs: Sequence[Binding]) -> list[torch.Tensor | None]:
+    """The bound memory of each output; None where writing to it early could change what is read or written later."""
+    targets = [binding.target() for binding in outputs]
+    spans = [_span(value) for value in (*values, *targets) if isinstance(value, torch.Tensor)]
+    is_shared = [target is not None and sum(_overlap(_span(target), span) for span in spans) > 1 for target in targets]
+    return [None if found else target for target, found in zip(targets, is_shared, strict=True)]
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+
+
+def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def is_capturing(device: torch.device) -> bool:

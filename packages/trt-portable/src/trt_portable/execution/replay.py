@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 
 from trt_portable.enums import LayerType
-from trt_portable.execution.launcher import Executable, is_capturing
+from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
@@ -311,7 +311,7 @@ class ReplayLauncher:
             return None
 
         def run() -> list[Value]:
-            results = list(self._executable.run(values, _targets(values, outputs)))
+            results = list(self._executable.run(values, targets_of(values, outputs)))
             if outputs:
                 _write_all(results, outputs, values)
             return results
@@ -327,22 +327,6 @@ class ReplayLauncher:
         finally:
             _capturing.release()
         return _Recording(graph, buffers, [] if outputs else results, self._executable.constants)
-
-
-def _targets(values: Sequence[Value], outputs: Sequence[Binding]) -> list[torch.Tensor | None]:
-    """The bound memory of each output; None where writing to it early could change what is read or written later."""
-    targets = [binding.target() for binding in outputs]
-    spans = [_span(value) for value in (*values, *targets) if isinstance(value, torch.Tensor)]
-    is_shared = [target is not None and sum(_overlap(_span(target), span) for span in spans) > 1 for target in targets]
-    return [None if found else target for target, found in zip(targets, is_shared, strict=True)]
-
-
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    return tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-
-
-def _overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def _write_all(results: Sequence[Value], outputs: Sequence[Binding], inputs: Sequence[Value]) -> None:

@@ -24,6 +24,7 @@ from trt_portable.fusion.programs import (
     prepacked_program,
     streamed_program,
 )
+from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.plan import tables
 from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape
@@ -64,6 +65,7 @@ class EngineState:
         weights: Which tensor stands for each use of weights.
         program: The layers, interpreted; what profilers and debug listeners watch.
         executable: What runs otherwise: the program, prepacked or not, or what the engine's tactic made of it.
+        takes_memory: Whether `executable` leaves outputs in memory that it is offered.
         home: Where `weights` holds them: the device, or the host in engines for streaming on CUDA.
         streaming: What places the weights of such an engine; None where it was not built for streaming.
         compiled: The plan's section of compiled artifacts.
@@ -114,6 +116,7 @@ class EngineState:
         )
         self._reporter = reporter
         self.executable: Executable = self._fast_program
+        self.takes_memory = False
         self.streaming: WeightStreaming | None = None
         if info.weight_streaming:
             from trt_portable.execution.weight_streaming import WeightStreaming
@@ -225,15 +228,29 @@ class EngineState:
         if self._specialized is not None:
             self._specialized.load_constants()
         elif self._artifacts and not self.streams:
-            from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
-
             try:
-                compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
-                self.executable = self._specialized = SpecializedProgram(compiled, self._fast_program)
+                if self._artifacts[0].tactic in LIBRARIES:
+                    self._load_library()
+                else:
+                    self._load_launches()
             except PortableError as error:
                 self._reporter.warning(f"engine {self.info.name!r} is interpreted: {error}")
             if self.streaming is None:  # else another budget may need them again
                 self._artifacts = []
+
+    def _load_launches(self) -> None:
+        from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
+
+        compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
+        self.executable = self._specialized = SpecializedProgram(compiled, self._fast_program)
+
+    def _load_library(self) -> None:
+        """Hands the network to the library that was faster when it was built; nothing in the plan is the library's."""
+        from trt_portable.libraries.program import LibraryExecutable, LibraryProgram
+
+        made = [LibraryProgram(each, self.structure, self.info, self.weights) for each in self._artifacts]
+        self.executable = LibraryExecutable(made, self._fast_program)
+        self.takes_memory = True
 
     def infer(self, shapes: tuple[Shape, ...], numbers: Mapping[int, tuple[Any, ...]]) -> ShapeReport:
         """Output shapes for input shapes and the numbers of host inputs, by input index.
@@ -335,8 +352,18 @@ def usable_artifacts(
     except ValueError as error:
         raise PlanError(f"corrupted: {error}") from error
     here = machine_of(device)
+    missing = artifacts[0].tactic if artifacts and artifacts[0].tactic in LIBRARIES else ""
+    if missing:
+        from trt_portable.libraries.program import machine_with
+
+        here = machine_with(missing, here)
     fitting = [artifact for artifact in artifacts if artifact.machine == here]
-    if len(fitting) < len(artifacts):
+    if missing and missing not in here:
+        reporter.warning(
+            f"the engine was built to run in {missing}, which is not installed or switched off here; it is "
+            f"interpreted. python -m pip install 'trt-portable[{missing}]' brings it"
+        )
+    elif len(fitting) < len(artifacts):
         reporter.warning(
             f"the plan's compiled kernels were made for {artifacts[0].machine}, and this is {here}; the engine is "
             "interpreted. Build it again here to get kernels that fit"

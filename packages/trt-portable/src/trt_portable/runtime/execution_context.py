@@ -324,7 +324,7 @@ class Execution:
         self.input_consumed_event = 0
         self.lacks_memory = False
         self.replay = _replay(state)
-        self._direct: Launcher = DirectLauncher(state.runner)
+        self._direct: Launcher = DirectLauncher(state.runner, offers_memory=state.takes_memory)
         self._state = state
         self._shapes = shapes
         self._times = times

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -30,8 +30,9 @@ from trt_portable.builder.autotune.clock import (
 )
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, timing_key
 from trt_portable.builder.inductor.tactic import TACTICS
+from trt_portable.builder.library_tactic import LIBRARY_TACTICS
 from trt_portable.builder.progress_monitor import IProgressMonitor, Phase
-from trt_portable.builder.tactic import INTERPRET, PREPACKED, Subject, Tactic
+from trt_portable.builder.tactic import INTERPRET, PREPACKED, NotApplicable, Subject, Tactic
 from trt_portable.device import current_device
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError, is_out_of_memory
@@ -41,6 +42,8 @@ from trt_portable.execution.program import PackingCompute, Program, forget_packe
 from trt_portable.execution.replay import may_record
 from trt_portable.execution.tf32 import WithoutTF32
 from trt_portable.fusion.product_choice import LAYERS, MKL, NAMES, ONEDNN, RECURRENT, Ways
+from trt_portable.libraries import NAMES as LIBRARIES
+from trt_portable.libraries.program import LibraryProgram
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.optimization_profile import Range
 from trt_portable.plan.artifact import Artifact
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
 
 
+MadeProgram: TypeAlias = "CompiledProgram | LibraryProgram"
+"""What runs an artifact."""
 _LEAST_PACKED_WEIGHTS: Final = 1 << 14  # fewer fit into a cache however they lie
 _PHASE: Final = "Choose tactics"
 _RANGES: Final = ("range", "range of size 1")
@@ -117,7 +122,7 @@ def choose_tactic(
     reporter: Reporter,
     parent: str,
     *,
-    tactics: Sequence[Tactic] = TACTICS,
+    tactics: Sequence[Tactic] = (*TACTICS, *LIBRARY_TACTICS),
 ) -> Choice:
     """The fastest way to execute a network that computes what interpreting it computes.
 
@@ -150,7 +155,7 @@ def choose_tactic(
         "TF32" if info.allows_tf32 else "no TF32",
         _ways_to_run(device),
         *[PREPACKED] * may_prepack,
-        *(tactic.name for tactic in found),
+        *(tactic.identity for tactic in found),
     )
     chosen: list[_Candidate] = []
     artifacts: dict[Any, Artifact] = {}
@@ -168,7 +173,7 @@ def choose_tactic(
                 best, artifact = _chosen(trial, found, autotuner, key, may_prepack=may_prepack)
                 chosen.append(best)
                 if artifact is not None:
-                    artifacts.setdefault(artifact.shapes, artifact)
+                    artifacts.setdefault((artifact.shapes, artifact.varying), artifact)
                     assert best.tactic is not None
                     for name in _RANGES:
                         ranged = _chosen_for_range(trial, best.tactic, autotuner, TimingCacheKey.of(str(key), name))
@@ -198,6 +203,9 @@ def _is_candidate(tactic: Tactic, subject: Subject, reporter: Reporter) -> bool:
     """Whether a tactic is worth trying; one that cannot say so is not."""
     try:
         return tactic.is_candidate(subject)
+    except NotApplicable as reason:
+        reporter.info(f"tactic {tactic.name}: left out: {reason}")
+        return False
     except Exception as error:
         reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
         return False
@@ -318,10 +326,11 @@ def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Ite
         layers = _Candidate(None, is_prepacked=True, kernels=kernels)
         yield _Timed(layers, packed)
     for tactic in tactics:
-        built = trial.build(tactic)
+        built = trial.build(tactic) if min(plain, packed) >= tactic.least_milliseconds else None
         if built is not None:
             artifact, program = built
-            yield _Timed(replace(layers, tactic=tactic), trial.time(tactic, program), artifact)
+            spent = trial.time_beside(tactic, program, min(plain, packed), is_prepacked=layers.is_prepacked)
+            yield _Timed(replace(layers, tactic=tactic), spent, artifact)
 
 
 def _candidates(tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Candidate]:
@@ -352,6 +361,8 @@ _CLEAR_LOSS: Final = 1.33
 """Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
 after the other, work of others may disturb only one, and packing gains as a rule."""
 _TURNS: Final = 2
+_WORTH_A_LIBRARY: Final = 0.95
+"""A library takes that part of the layers' time at most: it takes longer to load, and more memory."""
 _OF_ANY_SIZE: Final = ("_interpreted", "_weights")
 """What trials for other sizes need not make anew."""
 _MOST_TIMES: Final = 8
@@ -480,12 +491,12 @@ class Trial:
         except Exception as error:  # a tactic that cannot begin says so when it is built
             self._reporter.verbose(f"tactics: {type(error).__name__}: {error}")
 
-    def build(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
+    def build(self, tactic: Tactic) -> tuple[Artifact, MadeProgram] | None:
         """What a tactic makes, if it computes what it should; None, with a note, whatever goes wrong."""
         with self._attempt(tactic.name):
             return self._build(tactic)
 
-    def _build(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
+    def _build(self, tactic: Tactic) -> tuple[Artifact, MadeProgram] | None:
         if time.monotonic() > self._until:
             self._reporter.verbose(f"tactic {tactic.name}: not tried, the time for tactics is spent")
             return None
@@ -496,11 +507,12 @@ class Trial:
                 return None
             if artifact.shapes != self._subject.input_shapes(self.profile):
                 raise ValueError(f"it is for inputs of the shapes {artifact.shapes}")
-            program = CompiledProgram(artifact, self._weights, self._subject.device)
+            program = self._program_of(artifact)
             _ = self._expected  # of inputs as they are now
             with torch.inference_mode():
                 found = program.run(self._subject.with_own_updates(self._values))
                 is_right = self._keeps_inputs(tactic.name) and self._is_right(tactic.name, found)
+                is_right = is_right and (not artifact.varying or self._is_right_at_ends(tactic, program))
         except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
             self._reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
             self.__dict__.pop("_values", None)  # it may have written to them
@@ -508,12 +520,18 @@ class Trial:
         self._reporter.verbose(f"tactic {tactic.name}: built in {time.monotonic() - started:.1f} s")
         return (artifact, program) if is_right else None
 
+    def _program_of(self, artifact: Artifact) -> MadeProgram:
+        """What runs an artifact."""
+        if artifact.tactic not in LIBRARIES:
+            return CompiledProgram(artifact, self._weights, self._subject.device)
+        return LibraryProgram(artifact, self._subject.structure, self._subject.info, self._weights)
+
     @property
     def is_raced(self) -> bool:
         """Whether candidates are timed together, by `race`; on the CPU each is timed when it is there."""
         return self._subject.device.type != "cpu"
 
-    def race(self, programs: Sequence[tuple[Tactic, CompiledProgram]]) -> list[float]:
+    def race(self, programs: Sequence[tuple[Tactic, MadeProgram]]) -> list[float]:
         """Times interpreting and what tactics made, in turns and as the engine would run them.
 
         Returns:
@@ -533,7 +551,7 @@ class Trial:
                 self._reporter.verbose(f"tactic {name}: {spent:.4f} ms")
         return [NEVER if isinstance(spent, Exception) else spent for spent in found]
 
-    def build_range(self, tactic: Tactic) -> tuple[Artifact, CompiledProgram] | None:
+    def build_range(self, tactic: Tactic) -> tuple[Artifact, MadeProgram] | None:
         """What a tactic makes for a range of shapes, if it computes what it should at the ends; None, with a note."""
         if time.monotonic() > self._until:
             return None
@@ -547,13 +565,10 @@ class Trial:
             artifact = tactic.build_range(self._subject, self.profile)
             if artifact is None:
                 return None
-            program = CompiledProgram(artifact, self._weights, self._subject.device)
+            program = self._program_of(artifact)
             with torch.inference_mode():
-                for shapes in _ends(artifact):
-                    values = self._subject.example_inputs(self.profile, shapes)
-                    expected = self._interpreted.run(self._subject.with_own_updates(values))
-                    if not self._is_right(f"{tactic.name} for {shapes}", program.run(values), expected):
-                        return None
+                if not self._is_right_at_ends(tactic, program):
+                    return None
         except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
             self._reporter.info(f"tactic {tactic.name}: none for a range: {type(error).__name__}: {error}")
             return None
@@ -561,7 +576,16 @@ class Trial:
         self._reporter.verbose(f"tactic {tactic.name}: built for {spans} in {time.monotonic() - started:.1f} s")
         return artifact, program
 
-    def race_range(self, tactic: Tactic, program: CompiledProgram) -> dict[str, float]:
+    def _is_right_at_ends(self, tactic: Tactic, program: MadeProgram) -> bool:
+        """Whether what serves a range computes what interpreting computes at both ends of it."""
+        for shapes in _ends(program.artifact):
+            values = self._subject.example_inputs(self.profile, shapes)
+            expected = self._interpreted.run(self._subject.with_own_updates(values))
+            if not self._is_right(f"{tactic.name} for {shapes}", program.run(values), expected):
+                return False
+        return True
+
+    def race_range(self, tactic: Tactic, program: MadeProgram) -> dict[str, float]:
         """Times the layers and what a tactic made for a range, at its ends; the geometric mean counts."""
         times: dict[str, list[float]] = {INTERPRET: [], tactic.name: []}
         executables = [self._as_allowed(each) for each in (self._interpreted, program)]
@@ -572,13 +596,48 @@ class Trial:
                 times[name].append(NEVER if isinstance(spent, Exception) else spent)
         return {name: math.prod(spent) ** (1 / len(spent)) for name, spent in times.items()}
 
-    def time(self, tactic: Tactic, program: CompiledProgram) -> float:
+    def time(self, tactic: Tactic, program: MadeProgram) -> float:
         """Milliseconds of a run of what a tactic made; `NEVER` when it fails."""
         try:
             return self._milliseconds(program)
         except Exception as error:
             self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
             return NEVER
+
+    def time_beside(self, tactic: Tactic, program: MadeProgram, layers: float, *, is_prepacked: bool) -> float:
+        """Milliseconds of a run of what a tactic made; `NEVER` when it fails, and where a library gains little.
+
+        Small models run in turns with the layers, since of two measurements one after the other, work of others may
+        disturb only one. For a range of sizes the ends count as the optimal sizes do.
+
+        Args:
+            tactic: Made it.
+            program: What it made.
+            layers: Milliseconds of the layers.
+            is_prepacked: Whether these are layers with packed weights.
+        """
+        if tactic.name not in LIBRARIES:
+            return self.time(tactic, program)
+        opt, *ends = dict.fromkeys((program.artifact.shapes, *_ends(program.artifact)))
+        beside = self._prepacked if is_prepacked and self._is_small else self._interpreted
+        assert beside is not None
+        try:
+            known = None if self._is_small else self._milliseconds(program) / layers
+            ratios = [self._ratio(program, beside, opt) if known is None else known]
+            ratios += [self._ratio(program, beside, shapes) for shapes in ends]
+        except Exception as error:
+            self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
+            return NEVER
+        mean = math.prod(ratios) ** (1 / len(ratios))
+        self._reporter.verbose(f"tactic {tactic.name}: {mean:.3f} of the time of the layers")
+        return NEVER if mean > _WORTH_A_LIBRARY else layers * mean
+
+    def _ratio(self, program: MadeProgram, layers: Program, shapes: tuple[Shape, ...]) -> float:
+        """Time of what a library made over that of the layers, in turns."""
+        values = self._subject.example_inputs(self.profile, shapes)
+        runs = [as_engines_run(each, values, self._subject.device) for each in (layers, program)]
+        plain, spent = race(runs, lambda: None, self._iterations, clock=host_clock())
+        return spent / plain
 
     def _is_right(self, name: str, found: Sequence[Value], expected: Sequence[Value] | None = None) -> bool:
         """Whether a candidate computes what interpreting computes; says so where it does not."""
