@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import sys
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -27,6 +30,7 @@ from trt_runtime import signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
+from trt_runtime.program_file import PROGRAM
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes, devices and modes of POSIX")
 
@@ -62,7 +66,7 @@ def _external_data(path: Path) -> Any:
     onnx = pytest.importorskip("onnx")
     from trt_portable.onnx_parser.initializers import _read_part
 
-    return _read_part(path, 0, 4, onnx.TensorProto(name="weight"), path.name)
+    return _read_part(path, 0, 4, onnx.TensorProto(name="weight"), path.name, 4)
 
 
 def _onnx(path: Path) -> Any:
@@ -76,6 +80,33 @@ def _answers(path: Path) -> Any:
     from trt_frontends.accuracy.bisect import _Answers
 
     return _Answers(path, "identity")
+
+
+def _pipeline_list(path: Path) -> Any:
+    from trt_runtime.diffusion import _read_manifest
+
+    return _read_manifest(path)
+
+
+def _pipeline_index(path: Path) -> Any:
+    from trt_runtime.diffusion import _read_index
+
+    return _read_index(path)
+
+
+def _model_source(path: Path) -> Any:
+    from trtc.model_source import _load_program
+
+    return _load_program(path)
+
+
+def _trust_list(path: Path) -> Any:
+    folder = path.with_name("trusted")
+    folder.mkdir(mode=0o700)
+    (folder / "trusted.keys").symlink_to(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRT_TRUSTED_KEYS", str(path))
+        return signatures.trusted_keys()
 
 
 DOORS: Final[dict[str, Callable[[Path], Any]]] = {
@@ -94,6 +125,9 @@ DOORS: Final[dict[str, Callable[[Path], Any]]] = {
     "onnx": _onnx,
     "external data": _external_data,
     "search": _answers,
+    "pipeline, list": _pipeline_list,
+    "pipeline, index": _pipeline_index,
+    "model to compile": _model_source,
 }
 
 
@@ -109,6 +143,99 @@ def test_what_is_no_regular_file_is_refused_at_once(door: str, kind: str, tmp_pa
         path.mkdir()
     with pytest.raises((TrtError, OSError, Unsupported, typer.BadParameter)):
         DOORS[door](path)
+
+
+def _sparse(path: Path) -> None:
+    """A file of a terabyte that takes no room."""
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+def _zipped(path: Path, kind: int, size: int, name: str = "x.npy", claimed: int | None = None) -> None:
+    with zipfile.ZipFile(path, "w", kind) as archive, archive.open(name, "w") as entry:
+        for _ in range(size >> 20):
+            entry.write(bytes(1 << 20))
+        entry.write(b"x")
+    if claimed is not None:  # in the directory at the end
+        content = bytearray(path.read_bytes())
+        at = content.rindex(b"PK\x01\x02")
+        content[at + 20 : at + 28] = claimed.to_bytes(4, "little") * 2
+        path.write_bytes(content)
+
+
+def _pickled(path: Path) -> None:
+    """An array of objects, whose pickle would run."""
+
+    class Harm:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(path.with_name("harm")),)
+
+    array = np.empty(1, object)
+    array[0] = Harm()
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=True)
+
+
+_DEEP: Final = 100_000
+CONTENTS: Final[dict[str, Callable[[Path], object]]] = {
+    "nothing": lambda path: path.write_bytes(b""),
+    "a byte": lambda path: path.write_bytes(b"{"),
+    "no text": lambda path: path.write_bytes(bytes(range(256)) * 64),
+    "NaN": lambda path: path.write_bytes(b'{"version": NaN, "a": [Infinity, -Infinity]}'),
+    "a key twice": lambda path: path.write_bytes(b'{"a": 1, "a": 2}'),
+    "depth": lambda path: path.write_bytes(b"[" * _DEEP + b"]" * _DEEP),
+    "depth of objects": lambda path: path.write_bytes(b'{"a":' * _DEEP + b"1" + b"}" * _DEEP),
+    "a large number": lambda path: path.write_bytes(b'{"a": ' + b"9" * _DEEP + b"}"),
+    "a large exponent": lambda path: path.write_bytes(b'{"a": 1e999999999}'),
+    "half of a character": lambda path: path.write_bytes(rb'{"a": "\ud800"}'),
+    "a list": lambda path: path.write_bytes(b"[1, 2, 3]"),
+    "a terabyte": _sparse,
+    "a compressed archive": lambda path: _zipped(path, zipfile.ZIP_DEFLATED, 1 << 24),
+    "an archive that lies": lambda path: _zipped(path, zipfile.ZIP_STORED, 0, claimed=(1 << 32) - 2),
+    "an archive with a way out": lambda path: _zipped(path, zipfile.ZIP_STORED, 0, "../../harm"),
+    "a pickle": _pickled,
+    "a header of tensors": lambda path: path.write_bytes((1 << 62).to_bytes(8, "little") + b"{}"),
+    "tensors beyond the end": lambda path: path.write_bytes(
+        _safetensors(b'{"x":{"dtype":"F32","shape":[1099511627776],"data_offsets":[0,4398046511104]}}')
+    ),
+    "tensors upon each other": lambda path: path.write_bytes(
+        _safetensors(
+            b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+        )
+    ),
+    "a magic": lambda path: path.write_bytes(PROGRAM.magic + bytes(64)),
+}
+"""What files may hold that nobody has written in good faith."""
+
+
+def _safetensors(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header + bytes(4)
+
+
+ENDINGS: Final = {"tensors": ("npz", "npy", "pt", "safetensors"), "onnx": ("onnx",)}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_whatever_a_file_holds_it_is_refused(content: str, tmp_path: Path) -> None:
+    """By each door, with an error that says which file it is, without running or writing anything."""
+    for door, opens in DOORS.items():
+        for ending in ENDINGS.get(door, ("file",)):
+            folder = tmp_path / f"{door}-{ending}"
+            folder.mkdir()
+            path = folder / f"hostile.{ending}"
+            CONTENTS[content](path)
+            try:
+                found = opens(path)
+            except (TrtError, Unsupported, typer.BadParameter) as error:
+                assert str(error), door
+            else:  # any bytes are numbers, no line is no key, and a text is a text
+                assert (
+                    door == "external data"
+                    or not found
+                    or (door, content) == ("pipeline, index", "half of a character")
+                )
+            os.truncate(path, 0)
+            assert {one.name for one in folder.iterdir()} <= {path.name, "sharded"}, door
 
 
 def _plan() -> tuple[Any, torch.Tensor, EngineKey]:
@@ -221,3 +348,78 @@ def test_folders_that_others_can_swap_are_not_used(
             pytest.importorskip("cryptography")
             monkeypatch.setenv("TRT_KEY_DIR", str(folder))
             signatures.signing_key()
+
+
+OPENERS: Final = {
+    *("open", "io.open", "os.open", "os.fdopen", "mmap.mmap", "zipfile.ZipFile", "zipfile.is_zipfile", "np.load"),
+    *("np.fromfile", "np.memmap", "torch.load", "torch.jit.load", "torch.export.load", "torch.from_file", "onnx.load"),
+    *("safe_open", "load_file", "tarfile.open", "gzip.open", "pickle.load", "json.load", "torch.hub.load"),
+}
+METHODS: Final = {"open", "read_bytes", "read_text", "mmap", "from_file"}
+"""Names by which something opens or reads a file, whatever it is a method of."""
+
+ELSEWHERE: Final = {
+    # what was opened through the ground, or by descriptor
+    ("trt_frontends/refit.py", "zipfile.ZipFile"): "in an open file",
+    ("trt_frontends/refit.py", "archive.open"): "in an open archive",
+    ("trt_runtime/command_line/commands.py", "np.load"): "from an open file, without pickles",
+    ("trt_runtime/command_line/commands.py", "torch.load"): "from an open file, weights only",
+    ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",
+    ("trtc/model_source.py", "zipfile.is_zipfile"): "in an open file",
+    ("trt_converters/timing_cache_file.py", "Folder.open"): "the ground's own",
+    ("trt_runtime/signatures.py", "PrivateFolder.open"): "the ground's own",
+    ("trt_runtime/engine_cache.py", "PrivateFolder.open"): "the ground's own",
+    ("trt_runtime/isolation/messages.py", "mmap.mmap"): "memory without a file",
+    ("trt_portable/execution/paging.py", "mmap.mmap"): "memory without a file",
+    ("trt_portable/execution/guard_pages.py", "mmap.mmap"): "memory without a file",
+    # what the system or an installation holds
+    ("trt_runtime/isolation/isolated_program.py", "os.open"): "memory of this process, by descriptor",
+    ("trt_runtime/isolation/worker.py", "*.read_text"): "the system's",
+    ("trt_runtime/isolation/confinement.py", "os.open"): "a path alone, whose content nobody reads",
+    ("trt_portable/execution/paging.py", "*.read_text"): "the system's",
+    ("trt_runtime/program/allowed_operators.py", "*.read_text"): "of this distribution",
+    (
+        "trt_partition/report/json.py",
+        "*.read_text",
+    ): "own",
+    ("trt_portable/__init__.py", "path.read_bytes"): "of this distribution",
+    ("trt_converters/block_key.py", "path.read_bytes"): "code of an installed distribution",
+    ("trt_converters/block_key.py", "*.read_bytes"): "code of an installed distribution",
+    # what this user names and trusts, or has just made
+    ("trtc/model_source.py", "torch.export.load"): "a model to compile, which is code of this user",
+    ("trt_runtime/exchange.py", "torch.export.load"): "with trust=True",
+    ("trtc/quickstart.py", "torch.load"): "what the same command has written",
+    ("trt_runtime/sharded.py", "os.open"): "a folder, for the disk to keep",
+    ("trt_runtime/command_line/commands.py", "os.open"): "the null device",
+    ("trt_runtime/command_line/commands.py", "parsed.trace.open"): "a new file, written",
+    ("trt_partition/report/partition_report.py", "os.fdopen"): "a new file, written",
+    (
+        "trt_portable/builder/inductor/record_launches.py",
+        "*.read_bytes",
+    ): "what Triton has just written",
+}
+"""Calls outside of `trt_core.files` that open files, and why each may."""
+
+
+def _opening_calls(source: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            function = ast.unparse(node.func)
+            if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
+                is_named = isinstance(node.func.value, ast.Name | ast.Attribute)
+                yield function if is_named else f"*.{node.func.attr}"
+            elif function in OPENERS:
+                yield function
+
+
+def test_files_are_opened_on_one_ground() -> None:
+    """Who opens a file goes through `trt_core.files`, which takes regular files alone, or says here why not."""
+    packages = Path(__file__).parents[1] / "packages"
+    found = set()
+    for root in packages.glob("*/src"):
+        for source in root.rglob("*.py"):
+            place = source.relative_to(root).as_posix()
+            if not place.startswith("trt_core/files/"):
+                found |= {(place, call) for call in _opening_calls(source)}
+    assert found - ELSEWHERE.keys() == set()
+    assert ELSEWHERE.keys() - found == set()

@@ -32,8 +32,8 @@ from trt_core import (
     provider_identity,
     trt,
 )
-from trt_core.errors import Uncacheable
-from trt_core.files.opening import opened
+from trt_core.errors import PlanError, Uncacheable
+from trt_core.files.opening import read_file
 from trt_core.internals import FakeTensorMode
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.wording import ShownReport, did_you_mean, printable
@@ -46,6 +46,9 @@ from trt_runtime import TRTModule
 
 ENGINE: Final = "engine"
 """The name of the one engine of a compiled ONNX model."""
+
+_LARGEST_MODEL: Final = (1 << 31) - 1
+"""Bytes of a file in ONNX's format, weights in other files left out; protocol buffers are no longer."""
 
 
 def is_onnx_path(model: Any) -> bool:
@@ -128,8 +131,10 @@ def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
     """
     file = _existing(path)
     parser = _parser(trt.Builder(provider_logger()).create_network())
-    with opened(file) as stream:
-        data = stream.read()
+    try:
+        data = read_file(str(file), _LARGEST_MODEL)
+    except PlanError as error:
+        raise InputError(f"{path} is no model in ONNX's format", why=error.why or error.what) from error
     parser.supports_model_v2(data, str(file))
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     names = _nodes_of(data)
@@ -461,7 +466,7 @@ def _content_of(file: Path, network: Any) -> dict[str, str]:
     """
     if any(str(network.get_layer(index).type).rpartition(".")[2].startswith("PLUGIN") for index in range(len(network))):
         raise Uncacheable("the model has plugins, whose code nobody has described")
-    data = file.read_bytes()
+    data = read_file(str(file), _LARGEST_MODEL)
     try:
         import onnx
     except ImportError:
@@ -473,8 +478,15 @@ def _content_of(file: Path, network: Any) -> dict[str, str]:
         if entry.key == "location"
     }
     found = {"onnx": digest_of(data)}
-    for name in sorted(names):
-        found[f"onnx.{name}"] = digest_of_file(file.parent / name)
+    root = file.parent.resolve()
+    for name in sorted(names):  # those of parts that nobody has parsed, too
+        try:
+            path = (root / name).resolve(strict=True)
+            if os.path.isabs(name) or not path.is_relative_to(root):
+                raise Uncacheable(f"the model names the file {name!r:.80}, outside of its folder")
+            found[f"onnx.{name}"] = digest_of_file(path)
+        except (OSError, ValueError) as error:
+            raise Uncacheable(f"the file {name!r:.80} of the model cannot be read: {error}") from error
     return found
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from trt_core import InputError
+from trt_core.files.opening import opened
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.exchange import engines_in
 from trt_runtime.program_file import PROGRAM
@@ -49,11 +50,11 @@ def load_model(source: str) -> Model:
 def _load_program(path: Path) -> torch.export.ExportedProgram:
     if not path.is_file():
         raise InputError(f"there is no file {path}", hint="give the path of a .pt2 file, or module:callable")
-    with path.open("rb") as file:
+    with opened(path) as file:
         if file.read(len(PROGRAM.magic)) == PROGRAM.magic:
             raise _already_compiled(path)
-    if not zipfile.is_zipfile(path):  # PyTorch would write of it to the log, with a traceback
-        raise _no_program(path, "it is no archive")
+        if not zipfile.is_zipfile(file):  # PyTorch would write of it to the log, with a traceback
+            raise _no_program(path, "it is no archive")
     try:
         program = torch.export.load(path)
     except Exception as error:

@@ -22,7 +22,7 @@ from torch import nn
 
 from trt_core.errors import FileError, InputError, PlanError
 from trt_core.files import typed
-from trt_core.files.opening import map_file
+from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_runtime.program import load
@@ -229,7 +229,7 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Any) -> Any:
         )
         for part, (methods, numbers) in described.items()
     }
-    index = json.loads((place / _INDEX).read_text(encoding="utf-8"))
+    index = _read_index(place / _INDEX)
     taken = inspect.signature(kind).parameters
     others = {
         part: _component(place / part, value) if isinstance(value, list) else value
@@ -238,7 +238,7 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Any) -> Any:
     }
     pipeline = kind(**others, **parts)
     # the classes that the parts were of
-    pipeline.register_to_config(**{part: tuple(index[part]) for part in parts if part in index})
+    pipeline.register_to_config(**{part: tuple(index[part]) for part in parts if isinstance(index.get(part), list)})
     return pipeline
 
 
@@ -251,7 +251,7 @@ def _component(folder: Path, described: Sequence[Any]) -> Any:
     library, name = described
     if library is None:
         return None
-    if library not in _LIBRARIES or not isinstance(name, str):
+    if library not in _LIBRARIES or name is None:
         raise PlanError(f"{folder.name} is of {library!r:.80}, not of {' or '.join(_LIBRARIES)}", where=str(folder))
     kind = getattr(importlib.import_module(library), name, None)
     if kind is None:
@@ -300,6 +300,23 @@ def _read_manifest(path: Path) -> tuple[str, dict[str, tuple[_Methods, dict[str,
     except typed.BadField as error:
         why = f"{error.place}: {error.why}"
         raise PlanError("the list of a pipeline's programs is damaged", where=str(path), why=why) from error
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    """Returns what diffusers has written of a pipeline: its class, settings, and library and class of each part.
+
+    Raises:
+        PlanError: It is no such index.
+    """
+    try:
+        index = dict(typed.mapping(parse_json(read_file(str(path), _MAX_BYTES), max_bytes=_MAX_BYTES), "the index"))
+        for name, value in index.items():
+            if isinstance(value, list):
+                for part in typed.items(value, name, 2):
+                    typed.optional_text(part, name)
+        return index
+    except (BadJson, typed.BadField) as error:
+        raise PlanError("the index of a pipeline is damaged", where=str(path), why=str(error)) from error
 
 
 def _diffusers() -> ModuleType:

@@ -73,7 +73,8 @@ def map_file(path: str, what: str, writer: str, *, copy: bool | None = None) -> 
             mapped if it is large, and nobody but this user and root can write to it.
 
     Raises:
-        PlanError: It is empty, shortened meanwhile, or not a regular file: a folder, a pipe, a device.
+        PlanError: It is empty, shortened meanwhile, larger than memory, or not a regular file: a folder, a pipe, a
+            device.
         OSError: It cannot be opened.
     """
     if os.path.isdir(path):
@@ -89,16 +90,21 @@ def map_descriptor(descriptor: int, path: str, what: str, writer: str, *, copy: 
     """Holds the content of an open file in memory; see `map_file`.
 
     Raises:
-        PlanError: It is empty, shortened meanwhile, or not a regular file.
+        PlanError: It is empty, shortened meanwhile, larger than memory, or not a regular file.
     """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise PlanError("this is not a regular file", where=path, hint=f"give a file written by {writer}")
     if not status.st_size:
         raise PlanError(f"this is not {what}", where=path, why="the file is empty", hint="copy the file again")
-    if not is_read(status, copy):
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
-    memory = _empty_memory(status.st_size)
+    try:
+        if not is_read(status, copy):
+            return mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+        memory = _empty_memory(status.st_size)
+    except (OSError, MemoryError, OverflowError) as error:  # a file of holes may be of any size
+        raise PlanError(
+            f"there is no memory for {what}", where=path, why=f"the file has {status.st_size} bytes: {error}"
+        ) from error
     with memoryview(memory) as view, open(descriptor, "rb", buffering=0, closefd=False) as file:
         done = 0
         while done < status.st_size:
@@ -156,7 +162,7 @@ def read_descriptor(descriptor: int, path: str, most_bytes: int) -> bytes:
     if not stat.S_ISREG(status.st_mode):
         raise PlanError("this is not a regular file", where=path)
     parts = []
-    left = most_bytes + 1
+    left = most_bytes + 1 if status.st_size <= most_bytes else 0
     while left and (part := os.read(descriptor, min(left, 1 << 20))):
         parts.append(part)
         left -= len(part)

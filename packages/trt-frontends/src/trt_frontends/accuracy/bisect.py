@@ -470,7 +470,7 @@ class _Answers:
             data = json.loads(read_file(str(path), _MOST_STATE_BYTES))
             identity, errors = data["search"], {str(key): float(value) for key, value in data["errors"].items()}
             left_out = tuple(map(str, data["left_out"]))
-        except (PlanError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (PlanError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise InputError(
                 "this is not the state of a search", where=str(path), why=str(error), hint="give a new file"
             ) from error

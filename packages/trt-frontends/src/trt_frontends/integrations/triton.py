@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_core import InputError, Provider
-from trt_core.files.opening import map_file
+from trt_core.files.opening import map_file, read_file
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.engine_file import plan_from_memory
 from trt_runtime.triton_model import PROGRAM_FILE
@@ -42,6 +42,7 @@ from trt_runtime.triton_model import TritonPythonModel
 __all__ = ["TritonPythonModel"]
 '''
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MOST_CONFIG: Final = 1 << 24
 _DELAY_MICROSECONDS: Final = 500
 
 
@@ -236,7 +237,7 @@ def _publish(model: TritonModel, repository: Path, version: int) -> Path:
     config = model.to_config()
     if (target / str(version)).exists():
         raise InputError(f"version {version} of the model is there already", where=str(target), hint="give version=...")
-    if target.exists() and (target / "config.pbtxt").read_text(encoding="utf-8") != config:
+    if target.exists() and read_file(str(target / "config.pbtxt"), _MOST_CONFIG) != config.encode():
         raise InputError(
             "the model is there, and takes, returns or runs something else",
             where=str(target / "config.pbtxt"),

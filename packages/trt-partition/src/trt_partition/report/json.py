@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any, Final
 
 from trt_core import PartitionError, Reason, Verdict
+from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.precision import KeptInFloat32, PrecisionRule
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
@@ -80,14 +81,15 @@ def parse_fields(text: str) -> dict[str, Any]:
     Raises:
         PartitionError: The text is not JSON, no report, or of a version that this one cannot read.
     """
+    content = text.encode(errors="surrogatepass")  # what is no text is told as such
     try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
+        data = parse_json(content, max_bytes=len(content))
+    except BadJson as error:
         raise PartitionError("the text is not JSON", why=str(error), hint="give what to_json wrote") from error
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version != SCHEMA_VERSION:
         raise PartitionError(
-            f"the report has schema version {version!r}, this version reads {SCHEMA_VERSION}",
+            f"the report has schema version {version!r:.80}, this version reads {SCHEMA_VERSION}",
             hint="give a file that a dry run wrote, and read it with the version that wrote it",
         )
     try:

@@ -183,7 +183,7 @@ def read_initializer(proto: TensorProto, folder: Path | None, given: Mapping[str
     if proto.name in given:
         array = _from_bytes(given[proto.name], proto, count)
     elif proto.data_location == proto.EXTERNAL:
-        array = _from_bytes(_external_bytes(proto, folder), proto, count)
+        array = _from_bytes(_external_bytes(proto, folder, _byte_count(proto, count)), proto, count)
     else:
         array = _own_elements(proto, count)
     return Initializer(proto.name, shape, proto.data_type, array.reshape(shape))
@@ -202,11 +202,7 @@ def _own_elements(proto: TensorProto, count: int) -> np.ndarray[Any, Any]:
 
 
 def _from_bytes(data: bytes | memoryview, proto: TensorProto, count: int) -> np.ndarray[Any, Any]:
-    import onnx
-
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
-    packed = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}.get(type_name(proto.data_type))
-    expected = -(-count * packed // 8) if packed else count * dtype.itemsize
+    dtype, packed, expected = _dtype_of(proto), _PACKED_BITS.get(type_name(proto.data_type)), _byte_count(proto, count)
     if len(data) != expected:
         raise Unsupported(
             f"the constant {proto.name!r} has {len(data)} bytes; {count} elements of type "
@@ -224,7 +220,22 @@ def _from_bytes(data: bytes | memoryview, proto: TensorProto, count: int) -> np.
     return nibbles.view(np.int8).astype(dtype) if type_name(proto.data_type) == "INT4" else nibbles.view(dtype)
 
 
-def _external_bytes(proto: TensorProto, folder: Path | None) -> bytes:
+_PACKED_BITS: Final = {"UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+
+
+def _dtype_of(proto: TensorProto) -> np.dtype[Any]:
+    import onnx
+
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(proto.data_type))
+
+
+def _byte_count(proto: TensorProto, count: int) -> int:
+    """How many bytes a constant of so many elements is."""
+    packed = _PACKED_BITS.get(type_name(proto.data_type))
+    return -(-count * packed // 8) if packed else count * _dtype_of(proto).itemsize
+
+
+def _external_bytes(proto: TensorProto, folder: Path | None, expected: int) -> bytes:
     """The bytes of a constant in a file of the model's folder, which must be a regular one and have that many."""
     name = proto.name
     entries = {entry.key: entry.value for entry in proto.external_data}
@@ -248,14 +259,14 @@ def _external_bytes(proto: TensorProto, folder: Path | None) -> bytes:
             f"the constant {name!r} is in {location!r}, outside of the model's folder", ErrorCode.INVALID_VALUE
         )
     try:
-        return _read_part(path, offset, length, proto, location)
+        return _read_part(path, offset, length, proto, location, expected)
     except OSError as error:
         raise Unsupported(
             f"the file {location!r} of the constant {name!r} cannot be read: {error}", ErrorCode.INVALID_VALUE
         ) from error
 
 
-def _read_part(path: Path, offset: int, length: int, proto: TensorProto, location: str) -> bytes:
+def _read_part(path: Path, offset: int, length: int, proto: TensorProto, location: str, expected: int) -> bytes:
     name = proto.name
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -263,6 +274,11 @@ def _read_part(path: Path, offset: int, length: int, proto: TensorProto, locatio
         if offset < 0 or length < 0 or offset + length > size:
             raise Unsupported(
                 f"the constant {name!r} is {length} bytes at {offset} of {location!r}, which has {size}",
+                ErrorCode.INVALID_VALUE,
+            )
+        if length != expected:  # a file of holes may be of any size
+            raise Unsupported(
+                f"the constant {name!r} is {length} bytes of {location!r}, and its elements are {expected}",
                 ErrorCode.INVALID_VALUE,
             )
         file.seek(offset)
