@@ -50,3 +50,21 @@ def test_hostile_operands_end_well() -> None:
     found = json.loads(result.stdout)
     assert not found["wrong"], found["wrong"]
     assert found["failed"] > found["refused"] // 2  # most calls come as far as the operator
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits and memory are told by Linux")
+@pytest.mark.timeout(0)
+def test_changed_onnx_models_end_well() -> None:
+    pytest.importorskip("onnx")
+    count = COUNT * 2 if "TRT_FUZZ_MUTATIONS" in os.environ else 40
+    script = Path(__file__).parent / "support" / "onnx_fuzzer.py"
+    result = subprocess.run(
+        [sys.executable, str(script), str(SEED), str(count)], capture_output=True, text=True, check=False
+    )
+    last = result.stderr.splitlines()[-3:]
+    assert result.returncode == 0, f"model {last} ended the process with {result.returncode}"
+    found = json.loads(result.stdout)
+    assert not found["wrong"], found
+    assert found["ends"]["refused"] > count // 3
+    assert found["ends"]["ran"] + found["ends"]["parsed"] > count // 10
+    assert found["grown"] < 1 << 30, found["grown"]

@@ -133,8 +133,8 @@ def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
     parser = _parser(trt.Builder(provider_logger()).create_network())
     try:
         data = read_file(str(file), _LARGEST_MODEL)
-    except PlanError as error:
-        raise InputError(f"{path} is no model in ONNX's format", why=error.why or error.what) from error
+    except PlanError as unread:
+        raise InputError(f"{path} is no model in ONNX's format", why=unread.why or unread.what) from unread
     parser.supports_model_v2(data, str(file))
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     names = _nodes_of(data)
