@@ -278,7 +278,10 @@ def test_limits_are_read_as_they_were_written() -> None:
     older = '{"max_batch":2,"max_length":64,"prefill_chunk":16,"eos_token_ids":[3,5],"pad_token_id":1}'
     assert GenerationLimits.from_text(older) == limits
     rules = TokenRules((1, 2), (3,), 4, (5, 6))
-    for source in (SourceLimits(("input_ids", "attention_mask"), 9, 2), SourceLimits(("x",), 0, None, 3, 4, 5, 6)):
+    for source in (
+        SourceLimits(("input_ids", "attention_mask"), 9, 2),
+        SourceLimits(("x",), 0, None, 3, 4, 5, 6, 7, 8),
+    ):
         whole = replace(limits, assisted_tokens=4, rules=rules, source=source)
         assert GenerationLimits.from_text(whole.to_text()) == whole
 

@@ -375,7 +375,7 @@ class CachedStep(nn.Module):
         for index, length in enumerate(self._lengths):
             written = places
             if length < self._length:
-                written = start % length + torch.arange(len(places), device=places.device)
+                written = start % length + torch.arange(places.shape[0], device=places.device)
             keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
             layers.append(layer(keys, values, places, written))
         return cache(layers=layers)

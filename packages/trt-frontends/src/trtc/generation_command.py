@@ -200,7 +200,8 @@ def _prompts(module: Any, generator: TextGenerator, batch: int, length: int) -> 
         return {"input_ids": torch.randint(0, vocabulary, (batch, length), device=generator.device)}
     assert isinstance(generator.encoder, torch.nn.Module)
     taken: Any = generator.encoder
-    return {spec.name: torch.rand([batch, *spec.shape[1:]], device=generator.device) for spec in taken.inputs}
+    shapes = [(batch, *spec.shape[1:]) for spec in taken.inputs]
+    return {name: torch.rand(shape, device=generator.device) for name, shape in zip(source.inputs, shapes, strict=True)}
 
 
 def measure(
