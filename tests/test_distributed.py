@@ -150,6 +150,20 @@ def test_equal_shards_are_built_once(tmp_path: Path) -> None:
     assert run_ranks(4, tmp_path, rank_programs.build_once, str(cache)) == [1, 0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    "worlds", [(2, 1), pytest.param((1, 2, 4), marks=STRESSED), pytest.param((4, 2), marks=STRESSED)], ids=str
+)
+def test_whole_weights_are_sharded_again_for_other_numbers_of_ranks(worlds: tuple[int, ...], tmp_path: Path) -> None:
+    before: set[int] = set()
+    for world in worlds:
+        for told in run_ranks(world, tmp_path, rank_programs.reshard, str(tmp_path / "whole.pt"), str(tmp_path)):
+            assert before <= told.keys()
+            for other, said in told.items():
+                refused = f"the model was compiled for {other} processes, and here are {world}"
+                assert said == (refused if other in before else "nothing was saved")
+        before.add(world)
+
+
 SAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/distributed.md").read_text(encoding="utf-8"), re.S)
 NAMES = ["tensor", "pipeline", "data"]
 

@@ -308,6 +308,49 @@ def build_once(rank: int, directory: str) -> int:
     return built
 
 
+def reshard(rank: int, whole_path: str, folder: str) -> dict[str, Any]:
+    """Shards whole weights over all ranks, compiles, saves, and tells what became of a folder for other numbers.
+
+    Args:
+        rank: The rank.
+        whole_path: A file for the whole weights, which the first run makes.
+        folder: Where folders of all numbers of ranks lie.
+    """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
+    world = dist.get_world_size()
+    model = parallel_perceptron("tensor")
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    x = torch.linspace(-1, 1, 128).reshape(2, 4, 16)
+    if not os.path.exists(whole_path):
+        dist.barrier()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.5)  # weights that no seed makes again
+        found = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        if rank == 0:
+            torch.save({"weights": found, "result": model(x) + 0}, whole_path)
+        else:
+            model(x)
+        dist.barrier()
+    held = torch.load(whole_path)
+    for parameter in model.parameters():
+        parameter.zero_()
+    set_model_state_dict(model, held["weights"] if rank == 0 else {}, options=options)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    runtime.save_sharded(compiled, f"{folder}/for-{world}")
+    torch.testing.assert_close(trt.load(f"{folder}/for-{world}")(x), held["result"], rtol=1e-4, atol=1e-5)
+    told = {}
+    for other in sorted({1, 2, 4} - {world}):
+        try:
+            trt.load(f"{folder}/for-{other}")
+        except PlanError as error:
+            told[other] = error.what
+        except OSError:
+            told[other] = "nothing was saved"
+    return told
+
+
 def run_sample(rank: int, code: str, directory: str) -> None:
     """Runs a script of the documentation in the process group that is there."""
     os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}

@@ -5,6 +5,10 @@
 `--only NAME ...` names contestants. `--parts` measures what a model of scaling is made of instead: collectives of
 several sizes, started from the host and out of a CUDA graph, and a block cut for 1, 2, 4 and 8 GPUs without them.
 
+`--builds` times one rank's build beside that of all ranks, of which one builds and the others refit what it has built.
+`--plan` needs one process and no device: it shows what rank 0 of `--ranks` would build and communicate, from a model
+without data (`python -m tools.bench.distributed --plan --ranks 2 --layers 32` for a Llama of the size of 8B).
+
 Each contestant runs the same shards of the same weights, in bfloat16 on GPUs and float32 on the CPU, and is held to
 eager by cosine of its results. Times are medians over rounds in which contestants take turns; a round ends when all
 ranks are done. `engines` runs all-reduces inside of CUDA graphs; `engines, not replayed` starts every kernel from the
@@ -19,7 +23,9 @@ import contextlib
 import gc
 import json
 import os
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -30,6 +36,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn import functional as F
 
 import trt_frontends as trt
@@ -111,19 +118,23 @@ class Model(nn.Module):
         return x
 
 
-def sharded(hidden: int, layers: int, length: int, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """The model with its products sharded over all ranks by columns and rows."""
-    from torch.distributed.device_mesh import init_device_mesh
+def sharded(hidden: int, layers: int, length: int, mesh: DeviceMesh, dtype: torch.dtype) -> nn.Module:
+    """The model with its products sharded over the ranks of a mesh by columns and rows."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     torch.manual_seed(0)
-    ranks = dist.get_world_size()
-    with torch.device(device):
-        model = Model(hidden, layers, ranks, length).to(dtype).eval().requires_grad_(False)
+    ranks = mesh.size()
+    with torch.device(mesh.device_type):
+        model = Model(hidden, layers, ranks, length).eval()
+    for module in model.modules():  # `to` has no form for tensors without data
+        for name, value in module.named_parameters(recurse=False):
+            setattr(module, name, nn.Parameter(value.detach().to(dtype), requires_grad=False))
+        for name, value in module.named_buffers(recurse=False):
+            setattr(module, name, value.to(dtype))
     columns, rows = ("q", "k", "v", "gate", "up"), ("o", "down")
     plan: dict[str, Any] = {f"blocks.*.{name}": ColwiseParallel() for name in columns}
     plan |= {f"blocks.*.{name}": RowwiseParallel() for name in rows}
-    return parallelize_module(model, init_device_mesh(device.type, (ranks,)), plan)
+    return parallelize_module(model, mesh, plan)
 
 
 @contextlib.contextmanager
@@ -253,6 +264,65 @@ def measure_parts(hidden: int, device: torch.device, dtype: torch.dtype) -> dict
     return told
 
 
+def measure_builds(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
+    """Seconds of one rank that builds alone and of all ranks together, and the processor seconds of each of them."""
+
+    def build(folder: str) -> None:
+        trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=True, engine_cache_dir=folder)
+
+    def timed(work: Callable[[], None]) -> dict[str, Any]:
+        dist.barrier()
+        started, used = time.perf_counter(), time.process_time()
+        work()
+        own = [time.perf_counter() - started, time.process_time() - used]
+        found: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, own)
+        seconds, processor = zip(*found, strict=True)
+        return {"seconds": round(max(seconds), 2), "processor": [round(each, 2) for each in processor]}
+
+    folders: list[Any] = [[tempfile.mkdtemp() for _ in range(3)]]
+    dist.broadcast_object_list(folders)
+    told: dict[str, Any] = {}
+    for name, folder in zip(
+        ("first, with imports", "all ranks", "from the cache"), folders[0][:2] + folders[0][1:2], strict=True
+    ):
+        told[name] = timed(lambda folder=folder: build(folder))  # type: ignore[misc]
+    is_first = dist.get_rank() == 0
+    told["one rank"] = timed(lambda: build(folders[0][2]) if is_first else None)  # it waits for nobody
+    if is_first:
+        for folder in folders[0]:
+            shutil.rmtree(folder)
+    return told
+
+
+def show_plan(hidden: int, layers: int, tokens: int, ranks: int) -> dict[str, Any]:
+    """What the first rank would build and communicate; neither weights nor other processes exist."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    mesh = init_device_mesh("cpu", (ranks,))
+    try:
+        with FakeTensorMode(), torch.no_grad():
+            dtype = torch.bfloat16
+            model = sharded(hidden, layers, tokens, mesh, dtype)
+            report = trt.explain(model, arg_inputs=(torch.empty(1, tokens, hidden, dtype=dtype),), min_block_size=1)
+        sent = [node.communication.sent_bytes for node in report.collectives if node.communication is not None]
+        return {
+            "ranks": ranks,
+            "hidden": hidden,
+            "layers": layers,
+            "tokens": tokens,
+            "parameters": sum(value.numel() for value in model.parameters()),
+            "engines": len(report.engines),
+            "coverage": report.coverage,
+            "collectives": len(sent),
+            "bytes that a rank sends": sum(sent),
+        }
+    finally:
+        dist.destroy_process_group()
+
+
 def _as_graph(call: Callable[[], Any]) -> Callable[[], Any]:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -299,10 +369,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 128, 2048])
     parser.add_argument("--only", nargs="+", help="names of contestants")
     parser.add_argument("--parts", action="store_true", help="measure collectives and blocks alone")
+    parser.add_argument("--builds", action="store_true", help="measure builds")
+    parser.add_argument("--plan", action="store_true", help="show what would be built, on one process without a device")
+    parser.add_argument("--ranks", type=int, default=2, help="of the plan")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no build after that long")
     parser.add_argument("--results", type=Path)
     asked = parser.parse_args()
     deadline = time.perf_counter() + asked.seconds
+    if asked.plan:
+        for tokens in asked.tokens:
+            told = show_plan(asked.hidden, asked.layers, tokens, asked.ranks)
+            Console(soft_wrap=True).print(json.dumps(told), highlight=False)
+        return
     rank = int(os.environ["RANK"])
     device = (
         torch.device(asked.device, int(os.environ["LOCAL_RANK"])) if asked.device == "cuda" else torch.device("cpu")
@@ -311,6 +389,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=300))
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     console = Console(soft_wrap=True)
 
     def tell(told: dict[str, Any]) -> None:
@@ -324,9 +403,12 @@ def main() -> None:
         if asked.parts:
             tell({"hidden": asked.hidden, "ranks": dist.get_world_size(), **measure_parts(asked.hidden, device, dtype)})
         for tokens in () if asked.parts else asked.tokens:
-            model = sharded(asked.hidden, asked.layers, tokens, device, dtype)
+            model = sharded(asked.hidden, asked.layers, tokens, mesh, dtype)
             torch.manual_seed(1)
             x = torch.randn(1, tokens, asked.hidden, device=device, dtype=dtype)
+            if asked.builds:
+                tell({"ranks": dist.get_world_size(), "hidden": asked.hidden, **measure_builds(model, x)})
+                continue
             wanted = model(x)
             wanted = wanted.wait() if hasattr(wanted, "wait") else wanted
             tell(

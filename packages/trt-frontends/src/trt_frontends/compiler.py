@@ -104,8 +104,7 @@ def compile(
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
     if custom_engine_cache is not None:
         captured = replace(captured, engine_cache=CustomCache(custom_engine_cache))
-    with first_rank_first(captured.module, captured.settings):
-        built = build(captured)
+    built = build(captured)
     built.module.meta["model_facts"] = replace(captured.facts, plugins=built.plugins)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
     keep_boundary(captured.module, result)
@@ -172,10 +171,12 @@ def build(captured: CapturedModel) -> BuiltModel:
     """
     _require_graphs(captured.settings)
     dryrun = bool(captured.settings.dryrun)
-    with visible_log(captured.settings):
+    with visible_log(captured.settings), first_rank_first(captured.module, captured.settings) as wait_for_engines:
         if captured.settings.max_error is None:
             lowered = captured.lower()
+            wait_for_engines()
             return lowered.leave_in_pytorch() if dryrun else lowered.build()
+        wait_for_engines()
         automatic = _automatic(captured)
         built = automatic.lower().leave_in_pytorch() if dryrun else automatic.build()
         built.module.meta["precision_report"] = automatic.report(built=not dryrun)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from torch import nn
@@ -50,7 +50,7 @@ _builds: Final = itertools.count()
 
 
 @contextlib.contextmanager
-def first_rank_first(module: Any, settings: CompilationSettings) -> Iterator[None]:
+def first_rank_first(module: Any, settings: CompilationSettings) -> Iterator[Callable[[], None]]:
     """Lets rank 0 build before the others, where these can take its engines from the cache and refit them.
 
     That is so where engines are built for refitting and cached in a folder that all ranks see: shards of one form
@@ -59,22 +59,29 @@ def first_rank_first(module: Any, settings: CompilationSettings) -> Iterator[Non
     Args:
         module: What was captured.
         settings: What it is compiled with.
+
+    Yields:
+        What is called before engines are looked for: it waits on all ranks but the first, which meanwhile do what each
+        of them has to do.
     """
     import torch.distributed as dist
 
     shares = settings.refit and bool(settings.engine_cache_dir) and not settings.dryrun
     if not shares or not isinstance(module, ShardedModule) or str(dist.get_backend()) == "fake":
-        yield
+        yield lambda: None
         return
     from trt_runtime.internals import default_store
 
     store, place = default_store(), f"trt/build/{next(_builds)}"
     is_first = dist.get_rank() == 0
-    if not is_first:
-        with contextlib.suppress(RuntimeError):  # the time limit of the process groups
-            store.get(place)
+
+    def wait() -> None:
+        if not is_first:
+            with contextlib.suppress(RuntimeError):  # the time limit of the process groups
+                store.get(place)
+
     try:
-        yield
+        yield wait
     finally:
         if is_first:
             store.set(place, "done")
