@@ -58,6 +58,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_is_profiler_enabled": lambda: profiler,
     "_modules": nn.Module,
     "_mp_policy": lambda: _fully_sharded()._get_fsdp_state(),
+    "_op_dispatcher": lambda: torch.distributed.tensor.DTensor,
     "_orig_mod": lambda: torch.compile(nn.ReLU()),
     "_overloadname": lambda: torch.ops.aten.relu.default,
     "_parameters": nn.Module,

@@ -262,21 +262,6 @@ def fail_to_save(rank: int, directory: str, way: str, failing: int) -> None:
     runtime.save_sharded(compiled, directory)
 
 
-def fail_in_call(rank: int, way: str) -> None:
-    """One rank dies, throws, or hangs between two calls of a compiled model."""
-    model = parallel_perceptron("tensor")
-    x = torch.randn(2, 4, 16)
-    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
-    compiled(x)
-    if rank == 1:
-        if way == "dies":
-            os._exit(3)
-        if way == "hangs":
-            time.sleep(600)
-        raise ValueError("rank 1 has had enough")
-    compiled(x)
-
-
 def never_come(rank: int) -> None:
     """One rank compiles and does not call."""
     model = parallel_perceptron("tensor")
@@ -397,30 +382,6 @@ def compile_fully_sharded(rank: int, kind: str) -> dict[str, Any]:
     return {"engines": len(report.engines), "gathers": len(gathers), "in parts": held < 0.6 * whole_size}
 
 
-def fail_early(rank: int, when: str, way: str, directory: str) -> None:
-    """One rank throws, dies or hangs while it builds or loads."""
-    model = parallel_perceptron("tensor")
-    x = torch.randn(2, 4, 16)
-
-    def fail(*_: Any, **__: Any) -> Any:
-        if way == "dies":
-            os._exit(3)
-        if way == "hangs":
-            time.sleep(600)
-        raise ValueError("rank 1 has had enough")
-
-    if when == "build":
-        if rank == 1:
-            from trt_frontends import engine_source
-
-            engine_source.build_block = fail
-        compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
-    else:
-        runtime.save_sharded(trt.compile(model, arg_inputs=(x,), min_block_size=1), directory)
-        compiled = fail() if rank == 1 else trt.load(directory)
-    compiled(x)
-
-
 def compile_on_two_dimensions(rank: int, way: str) -> None:
     """Holds models on a mesh of two dimensions to eager: sharded over one of them, over both, and with FSDP."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -454,20 +415,27 @@ def compile_on_two_dimensions(rank: int, way: str) -> None:
 
 
 def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None:
-    """Holds a tiny Llama or Mixtral of transformers, sharded by its own plan, to eager."""
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
+    """Holds a tiny model of transformers, sharded by its own plan, to eager.
+
+    Args:
+        rank: The rank.
+        kind: Type of the model's configuration; `experts` is a Mixtral whose experts are spread.
+        way: Which of the two ways of compiling.
+        directory: A folder for its weights.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
     os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    sizes |= {"head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    name = "mixtral" if kind == "experts" else kind
     if rank == 0:
         torch.manual_seed(0)
-        if kind == "llama":
-            made: Any = LlamaForCausalLM(LlamaConfig(**sizes))
-        else:
-            made = MixtralForCausalLM(MixtralConfig(**sizes, num_local_experts=4, num_experts_per_tok=2))
-        made.save_pretrained(directory)
+        config = AutoConfig.for_model(name, **sizes, **(experts if name in ("mixtral", "gpt_oss") else {}))
+        AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     dist.barrier()
     plan: dict[str, Any] = {"tp_plan": "auto"}
     if kind == "experts":
@@ -492,3 +460,82 @@ def _hold_to_eager(model: nn.Module, way: str, given: Input) -> None:
         with torch.no_grad():
             found, wanted = (getattr(result, "logits", result) for result in (compiled(x), model(x)))
         torch.testing.assert_close(whole(found) + 0, whole(wanted) + 0, rtol=1e-4, atol=1e-5)
+
+
+def run_schedule(rank: int, name: str) -> None:
+    """Runs compiled stages of a pipeline under a schedule of PyTorch's and holds the last one's result to eager.
+
+    Args:
+        rank: The rank.
+        name: Class of the schedule; interleaved ones have two stages on each rank.
+    """
+    from torch.distributed import pipelining
+
+    world, is_looped = dist.get_world_size(), "Interleaved" in name or "Looped" in name
+    torch.manual_seed(0)
+    count = world * (2 if is_looped else 1)
+    parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval().requires_grad_(False) for _ in range(count)]
+    example = torch.randn(2, 8)
+    stages = []
+    for index in range(rank, count, world):
+        compiled = trt.compile(parts[index], arg_inputs=(example,), min_block_size=1)
+        assert compiled.meta["partition_report"].coverage == 1.0
+        stages.append(
+            pipelining.PipelineStage(
+                compiled, index, count, torch.device("cpu"), input_args=(example,), output_args=(parts[index](example),)
+            )
+        )
+    schedule = getattr(pipelining, name)(stages if is_looped else stages[0], n_microbatches=4)
+    x = torch.linspace(-1, 1, 64).reshape(8, 8)
+    for _ in range(2):
+        with torch.no_grad():
+            found = schedule.eval(x) if rank == 0 else schedule.eval()
+        if rank == world - 1:
+            torch.testing.assert_close(found, nn.Sequential(*parts)(x))
+
+
+def destroy_groups(rank: int) -> str:
+    """Destroys all process groups beside live models, makes them again, and calls the models again."""
+    model = parallel_perceptron("tensor")
+    x = torch.linspace(-1, 1, 128).reshape(2, 4, 16)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    wanted = compiled(x)
+    dist.barrier()
+    store = torch.distributed.distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    told = ""
+    try:
+        compiled(x)
+    except ExecutionError as error:
+        told = str(error)
+    dist.init_process_group(
+        "gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+    )
+    torch.testing.assert_close(compiled(x), wanted)
+    return told
+
+
+def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str) -> None:
+    """One rank, the first or another, fails while it builds, loads or calls."""
+    model = parallel_perceptron("tensor")
+    x = torch.randn(2, 4, 16)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        if way == "dies":
+            os._exit(3)
+        if way == "hangs":
+            time.sleep(600)
+        raise ValueError("this rank has had enough")
+
+    if when == "build" and rank == failing:
+        from trt_frontends import engine_source
+
+        engine_source.build_block = fail
+    compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
+    if when == "load":
+        runtime.save_sharded(compiled, directory)
+        compiled = fail() if rank == failing else trt.load(directory)
+    compiled(x)
+    if when == "call" and rank == failing:
+        fail()
+    compiled(x)

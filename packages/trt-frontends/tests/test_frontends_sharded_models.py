@@ -66,6 +66,25 @@ def test_a_dry_run_needs_no_second_process() -> None:
     assert "communicate with other processes" in report.to_html()
 
 
+def test_equal_layers_are_sharded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.tensor import DTensor
+
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    find, asked = propagator.propagate_op_sharding_non_cached, list[Any]()
+
+    def noting(schema: Any) -> Any:
+        asked.append(schema.op)
+        return find(schema)
+
+    monkeypatch.setattr(propagator, "propagate_op_sharding_non_cached", noting)
+    mesh, counts = _mesh(), list[int]()
+    for layers in (1, 4):
+        asked.clear()
+        trt.explain(nn.Sequential(*(_model(mesh) for _ in range(layers))), arg_inputs=(torch.ones(2, 8),))
+        counts.append(asked.count(torch.ops.aten.linear.default))
+    assert counts[0] == counts[1] > 0
+
+
 def test_weights_keep_the_names_of_the_model_and_the_shapes_of_shards() -> None:
     program = trt.trace(_model(_mesh()), arg_inputs=(torch.ones(2, 8),))
     assert {name: tuple(value.shape) for name, value in program.state_dict.items()} == {

@@ -42,6 +42,7 @@ ATTRIBUTES: Final = {
     "_fsdp_param_group": "of FSDPState: its parameters, where they are one group",
     "_get_fsdp_state": "of FSDPModule",
     "_mp_policy": "of FSDPState: which types it casts to",
+    "_op_dispatcher": "of DTensor: finds out how the results of operators lie",
     "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",
 }

@@ -171,7 +171,13 @@ class ShardedModule(nn.Module):
 
         operands = [*shards, *(flat[index] for index in given)]
         run._orig_mod = self._sharded  # type: ignore[attr-defined]  # whose modules the trace names
-        with _below_export(), torch.no_grad(), keep_whole(self._whole), enable_python_dispatcher():
+        with (
+            _below_export(),
+            torch.no_grad(),
+            keep_whole(self._whole),
+            enable_python_dispatcher(),
+            _shardings_kept(),
+        ):
             local = make_fx(run, record_module_stack=True, record_stack_traces=True)(*operands)
         local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
         if self._gatherings:
@@ -264,6 +270,41 @@ def _below_export() -> contextlib.AbstractContextManager[Any]:
     )
     stack.enter_context(DisableTorchFunction())
     return stack
+
+
+@contextlib.contextmanager
+def _shardings_kept() -> Iterator[None]:
+    """Lets `DTensor` find out how the result of an operator lies once for equal operands.
+
+    While it is traced it asks anew each time, since sizes may be symbols; what is composite, as `linear`, it then takes
+    apart for every way in which operands may lie, and the trace records all of that.
+    """
+    from torch.distributed.tensor import DTensor  # costly to import
+
+    propagator: Any = DTensor._op_dispatcher.sharding_propagator
+    find, known = propagator.propagate_op_sharding_non_cached, dict[Any, Any]()
+
+    def found(schema: Any) -> Any:
+        leaves, spec = pytree.tree_flatten((schema.args_schema, schema.kwargs_schema))
+        key = (schema.op, str(spec), tuple((type(leaf), leaf) for leaf in leaves))
+        try:
+            is_known = key in known
+        except TypeError:  # sizes that vary have no hash
+            return find(schema)
+        if not is_known:
+            try:
+                known[key] = find(schema)
+            except NotImplementedError as error:  # it is to be taken apart
+                known[key] = error
+        if isinstance(known[key], NotImplementedError):
+            raise known[key]
+        return known[key]
+
+    propagator.propagate_op_sharding_non_cached = found
+    try:
+        yield
+    finally:
+        propagator.propagate_op_sharding_non_cached = find
 
 
 def _play(traced: fx.GraphModule, operands: Sequence[Any]) -> Any:
