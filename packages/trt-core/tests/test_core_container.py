@@ -45,6 +45,16 @@ def test_what_is_written_is_read(sections: list[tuple[Kind, bytes]]) -> None:
 
 
 @given(contents)
+def test_checksums_of_pieces_are_those_of_the_whole(sections: list[tuple[Kind, bytes]]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(container, "_PIECE_BYTES", 16)
+        patched.setattr(container, "_BESIDE_BYTES", 16)
+        patched.setattr(container, "_MOST_OPEN", 1)
+        found = _written(sections)
+    assert found == _written(sections)
+
+
+@given(contents)
 def test_a_file_made_in_memory_is_the_one_that_is_written(sections: list[tuple[Kind, bytes]]) -> None:
     placed = FILE.arrange([(kind, len(content)) for kind, content in sections])
     memory = bytearray(placed[-1].offset + placed[-1].size)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import mmap
 import struct
+import tempfile
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -14,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_portable import memory
+from trt_portable.plan import container, weight_table
 from trt_portable.plan.container import (
     MAGIC,
     PLAN,
@@ -50,6 +55,46 @@ def test_round_trip() -> None:
         assert found.dtype is tensor.dtype
         assert found.shape == tensor.shape
         assert torch.equal(found.float(), tensor.float())
+
+
+@pytest.mark.parametrize("compiled", [b"", b"kernels"])
+def test_a_large_plan_lies_in_a_file_with_the_same_bytes(monkeypatch: pytest.MonkeyPatch, compiled: bytes) -> None:
+    expected = bytes(write_plan({"answer": 42}, WEIGHTS, compiled=compiled))
+    written: list[memory.IHostMemory | None] = []
+
+    def in_file(write: Callable[[BinaryIO], None]) -> memory.IHostMemory | None:
+        written.append(memory.memory_in_file(write))
+        return written[-1]
+
+    monkeypatch.setattr(container, "LARGE_BYTES", 1)
+    monkeypatch.setattr(container, "memory_in_file", in_file)
+    found = write_plan({"answer": 42}, WEIGHTS, compiled=compiled)
+    assert found is written[0] and isinstance(found, trt.IHostMemory)
+    assert bytes(found) == expected and len(found) == found.nbytes == len(expected)
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # then it lies in memory
+    assert bytes(write_plan({"answer": 42}, WEIGHTS, compiled=compiled)) == expected
+    assert written[1] is None
+
+
+def test_large_tensors_of_a_plan_are_computed_once_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weight_table, "LARGE_BYTES", 1)
+    monkeypatch.setattr(container, "LARGE_BYTES", 1)
+    alive: list[weakref.ref[torch.Tensor]] = []
+
+    def compute(target: torch.Tensor) -> None:
+        assert not any(reference() is not None for reference in alive)
+        alive.append(weakref.ref(target))
+        target.fill_(len(alive))
+
+    table = WeightTable({"there": torch.ones(2, 3)})
+    for name in "abc":
+        table.defer(name, torch.float32, 5, compute)
+    assert [int(table.computed()[name][0]) for name in "abc"] == [1, 2, 3]  # candidates are timed on these
+    opened = read_plan(write_plan({}, table))
+    assert [int(opened.weights[name][4]) for name in "abc"] == [1, 2, 3]
+    assert len(alive) == 3
 
 
 def test_tensors_start_at_multiples_of_64_in_a_valid_safetensors_segment() -> None:

@@ -35,7 +35,8 @@ def test_specs_cost_nothing() -> None:
 def test_readers_and_plans_get_the_same_numbers() -> None:
     table, asked = _table()
     expected: dict[str, Any] = {"there": torch.ones(2, 3), "floats": torch.arange(5.0), "integers": torch.arange(3)}
-    for found in (table, table.computed(), read_plan(write_plan({}, table)).weights):
+    opened = read_plan(write_plan({}, table))
+    for found in (table, table.computed(), opened.weights):
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[key], value) for key, value in expected.items())
     assert len(asked) == 6

@@ -10,6 +10,7 @@ from trt_portable.reporting import report_callback_failure
 
 if TYPE_CHECKING:
     from trt_portable.dims import Dims
+    from trt_portable.memory import IHostMemory
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ def read_all(reader: IStreamReaderV2) -> bytes:
     return b"".join(chunks)
 
 
-def write_all(writer: IStreamWriter, data: bytearray) -> bool:
+def write_all(writer: IStreamWriter, data: IHostMemory) -> bool:
     """Writes bytes in chunks; False as soon as the writer takes fewer than it was given."""
     view = memoryview(data)
     for begin in range(0, len(view), _CHUNK_BYTES):

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
+import sys
+import tempfile
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -156,11 +159,12 @@ def is_aligned(address: int, device: torch.device) -> bool:
     return device.type != "cuda" or address % CUDA_ALIGNMENT == 0
 
 
-class IHostMemory(ContextManaged, bytearray):
+class IHostMemory(ContextManaged, mmap.mmap):
     """A block of host memory, such as a serialized engine.
 
-    It derives from `bytearray` because, before Python 3.12, only built-in types can export their memory:
-    ``memoryview(host_memory)`` is a view of these very bytes.
+    It is a map because, before Python 3.12, only built-in types can export their memory: ``memoryview(host_memory)`` is
+    a view of these very bytes. Large content lies in a file without a name, in the folder for temporary files, so that
+    the system can give its memory to others and read it again; what is written to the memory never reaches the file.
     """
 
     def __repr__(self) -> str:
@@ -181,3 +185,34 @@ class IHostMemory(ContextManaged, bytearray):
     def as_tensor(self) -> torch.Tensor:
         """The bytes as a one-dimensional uint8 tensor over the same memory."""
         return torch.frombuffer(self, dtype=torch.uint8)
+
+
+def zeros(num_bytes: int) -> IHostMemory:
+    """Memory of a size, at least 1 byte."""
+    if sys.platform == "win32":
+        return IHostMemory(-1, num_bytes)
+    return IHostMemory(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def memory_of(content: bytes) -> IHostMemory:
+    """Memory that holds bytes, at least one."""
+    memory = zeros(len(content))
+    memory[:] = content
+    return memory
+
+
+def memory_in_file(write: Callable[[BinaryIO], None]) -> IHostMemory | None:
+    """Memory with content that is written to a file; None where there is no room for one, or no folder.
+
+    Writing takes less time than copying to fresh memory, which is made page by page.
+
+    Args:
+        write: Writes the content, at least 1 byte, to an open, seekable file.
+    """
+    try:
+        with tempfile.TemporaryFile() as file:
+            write(file)
+            file.flush()
+            return IHostMemory(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError:
+        return None

@@ -21,8 +21,9 @@ import functools
 import os
 import struct
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import BinaryIO, Final
@@ -37,6 +38,9 @@ _COVERED_BYTES: Final = 28
 _ENTRY: Final = struct.Struct("<IIQQQ")
 _PIECE_BYTES: Final = 16 << 20
 _MOST_THREADS: Final = 16
+_BESIDE_BYTES: Final = 1 << 20
+"""Less is checked sooner than a thread begins."""
+_MOST_OPEN: Final = 8
 _POLYNOMIAL: Final = 0xEDB88320
 _ONE: Final = 1 << 31
 """The polynomial 1, whose coefficients stand in the order of CRC-32: that of x^0 in the highest bit."""
@@ -169,18 +173,21 @@ class Container:
         end = _PREFIX.size + len(sections) * _ENTRY.size
         file.write(bytes(end))  # header and table come last, when the checksums are known
         written = []
-        for kind, parts in sections:
-            offset = self._aligned(end)
-            file.write(bytes(offset - end))
-            checksum = size = 0
-            for part in parts:
-                view = memoryview(part).cast("B")
-                checksum = checksum_of(view, checksum)
-                for at in range(0, view.nbytes, _PIECE_BYTES):
-                    file.write(view[at : at + _PIECE_BYTES])
-                size += view.nbytes
-            written.append(Section(kind, offset, size, checksum))
-            end = offset + size
+        with ThreadPoolExecutor(_threads()) as threads:
+            for kind, parts in sections:
+                offset = self._aligned(end)
+                file.write(bytes(offset - end))
+                checksum = _Checksum(threads)
+                size = 0
+                for part in parts:
+                    view = memoryview(part).cast("B")
+                    for at in range(0, view.nbytes, _PIECE_BYTES):
+                        piece = view[at : at + _PIECE_BYTES]
+                        checksum.add(piece)  # while it is written
+                        file.write(piece)
+                    size += view.nbytes
+                written.append(Section(kind, offset, size, checksum.value))
+                end = offset + size
         file.seek(0)
         file.write(self.front(written))
 
@@ -240,10 +247,50 @@ def checksum_of(data: memoryview, checksum: int = 0) -> int:
     if data.nbytes <= 2 * _PIECE_BYTES:
         return zlib.crc32(data, checksum)
     pieces = [data[at : at + _PIECE_BYTES] for at in range(0, data.nbytes, _PIECE_BYTES)]
-    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+    with ThreadPoolExecutor(_threads()) as threads:
         for piece, found in zip(pieces, threads.map(zlib.crc32, pieces), strict=True):
-            checksum = _product(_power(piece.nbytes), checksum) ^ found
+            checksum = _joined(checksum, found, piece.nbytes)
     return checksum
+
+
+class _Checksum:
+    """CRC-32 of bytes that come in pieces; those of large ones are computed beside what else is done with them.
+
+    Args:
+        threads: Compute it.
+    """
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self._found = 0
+        self._open: deque[tuple[int, int | Future[int]]] = deque()
+
+    def add(self, piece: memoryview) -> None:
+        """Adds bytes, which must not change until the checksum is read."""
+        is_large = piece.nbytes >= _BESIDE_BYTES
+        self._open.append((piece.nbytes, self._threads.submit(zlib.crc32, piece) if is_large else zlib.crc32(piece)))
+        if len(self._open) > _MOST_OPEN:  # what is not done yet holds its memory
+            self._join()
+
+    @property
+    def value(self) -> int:
+        """The checksum of all pieces."""
+        while self._open:
+            self._join()
+        return self._found
+
+    def _join(self) -> None:
+        num_bytes, found = self._open.popleft()
+        self._found = _joined(self._found, found if isinstance(found, int) else found.result(), num_bytes)
+
+
+def _threads() -> int:
+    return min(_MOST_THREADS, os.cpu_count() or 1)
+
+
+def _joined(before: int, behind: int, num_bytes: int) -> int:
+    """The checksum of bytes and others behind them, of which there are so many."""
+    return _product(_power(num_bytes), before) ^ behind
 
 
 def _product(a: int, b: int) -> int:

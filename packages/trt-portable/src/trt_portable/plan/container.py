@@ -25,10 +25,10 @@ from trt_core.files.container import Container, Section
 from trt_core.files.strict_json import parse_json
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.installation import RELEASE
-from trt_portable.memory import IHostMemory, wrap_address
+from trt_portable.memory import IHostMemory, memory_in_file, wrap_address, zeros
 from trt_portable.plan import tables
 from trt_portable.plan.tables import FORMAT_VERSION
-from trt_portable.plan.weight_table import WeightTable
+from trt_portable.plan.weight_table import LARGE_BYTES, WeightTable, bytes_of
 
 MAGIC: Final = b"TRTPORT\n"
 # What a reader of this version understands; a plan that uses anything else is refused by name.
@@ -129,7 +129,7 @@ def write_plan(
     features: Iterable[str] = (),
     compiled: bytes = b"",
 ) -> IHostMemory:
-    """Serializes a plan straight into one buffer of its final size.
+    """Serializes a plan straight to where it stays: memory of its final size, or a file where it is large.
 
     Args:
         structure: JSON-compatible description of the engine.
@@ -151,7 +151,15 @@ def write_plan(
     if compiled:
         sizes.append((SectionKind.COMPILED, len(compiled)))
     sections = PLAN.arrange(sizes)
-    memory = IHostMemory(sections[-1].offset + sections[-1].size)
+    num_bytes = sections[-1].offset + sections[-1].size
+    if num_bytes >= LARGE_BYTES and weights.is_on_host:
+        contents = [(SectionKind.STRUCTURE, [text]), (SectionKind.WEIGHTS, _parts(table, weights, offsets, data_bytes))]
+        if compiled:
+            contents.append((SectionKind.COMPILED, [compiled]))
+        in_file = memory_in_file(lambda file: PLAN.write(file, contents))
+        if in_file is not None:
+            return in_file
+    memory = zeros(num_bytes)
     content = memoryview(memory)
     for section, data in zip(sections, (text, table, compiled), strict=False):
         content[section.offset : section.offset + len(data)] = data
@@ -166,6 +174,20 @@ def write_plan(
     weights.write_all(targets)
     PLAN.seal(content, sections)
     return memory
+
+
+def _parts(
+    table: bytes, weights: WeightTable, offsets: Mapping[str, int], data_bytes: int
+) -> Iterator[bytes | memoryview]:
+    """The section of weights, piece by piece, of which only one has to be in memory at a time."""
+    yield table
+    end = 0
+    for name in weights:
+        yield bytes(offsets[name] - end)
+        data = bytes_of(weights[name])
+        yield data
+        end = offsets[name] + data.nbytes
+    yield bytes(data_bytes - end)
 
 
 def read_plan(buffer: Any, *, is_verified: bool = False) -> Plan:
@@ -294,6 +316,8 @@ def _bytes_tensor(view: memoryview) -> torch.Tensor:
     address = _address_of(view)
     if address % 16:  # vector instructions of some kernels want aligned operands
         return torch.tensor(bytearray(view), dtype=torch.uint8)
+    if not view.readonly:
+        return torch.frombuffer(view, dtype=torch.uint8)  # which keeps the memory
     return wrap_address(address, (view.nbytes,), torch.uint8, torch.device("cpu"))
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Final
+from typing import BinaryIO, Final
 
 import torch
 
+from trt_portable.memory import memory_in_file
 from trt_portable.transfers import copy_all
+
+LARGE_BYTES: Final = 64 << 20
+"""More goes to a file, whose memory the system can give to others."""
 
 _ALIGNMENT: Final = 64
 _HOST: Final = torch.device("cpu")
@@ -29,6 +33,11 @@ class _Deferred:
     count: int
     write: Callable[[torch.Tensor], None]
     device: torch.device = _HOST
+
+    @property
+    def room(self) -> int:
+        """Bytes that they take, with those up to where others may begin."""
+        return -(-self.count * self.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
     def made(self) -> torch.Tensor:
         """The weights, in memory of their own."""
@@ -82,23 +91,31 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         return (entry.dtype, (entry.count,)) if isinstance(entry, _Deferred) else (entry.dtype, tuple(entry.shape))
 
     def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors where they lie, the deferred ones of the host in one block, which goes back to the system."""
+        """All tensors where they lie, the deferred ones of the host in one block, which goes back to the system.
+
+        Where these are large, they lie in a file, and the table keeps them so: they are not computed again.
+        """
+        found = {key: entry for key, entry in self._entries.items() if isinstance(entry, torch.Tensor)}
         deferred = {key: entry for key, entry in self._entries.items() if isinstance(entry, _Deferred)}
         on_host = {key: entry for key, entry in deferred.items() if entry.device == _HOST}
-        sizes = {
-            key: -(-entry.count * entry.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for key, entry in on_host.items()
-        }
-        block = torch.empty(sum(sizes.values()), dtype=torch.uint8)
-        found = {key: entry for key, entry in self._entries.items() if isinstance(entry, torch.Tensor)}
+        found.update((key, entry.made()) for key, entry in deferred.items() if key not in on_host)
+        num_bytes = sum(entry.room for entry in on_host.values())
+        in_file = _in_file(on_host) if num_bytes >= LARGE_BYTES else None
+        if in_file is not None:
+            self._entries.update(in_file)
+            return found | in_file
+        block = torch.empty(num_bytes, dtype=torch.uint8)
         begin = 0
-        for key, entry in deferred.items():
-            if key not in on_host:
-                found[key] = entry.made()
-                continue
+        for key, entry in on_host.items():
             found[key] = block[begin : begin + entry.count * entry.dtype.itemsize].view(entry.dtype)
             entry.write(found[key])
-            begin += sizes[key]
+            begin += entry.room
         return found
+
+    @property
+    def is_on_host(self) -> bool:
+        """Whether nothing has to be copied from a GPU."""
+        return all(entry.device == _HOST for entry in self._entries.values())
 
     def write_all(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Puts weights into flat host memory of their types and sizes, by key."""
@@ -132,3 +149,28 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def _in_file(entries: Mapping[str, _Deferred]) -> dict[str, torch.Tensor] | None:
+    """Computes weights one by one into a file; None where there is no room for it."""
+    begins: dict[str, int] = {}
+
+    def write(file: BinaryIO) -> None:
+        for key, entry in entries.items():
+            begins[key] = file.tell()
+            file.write(bytes_of(entry.made()))
+            file.write(bytes(begins[key] + entry.room - file.tell()))
+
+    memory = memory_in_file(write)
+    if memory is None:
+        return None
+    data = memory.as_tensor()
+    return {
+        key: data[begins[key] : begins[key] + entry.count * entry.dtype.itemsize].view(entry.dtype)
+        for key, entry in entries.items()
+    }
+
+
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor on the host, which is copied where it is not dense."""
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data

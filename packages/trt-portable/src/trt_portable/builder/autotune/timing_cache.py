@@ -12,7 +12,7 @@ import torch
 
 from trt_core.files import typed
 from trt_core.files.strict_json import parse_json
-from trt_portable.memory import IHostMemory
+from trt_portable.memory import IHostMemory, memory_of
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.engine_plan import is_host_constant
 from trt_portable.pybind import Sealed, instance_of, to_boolean, to_integer, to_number
@@ -119,7 +119,7 @@ class ITimingCache(Sealed):
         """The cache as bytes."""
         entries = {str(key): [value.tacticHash, value.timingMSec] for key, value in self._entries.items()}
         text = json.dumps({"made_in": self._made_in, "entries": entries}).encode()
-        return IHostMemory(_MAGIC + hashlib.sha256(text).digest() + text)
+        return memory_of(_MAGIC + hashlib.sha256(text).digest() + text)
 
     def matches(self) -> bool:
         """Whether the timings were taken with this PyTorch on this processor."""
