@@ -16,6 +16,7 @@ from torch import fx, nn
 
 import trt_frontends
 from trt_core import Input, InputError
+from trt_frontends import compiled_module
 from trt_frontends.compiled_module import CompiledModule
 from trt_runtime import LoadedProgram, TRTModule
 
@@ -132,6 +133,32 @@ def test_a_module_without_engines_keeps_gradients() -> None:
     compiled(X).sum().backward()
     assert all(parameter.grad is not None for parameter in compiled.parameters())
     assert model.weight.grad is None  # the compiled model is a snapshot, with weights of its own
+
+
+def test_a_recorded_call_is_read_as_any_other(mixed: CompiledModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a recorder that runs calls in place of a GPU that replays them."""
+    recorded: list[Any] = []
+
+    class Recorder:
+        def __init__(self, run: Any, device: torch.device) -> None:
+            self.run = run
+
+        def __call__(self, leaves: Any) -> Any:
+            recorded.append(leaves)
+            return self.run(leaves)
+
+    monkeypatch.setattr(compiled_module, "GraphedCalls", Recorder)
+    monkeypatch.setattr(compiled_module, "require_capturable", lambda _: None)
+    reader = mixed._CompiledModule__reader  # type: ignore[attr-defined]  # private to the class
+    graphed = CompiledModule(mixed, mixed.graph, reader, torch.device("cpu"))
+    torch.testing.assert_close(graphed(x=X), mixed(X))
+    assert [value is X for value in recorded[0]] == [True]
+    assert not graphed(X).requires_grad
+    with pytest.raises(InputError, match="input x has rank 1"):
+        graphed(X[0])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        graphed(X)  # somebody watches operators, which a replay would not show
+    assert len(recorded) == 2
 
 
 def test_tensors_may_have_the_names_of_private_parts() -> None:

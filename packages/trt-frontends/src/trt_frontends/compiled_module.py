@@ -26,7 +26,6 @@ from torch import fx, nn
 from trt_core.attributes import is_state
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
-from trt_core.sizes.expressions import extent_of
 from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
@@ -34,8 +33,7 @@ from trt_runtime.graphed_calls import GraphedCalls, require_capturable
 from trt_runtime.module import engine_modules, running_device
 from trt_runtime.plain_structure import plain_tree
 from trt_runtime.program import reduce_to_program
-from trt_runtime.program.graph import NumberType, TensorType
-from trt_runtime.program.graph_signature import symbol_bounds
+from trt_runtime.program.graph_signature import declared_type, symbol_bounds
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.interface import SizeNames, inputs_of, notebook_html, output_spec, walk
@@ -218,12 +216,7 @@ def _outputs(module: CompiledModule) -> tuple[Spec, ...]:
 def _known(leaf: Any) -> Any:
     """The type of a result, or the value that it always has."""
     value = leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
-    if isinstance(value, torch.Tensor):
-        return TensorType(value.dtype, tuple(map(extent_of, value.shape)))
-    for kinds, kind in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool)):
-        if isinstance(value, kinds):
-            return NumberType(kind)
-    return value
+    return declared_type(value) or value
 
 
 def _held_by(module: CompiledModule) -> Iterator[HeldTensor]:

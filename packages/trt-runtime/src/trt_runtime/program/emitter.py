@@ -52,7 +52,7 @@ from trt_runtime.program.graph import (
     ValueType,
     WriteCall,
 )
-from trt_runtime.program.graph_signature import INTERCHANGE, nest, require_plain, symbol_bounds
+from trt_runtime.program.graph_signature import INTERCHANGE, declared_type, nest, require_plain, symbol_bounds
 from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
@@ -323,18 +323,7 @@ class _Emitter:
         )
 
     def _type(self, value: Any) -> ValueType | None:
-        if isinstance(value, torch.Tensor):
-            return TensorType(value.dtype, tuple(self._extent(extent) for extent in value.shape))
-        if isinstance(value, (list, tuple)):
-            return SequenceType(tuple(self._type(item) for item in value))
-        for kinds, kind in (
-            ((torch.SymBool, bool), bool),
-            ((torch.SymInt, int), int),
-            ((torch.SymFloat, float), float),
-        ):
-            if isinstance(value, kinds):
-                return NumberType(kind)
-        return None
+        return declared_type(value, self._extent)
 
     def _add(self, step: Step) -> Value:
         self.steps.append(step)

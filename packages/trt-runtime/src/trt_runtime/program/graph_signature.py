@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -23,9 +23,13 @@ from trt_runtime.program.graph import (
     ForeignTree,
     Leaf,
     NumberInput,
+    NumberType,
+    SequenceType,
     Signature,
     TensorInput,
+    TensorType,
     Value,
+    ValueType,
 )
 from trt_runtime.program.input_reader import InputReader, Symbols, homes_of
 
@@ -83,6 +87,24 @@ def signature_of(
     leaves = tuple(_without_unknown(leaf, homes.keys()) for leaf in signature.leaves)
     known = tuple(condition for condition in conditions if symbols_of(condition) <= homes.keys())
     return Signature(names, positional, structure, leaves, known)
+
+
+def declared_type(value: Any, extent: Callable[[int | torch.SymInt], Extent] = extent_of) -> ValueType | None:
+    """Returns what a program declares of a value that was traced; None for what is no tensor, number or sequence.
+
+    Args:
+        value: What `meta["val"]` of its node holds.
+        extent: Writes a size.
+    """
+    if isinstance(value, torch.Tensor):
+        return TensorType(value.dtype, tuple(map(extent, value.shape)))
+    if isinstance(value, (list, tuple)):
+        return SequenceType(tuple(declared_type(item, extent) for item in value))
+    kind = next((kind for traced, kind in _NUMBERS.items() if isinstance(value, traced)), None)
+    return None if kind is None else NumberType(kind)
+
+
+_NUMBERS: Final[dict[type, type]] = {torch.SymBool: bool, torch.SymInt: int, torch.SymFloat: float}
 
 
 def symbol_bounds(ranges: ShapeRanges, signature: Signature) -> Symbols:

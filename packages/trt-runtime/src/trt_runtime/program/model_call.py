@@ -42,7 +42,7 @@ class SoleEngine:
 
 
 class ModelCall:
-    """Calls of one model. It does not hold the module, so that a module which holds it is in no cycle.
+    """Calls of one model. It does not hold the module, so that a program is freed at once with its last holder.
 
     Args:
         reader: Knows what fits.
