@@ -61,7 +61,8 @@ class CallLimits:
             operators are estimated, which makes it an eighth more at most.
         steps: Operators that run.
         loop_turns: Turns of all loops.
-        seconds: Of the clock. Looked at before each operator: none is interrupted while it runs.
+        seconds: Of the clock, from the beginning of the outermost call. Looked at before each operator, or layer, of
+            every call: none is interrupted while it runs.
     """
 
     bytes_alive: float | None = None
@@ -79,6 +80,11 @@ class CallLimits:
                 isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0
             ):
                 raise InputError(f"{field.name} of limits is a number that is not negative, not {value!r:.60}")
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the clock is looked at, so that calls are watched whose sizes have passed already."""
+        return self.seconds != math.inf
 
     def of_call(self, given: int) -> CallLimits:
         """Returns them with a number for each.
@@ -114,6 +120,9 @@ class LimitReached(ExecutionError):
     """
 
     field: str = ""
+
+
+_open: contextvars.ContextVar[Account | None] = contextvars.ContextVar("trt_account", default=None)
 
 
 def _never() -> bool:
@@ -152,7 +161,8 @@ class Account:
         self._assumed = self._assumed_elements = 0.0
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._next_sweep = 1 << 10
-        self._end = time.monotonic() + self.limits.seconds
+        outer = _open.get()
+        self._end = min(time.monotonic() + self.limits.seconds, math.inf if outer is None else outer._end)
 
     def watching(self) -> TorchDispatchMode:
         """A block of operators that the account is charged with."""
@@ -172,7 +182,7 @@ class Account:
             or self.made + size > limits.bytes_made
             or self._assumed_elements + elements > _ASSUMED * limits.elements
             or self.steps >= limits.steps
-            or (limits.seconds != math.inf and time.monotonic() > self._end)
+            or (self._end != math.inf and time.monotonic() > self._end)
         ):
             return False
         self.steps += 1
@@ -210,8 +220,19 @@ class Account:
         self.turns += 1
         if self.turns > self.limits.loop_turns:
             self._refuse("loop_turns", self.turns, f"loop {loop!r}")
+        self.look_at_clock(f"loop {loop!r}")
+
+    def look_at_clock(self, where: str) -> None:
+        """Sees whether there is time left.
+
+        Args:
+            where: What begins now.
+
+        Raises:
+            ExecutionError: There is none.
+        """
         if time.monotonic() > self._end:
-            self._refuse("seconds", self.limits.seconds, f"loop {loop!r}")
+            self._refuse("seconds", self.limits.seconds, where)
 
     def collect(self, size: int, loop: str) -> None:
         """Charges bytes that a loop keeps until it ends.
@@ -231,7 +252,7 @@ class Account:
         self.steps += 1
         if self.steps > self.limits.steps:
             self._refuse("steps", self.steps, str(operator))
-        if time.monotonic() > self._end:
+        if time.monotonic() > self._end:  # as `look_at_clock`, without the operator's name
             self._refuse("seconds", self.limits.seconds, str(operator))
         kind = _kind_of(operator)
         if kind.depends_on_data or (kind.takes_masks and _has_mask(args[1] if len(args) > 1 else kwargs["indices"])):
@@ -329,7 +350,7 @@ class Account:
     def _refuse(self, field: str, wanted: float, maker: str) -> None:
         most = getattr(self.limits, field)
         if self._is_exempt():
-            self.limits = UNLIMITED
+            self.limits, self._end = UNLIMITED, math.inf
             return
         error = LimitReached(
             f"the call takes more than {most:.0f} {_WORDS[field]}",
@@ -339,9 +360,6 @@ class Account:
         )
         error.field = field
         raise error
-
-
-_open: contextvars.ContextVar[Account | None] = contextvars.ContextVar("trt_account", default=None)
 
 
 def open_account() -> Account | None:

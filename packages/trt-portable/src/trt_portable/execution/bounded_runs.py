@@ -73,14 +73,14 @@ class BoundedRuns:
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> Sequence[Value]:
         """See `Executable`."""
         sizes, loose = self._known(values)
-        if loose is not None and not loose:
+        if loose is not None and not loose and not self._bounds.limits.is_timed:
             return self.program.run(values, targets)
         return self._watched(values, sizes, loose)
 
     def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
         """As `run`, telling an observer. Layers may write to inputs, so there is no other run to try it first."""
         sizes, loose = self._known(values)
-        if loose is not None and not loose:
+        if loose is not None and not loose and not self._bounds.limits.is_timed:
             return self.program.run_observed(values, observer)
         return self._watched(values, sizes, loose, observer)
 
@@ -162,6 +162,8 @@ class _Watcher:
             self._observer.before(call, operands)
         account = self._account
         account.has_seen_data = False
+        if account.limits.is_timed:
+            account.look_at_clock(call.name)
         if self._watched is None or self._at in self._watched:
             bound = _bound(call, operands)
             if bound is not None and account.assume(*bound):

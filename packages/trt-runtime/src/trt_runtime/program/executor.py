@@ -234,9 +234,13 @@ class _Steps:
         except Exception as error:  # whatever an operator raises
             raise self.failure(at, error) from error
 
+    def title(self, at: int) -> str:
+        """What messages call the step that fills a slot."""
+        return self._titles[at - self.first]
+
     def failure(self, at: int, error: Exception) -> ExecutionError:
         """The error for a step that raised."""
-        return ExecutionError(f"{self._titles[at - self.first]} failed", why=f"{type(error).__name__}: {error}")
+        return ExecutionError(f"{self.title(at)} failed", why=f"{type(error).__name__}: {error}")
 
 
 class Executor:
@@ -263,7 +267,8 @@ class Executor:
         calls = _operator_runs(program, operators, device, untold)
         self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
         self._run = self._all.run
-        self._watch = None if bounds is None or not has_operators(program) else _Watch(program, operators, bounds)
+        is_watched = bounds is not None and (has_operators(program) or bounds.limits.is_timed)
+        self._watch = _Watch(program, operators, bounds) if bounds is not None and is_watched else None
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
         """Runs the program.
@@ -290,7 +295,7 @@ class Executor:
         if sizes is None:
             return self._run(slots, symbols)
         steps = watch.to_watch(sizes)
-        if not steps:
+        if not steps and not watch.is_timed:
             return self._run(slots, symbols)
         result = self._run_watched(slots, symbols, watch, steps)
         watch.passed(sizes)
@@ -301,6 +306,8 @@ class Executor:
         try:
             with watch.charging(slots) as account:
                 for run, at, dying in self._all.steps:
+                    if watch.is_timed:
+                        account.look_at_clock(self._all.title(at))
                     if at in steps:
                         estimate = watch.estimates.get(at)
                         if estimate is not None and account.assume(*estimate(slots, symbols)):
@@ -336,11 +343,13 @@ class _Watch:
 
     Attributes:
         engine_calls: Slots of what engines make, which keep accounts of their own.
+        is_timed: Whether calls whose sizes have passed are watched as well, for the clock.
     """
 
     def __init__(self, program: Program, operators: Sequence[OpOverload], bounds: Bounds) -> None:
         self._program, self._operators = program, operators
         self._bounds = bounds
+        self.is_timed = bounds.limits.is_timed
         self._held = sum(engine.header.payload_bytes for engine in program.engines)
         self._first = program.first_result
         self._inputs = program.first_tensor
