@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import trt_runtime
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import main
@@ -345,3 +346,10 @@ def test_arrays_that_are_not_what_they_say(tmp_path: Path, header: str) -> None:
     for ending in (".npy", ".npz"):
         with pytest.raises(InputError, match="cannot be read"):
             read_tensors(tmp_path / f"x{ending}")
+
+
+def test_the_command_line_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"python -m trt_runtime {trt_runtime.__version__}\n"

@@ -63,7 +63,7 @@ def test_a_file_of_somebody_else_is_not_and_says_so_once(
     with caplog.at_level(logging.WARNING):
         assert not _runs_code(path)
     (line,) = [record.getMessage() for record in caplog.records if "compiled kernels" in record.getMessage()]
-    assert str(key) in line and "trtc trust" in line
+    assert str(key) in line and "python -m trt_runtime trust" in line
 
 
 @pytest.mark.parametrize("way", ["argument", "file", "environment", "list"])

@@ -2,8 +2,8 @@
 
 A program carries an Ed25519 signature over SHA-256 of all of its sections. Each user has a key of their own, made when
 they save for the first time, and private to them. `load` trusts files that this key has signed, or one that the user
-lists (`trtc trust`, `trusted_keys=`, `TRT_TRUSTED_KEYS`): it runs their compiled kernels, and all operators that
-compute. Any other file is data, as if it had no signature.
+lists (`python -m trt_runtime trust`, `trusted_keys=`, `TRT_TRUSTED_KEYS`): it runs their compiled kernels, and all
+operators that compute. Any other file is data, as if it had no signature.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class PublicKey:
         if not text.strip().startswith(_PREFIX) or len(data) != KEY_BYTES:
             raise InputError(
                 f"{text.strip()!r:.80} is no public key",
-                hint=f"give one as `trtc verify-signature` prints it: {_PREFIX} and 44 characters",
+                hint=f"give one as `python -m trt_runtime verify-signature` prints it: {_PREFIX} and 44 characters",
             )
         return cls(data)
 
@@ -171,7 +171,7 @@ def trusted_keys(more: Iterable[str | os.PathLike[str]] = ()) -> dict[PublicKey,
     if own is not None:
         found[own] = "this user's own key"
     for key, name in listed_keys().items():
-        found.setdefault(key, f"{name or 'listed'} (trtc trust)")
+        found.setdefault(key, f"{name or 'listed'} (python -m trt_runtime trust)")
     for key in read_keys(os.environ.get(_TRUSTED_VARIABLE, "").replace(",", " ").split()):
         found.setdefault(key, _TRUSTED_VARIABLE)
     for key in read_keys(more):
@@ -431,7 +431,9 @@ def _open(path: str | os.PathLike[str]) -> tuple[memoryview, list[Section], Sect
 def _required(signature: Section | None, path: str | os.PathLike[str]) -> Section:
     if signature is None:
         raise PlanError(
-            "the program is not signed", where=os.fspath(path), hint="trtc sign signs it, if you trust what is in it"
+            "the program is not signed",
+            where=os.fspath(path),
+            hint="python -m trt_runtime sign signs it, if you trust what is in it",
         )
     return signature
 

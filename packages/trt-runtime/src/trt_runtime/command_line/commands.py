@@ -26,7 +26,7 @@ from trt_core.files.opening import opened
 from trt_core.files.replacing import replacing
 from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import kind_of, printable
-from trt_runtime import signatures
+from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection, timing
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput, Value
@@ -89,6 +89,7 @@ def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog, description="Inspects, runs and times saved programs.", epilog=_EXIT_CODES
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     command = commands.add_parser("inspect", help="say what is in a program or plan; runs nothing")
@@ -206,7 +207,7 @@ def _trust(parsed: argparse.Namespace) -> None:
     elif signatures.unlist_key(key):
         _say(f"files signed with {key} are trusted no longer")
     else:
-        raise InputError(f"{key} is not listed", hint="`trtc trust` lists those that are")
+        raise InputError(f"{key} is not listed", hint="`python -m trt_runtime trust` lists those that are")
 
 
 def _sign(parsed: argparse.Namespace) -> None:
@@ -407,7 +408,7 @@ def _sizes_in(place: str, leaf: TensorInput, shape: Sequence[int]) -> dict[str, 
     if len(shape) != len(leaf.shape):
         raise InputError(
             f"{place!r} has {len(leaf.shape)} dimensions, the shape given {len(shape)}",
-            hint="`trtc inspect` says what the program takes",
+            hint="`python -m trt_runtime inspect` says what the program takes",
         )
     return {
         dimension.extent: size

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 
 _ZIP: Final = b"PK\x03\x04"
 _PORTABLE: Final = b"TRTPORT\n"
+_TO_TRUST: Final = (
+    "list their key (python -m trt_runtime trust), sign the file (python -m trt_runtime sign), or load it with "
+    "trust=True"
+)
 _COMPILED: Final = 3
 """Kind of the section of a plan of portable's that holds compiled code."""
 
@@ -79,8 +83,8 @@ def load(
             the file can run any code here.
         allow_host_code: Also read programs that carry compiled code for this host, and let engines run kernels that
             were compiled elsewhere; like `trust`, for such code.
-        trusted_keys: Public keys, or files of them, whose files are trusted beside those of this user, of `trtc trust`
-            and of `TRT_TRUSTED_KEYS`; see `trt_runtime.signatures`.
+        trusted_keys: Public keys, or files of them, whose files are trusted beside those of this user, of
+            `python -m trt_runtime trust` and of `TRT_TRUSTED_KEYS`; see `trt_runtime.signatures`.
         data_dependent_elements: Elements that a PyTorch operator may make where how many depends on data, so that the
             program cannot say: all pairs of the points that a mask selects. An operator may always make 64 times as
             many as its operands have. Raise it for programs that you trust and that make more.
@@ -248,8 +252,9 @@ def program_from_memory(
     if carries_code and not allow_host_code:
         logger.warning(
             "compiled kernels of the program are not used, and calls may take up to twice the time: %s. If you trust "
-            "whoever wrote it, list their key (trtc trust), sign the file (trtc sign), or load it with trust=True",
+            "whoever wrote it, %s",
             trusted.why,
+            _TO_TRUST,
         )
     is_known = trust or allow_host_code or trusted.is_found
     bounds = _bounds(limits, trusted, is_known=is_known, is_said=carries_code and not allow_host_code)
@@ -370,8 +375,7 @@ def _require_reviewed(operators: Sequence[OpOverload], trusted: _Trust) -> None:
         raise PlanError(
             f"the program calls {name}, which only programs may call that are trusted",
             why=trusted.why,
-            hint="if you trust whoever wrote it: list their key (trtc trust), sign the file (trtc sign), or load it "
-            "with trust=True",
+            hint=f"if you trust whoever wrote it: {_TO_TRUST}",
         )
 
 
