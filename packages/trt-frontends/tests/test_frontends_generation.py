@@ -64,6 +64,10 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
     "OPT": {**WHOLE, "ffn_dim": 96, "word_embed_proj_dim": 64},
     "Cohere": SIZES,
     "Granite": SIZES,
+    "Starcoder2": {**SIZES, "sliding_window": 16},
+    "Mixtral": {**SIZES, "num_local_experts": 4},
+    "Qwen3Moe": {**SIZES, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "GptOss": {**SIZES, "head_dim": 16, "sliding_window": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
 }
 
 
@@ -359,10 +363,11 @@ def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.Lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Llama", "GPT2", "Gemma2"])
+@pytest.mark.parametrize("name", [*ARCHITECTURES] if "TRT_STRESS" in os.environ else ["Llama", "GPT2", "Gemma2"])
 def test_compiled_models_generate_what_transformers_does(name: str) -> None:
     model, (ids, mask) = model_of(name), padded_prompts()
     generator = compile_generation(model, max_length=64, max_batch=2, prefill_chunk=4)
+    assert sum(isinstance(child, TRTModule) for child in generator.step.modules()) == 1  # mixtures of experts, too
     for end in (None, 2):
         made = generator.generate(ids, mask, max_new_tokens=40, eos_token_id=() if end is None else end)
         expected = model.generate(ids, attention_mask=mask, max_new_tokens=40, do_sample=False, eos_token_id=end)

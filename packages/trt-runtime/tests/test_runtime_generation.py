@@ -298,7 +298,7 @@ def test_sources_that_say_two_things_or_nothing_are_refused(source: SourceLimits
 @pytest.mark.parametrize(
     ("rules", "made", "expected"),
     [
-        (TokenRules(suppressed=(4,)), 5, [0, 1, 2, 3]),
+        (TokenRules(suppressed=(4, 900)), 5, [0, 1, 2, 3]),
         (TokenRules(first_suppressed=(4,)), 1, [0, 1, 2, 3]),
         (TokenRules(first_suppressed=(4,)), 2, [0, 1, 2, 3, 4]),
         (TokenRules(first_suppressed=(4,), forced_first=2), 1, [2]),

@@ -269,6 +269,10 @@ class CachedStep(nn.Module):
                 f"its forward takes no {', '.join(lacking)}",
                 "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator",
             )
+        if getattr(self.model.config, "alibi", False):
+            raise _cannot(
+                self.model, "its attention falls with the distance of tokens (ALiBi), which needs no positions"
+            )
 
     def _probe(self) -> list[Any]:
         """Returns the layers of a static cache that the model has filled once, which say what it keeps."""

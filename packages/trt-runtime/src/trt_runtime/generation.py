@@ -6,6 +6,7 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,7 +87,13 @@ def _only(scores: torch.Tensor, tokens: tuple[int, ...]) -> torch.Tensor:
 
 
 def _indices(tokens: tuple[int, ...], scores: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(tokens, dtype=torch.int64, device=scores.device)
+    return _on_device(tokens, scores.shape[1], scores.device)
+
+
+@functools.lru_cache(maxsize=64)  # else each step would copy them to the device
+def _on_device(tokens: tuple[int, ...], vocabulary: int, device: torch.device) -> torch.Tensor:
+    """Returns tokens as indices; configurations name some that a model does not have."""
+    return torch.tensor([token for token in tokens if 0 <= token < vocabulary], dtype=torch.int64, device=device)
 
 
 @dataclass(frozen=True)
