@@ -29,6 +29,7 @@ from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
 from trt_frontends.sharded_models import open_shards, opened_after
 from trt_frontends.smallest_sizes import settle_smallest_sizes
+from trt_frontends.stored_layers import open_stored_layers
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
 from trt_lowering.operator_traits import draws_random_numbers, has_hidden_state
@@ -140,8 +141,8 @@ def capture(
     _require_fitting(mod, examples, signature)
     examples = examples.in_order(signature)
     require_names(examples, signature, type(mod).__name__)
-    with ready_for_export(mod, examples):
-        return _export(mod, examples, signature, strict=strict, settle_sizes=settle_sizes)
+    with ready_for_export(mod, examples), open_stored_layers(mod) as opened:
+        return _export(opened, examples, signature, strict=strict, settle_sizes=settle_sizes)
 
 
 def _export(

@@ -8,9 +8,10 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.attributes import read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor
-from trt_core.quantization import QUANTIZED, dequantize
+from trt_core.quantization import QUANTIZED, dequantize, limits
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import CASTS, cast_value, insert_call
 from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
@@ -51,13 +52,14 @@ class RecognizeDequantization(GraphPass):
             if node.op != "call_function" or is_kept_in_torch(node.target, self._settings):
                 continue
             if node.target is aten.mul.Tensor:
-                changes += _scaled_weight(gm, node) or _scaled_product(gm, node)
+                keeps_bits = self._settings.refit  # other weights might need all eight
+                changes += _scaled_weight(gm, node, keeps_bits) or _scaled_product(gm, node, keeps_bits)
             elif node.target is aten.sub.Tensor:
                 changes += _shifted_product(node)
         return changes
 
 
-def _scaled_weight(gm: fx.GraphModule, node: fx.Node) -> int:
+def _scaled_weight(gm: fx.GraphModule, node: fx.Node, keeps_bits: bool) -> int:
     for cast, scale in _operands(node):
         weight = _source_of_cast(cast)
         if weight is None or not is_known(weight) or cast.meta["val"].shape != node.meta["val"].shape:
@@ -65,14 +67,14 @@ def _scaled_weight(gm: fx.GraphModule, node: fx.Node) -> int:
         axis = _axis_of(scale, node.meta["val"])
         if axis is None:
             continue
-        replacement = _insert(gm, node, weight, scale, axis, node.meta["val"].dtype)
+        replacement = _insert(gm, node, weight, scale, axis, node.meta["val"].dtype, keeps_bits)
         node.replace_all_uses_with(replacement)
         gm.graph.erase_node(node)
         return 1
     return 0
 
 
-def _scaled_product(gm: fx.GraphModule, node: fx.Node) -> int:
+def _scaled_product(gm: fx.GraphModule, node: fx.Node, keeps_bits: bool) -> int:
     for product, scale in _operands(node):
         if product.target not in _PRODUCTS or len(product.users) != 1 or len(product.args) != 2:
             continue
@@ -91,7 +93,7 @@ def _scaled_product(gm: fx.GraphModule, node: fx.Node) -> int:
         if weight is None or not is_known(weight):
             continue
         place = -1 if axis < 0 else (1 - columns if flipped else columns)
-        replacement = _insert(gm, product, weight, scale, place, cast.meta["val"].dtype)
+        replacement = _insert(gm, product, weight, scale, place, cast.meta["val"].dtype, keeps_bits)
         with gm.graph.inserting_before(product):
             if flipped:
                 replacement = insert_call(
@@ -173,9 +175,16 @@ def _axis_of(scale: fx.Node, value: torch.Tensor) -> int | None:
 
 
 def _insert(
-    gm: fx.GraphModule, before: fx.Node, weight: fx.Node, scale: fx.Node, axis: int, dtype: torch.dtype
+    gm: fx.GraphModule,
+    before: fx.Node,
+    weight: fx.Node,
+    scale: fx.Node,
+    axis: int,
+    dtype: torch.dtype,
+    keeps_bits: bool,
 ) -> fx.Node:
     _move_before(before, scale)
+    bits = 4 if not keeps_bits and _is_of_four_bits(gm, weight) else 8
     value, wanted = scale.meta["val"], [-1] if axis >= 0 else []
     assert isinstance(value, FakeTensor)
     with gm.graph.inserting_before(before):
@@ -187,7 +196,20 @@ def _insert(
             options = {"dtype": torch.float32}
             flat = insert_call(gm.graph, aten._to_copy.default, (flat,), options, value=wide_value, origin=before)
         result = cast_value(weight.meta["val"], dtype)
-        return insert_call(gm.graph, dequantize, (weight, flat, dtype, 8, axis), value=result, origin=before)
+        return insert_call(gm.graph, dequantize, (weight, flat, dtype, bits, axis), value=result, origin=before)
+
+
+def _is_of_four_bits(gm: fx.GraphModule, weight: fx.Node) -> bool:
+    """Whether a weight, moved from an attribute, holds integers that four bits hold."""
+    while weight.op == "call_function":
+        source = weight.args[0]
+        assert isinstance(source, fx.Node)
+        weight = source
+    value = read_attribute(gm, str(weight.target))
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.is_meta or not value.numel():
+        return False
+    low, high = limits(torch.int8, 4)
+    return value.dtype is torch.int8 and bool(low <= int(value.min()) and int(value.max()) <= high)
 
 
 def _move_before(place: fx.Node, known: fx.Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -30,6 +30,10 @@ _MOST_OF_FLOATS: Final = 0.75
 
 _LEVELS: Final = 16
 """Different values that weights of 4 bits have, whatever these are."""
+_E2M1_BLOCK: Final = 16
+"""Elements of E2M1 that share a scale in layers."""
+_LARGEST_POWER: Final = 256.0
+"""The largest power of two of float8_e4m3fn."""
 _SAMPLE: Final = 1 << 14
 """Elements that are looked at before all of a weight is."""
 
@@ -49,11 +53,12 @@ class _Stored:
         values: int8 or float8_e4m3fn, as `trt::dequantize` takes them with `bits`; places in the table less half of
             its length where there is one.
         bits: 4 or 8.
-        scale: float32; for each block, with the rank of the values.
+        scale: float32, or float8_e4m3fn with `outer`; for each block, with the rank of the values.
         zeros: As the scale; None where there are none.
         table: (16,), float32, what a value stands for; None where it stands for itself.
         order: (axis, places): which slice along an axis each one of the values is, where blocks are made of slices that
             lie apart in the weight; None where all is in its place.
+        outer: 0-d, float32, the scale of scales in float8_e4m3fn; None for scales in float32.
     """
 
     values: torch.Tensor
@@ -62,6 +67,7 @@ class _Stored:
     zeros: torch.Tensor | None = None
     table: torch.Tensor | None = None
     order: tuple[int, torch.Tensor] | None = None
+    outer: torch.Tensor | None = None
 
 
 class RecognizeStoredWeights(GraphPass):
@@ -115,6 +121,8 @@ class RecognizeStoredWeights(GraphPass):
             if held is None or (held == _Codes(torch.int8, 8) and _without_zeros(gm, codes, 4) is not None):
                 continue
             levels = _inner_and_outer(gm, scale) if held == _Codes(_FLOAT8, 4) else None
+            if held == _Codes(_FLOAT8, 4) and levels is None and _has_powers_of_two(gm, scale):
+                continue  # MXFP4
             if levels is None and any(item.target is dequantize for item in _origins(scale)):
                 continue  # scales of scales, in a format that has none
             self._insert(gm, node, codes, scale, held, levels)
@@ -278,6 +286,15 @@ def _fits_float8(values: torch.Tensor) -> bool:
     return bool(((wide > 0) & (wide == wide.to(_FLOAT8).to(torch.float32))).all())
 
 
+def _has_powers_of_two(gm: fx.GraphModule, scale: fx.Node) -> bool:
+    values = _evaluate(gm, scale)
+    return values is not None and _are_powers_of_two(values)
+
+
+def _are_powers_of_two(values: torch.Tensor) -> bool:
+    return bool((torch.frexp(values.to(torch.float32)).mantissa == 0.5).all())
+
+
 def _type_of_scales(gm: fx.GraphModule, scale: fx.Node, held: _Codes, is_inner: bool, is_simple: bool) -> torch.dtype:
     """Returns the type of eight bits that holds scales exactly, in the formats that have them; else float32."""
     if is_inner:
@@ -288,8 +305,7 @@ def _type_of_scales(gm: fx.GraphModule, scale: fx.Node, held: _Codes, is_inner: 
     assert values is not None
     if held.bits == 4 and _fits_float8(values):
         return _FLOAT8
-    mantissa, _ = torch.frexp(values.to(torch.float32))
-    return torch.float8_e8m0fnu if held.bits == 8 and bool((mantissa == 0.5).all()) else torch.float32
+    return torch.float8_e8m0fnu if held.bits == 8 and _are_powers_of_two(values) else torch.float32
 
 
 def _cast(gm: fx.GraphModule, node: fx.Node, dtype: torch.dtype, origin: fx.Node) -> fx.Node:
@@ -395,7 +411,28 @@ def _read(
     extents = _of_one_axis(extents, values.shape)
     firsts = tuple(slice(None, None, extent) for extent in extents)
     steps, zeros = wide[0][firsts].contiguous(), None if zeros is None else wide[1][firsts].contiguous()
-    return _Stored(values.contiguous(), bits, steps, zeros, table, order)
+    stored = _Stored(values.contiguous(), bits, steps, zeros, table, order)
+    return _in_two_levels(stored) if values.dtype is _FLOAT8 and bits == 4 else stored
+
+
+def _in_two_levels(stored: _Stored) -> _Stored:
+    """Returns values of E2M1 in blocks of 16 with scales in float8 and one above them, where that holds the scales.
+
+    So are blocks of 32 with powers of two for scales, as in MXFP4, if these lie within 17 doublings. What scales blocks
+    of zeros is of no account.
+    """
+    shape, counts = stored.values.shape, stored.scale.shape
+    if shape[-1] % _E2M1_BLOCK or (shape[-1] // counts[-1]) % _E2M1_BLOCK:
+        return stored
+    steps = stored.scale.expand(*shape[:-1], counts[-1])
+    steps = steps.repeat_interleave(shape[-1] // counts[-1] // _E2M1_BLOCK, -1)
+    is_used = (stored.values.to(torch.float32) != 0).unflatten(-1, (-1, _E2M1_BLOCK)).any(-1)
+    steps = torch.where(is_used, steps, steps.max())
+    outer = steps.max() / _LARGEST_POWER
+    inner = steps / outer
+    if not _fits_float8(inner):
+        return stored
+    return replace(stored, scale=inner.to(_FLOAT8), outer=outer.to(torch.float32).reshape(()))
 
 
 _Coded = tuple[torch.Tensor, int, torch.Tensor | None, torch.Tensor | None]
@@ -497,8 +534,8 @@ def _order_of_blocks(wide: Sequence[torch.Tensor], extents: Sequence[int]) -> tu
 
 
 def _is_smaller(stored: _Stored, weight: torch.Tensor) -> bool:
-    parts = (stored.scale, stored.zeros, stored.table)
-    size = stored.values.numel() * stored.bits / 8 + sum(4 * part.numel() for part in parts if part is not None)
+    parts = [part for part in (stored.scale, stored.zeros, stored.table) if part is not None]
+    size = stored.values.numel() * stored.bits / 8 + sum(part.numel() * part.element_size() for part in parts)
     return size <= _MOST_OF_FLOATS * weight.numel() * weight.element_size()
 
 
@@ -510,7 +547,9 @@ def _write(gm: fx.GraphModule, last: fx.Node, stored: _Stored) -> fx.Node:
     with gm.graph.inserting_before(last):
         values = _constant(gm, stored.values, last)
         if stored.table is None and stored.zeros is None:
-            args = (values, _constant(gm, scale, last), dtype, stored.bits, axis)
+            args: tuple[Any, ...] = (values, _constant(gm, scale, last), dtype, stored.bits, axis)
+            if stored.outer is not None:
+                args = (*args, _constant(gm, stored.outer, last))
             return insert_call(gm.graph, dequantize, args, value=last.meta["val"], origin=last)
         parts, blocks = parts_of_blocks(shape, counts)
         if stored.zeros is not None:

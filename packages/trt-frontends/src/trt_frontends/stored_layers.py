@@ -1,0 +1,433 @@
+"""Linear layers of quantized checkpoints, as other libraries load them, in PyTorch's own operators for a capture.
+
+Such a layer holds codes, packed by its library, and calls kernels, caches and hooks of that library, which nothing can
+trace. While a model is captured, a `StoredLinear` that holds the same codes stands in its place. Lowering knows codes
+by what is computed of them, whoever packed them, so this is all that a format takes:
+
+| library | layers |
+|---|---|
+| gptqmodel, auto_gptq | GPTQ, with `g_idx` and without; AWQ |
+| awq | AWQ of its GEMM layout |
+| bitsandbytes | `Linear4bit` (NF4, FP4, scales quantized or not), `Linear8bitLt` |
+| compressed_tensors | every format of linear layers, before its first call and after it |
+| transformers | `FP8Linear` |
+
+None of them is imported here. A layer in a layout that is not known stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trt_core import logger
+from trt_core.internals import FakeTensor
+from trt_core.quantization import quantize
+
+_FLOAT8: Final = torch.float8_e4m3fn
+_LARGEST_FLOAT8: Final = 448.0
+_AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Which of the eight codes in 32 bits, from the lowest, belongs to each of eight columns."""
+_CPU_ROWS: Final = 32
+"""Rows of a tile of bitsandbytes' own layout for CPUs."""
+_TOLERANCE: Final = 2.0**-6
+"""Largest relative difference of a weight from what its codes say: two roundings to bfloat16."""
+
+Inputs = Callable[[torch.Tensor], torch.Tensor]
+
+
+class StoredLinear(nn.Module):
+    """A linear layer that dequantizes its weight at every call: `(codes - zeros) * scale`, or `table[codes] * scale`.
+
+    Attributes:
+        codes: (N, K), int8, uint8 or float8_e4m3fn.
+        scale: (N / r, K / c), one for each block of r rows and c columns; where columns have a group each, (N, groups).
+        outer: 0-d, float32, what scales in float8_e4m3fn are scaled by, or None.
+        zeros: As the scale, or None.
+        table: What the codes are places in, or None.
+        group: (K,), int64, the group of each column, or None.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+    outer: torch.Tensor | None
+    zeros: torch.Tensor | None
+    table: torch.Tensor | None
+    group: torch.Tensor | None
+
+    def __init__(
+        self,
+        codes: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        dtype: torch.dtype,
+        zeros: torch.Tensor | None = None,
+        table: torch.Tensor | None = None,
+        group: torch.Tensor | None = None,
+        outer: torch.Tensor | None = None,
+        compute: torch.dtype | None = None,
+        inputs: Inputs | None = None,
+    ) -> None:
+        """Makes a layer of what another one holds; nothing is copied.
+
+        Args:
+            codes, scale, zeros, table, group, outer: See the class.
+            bias: (N,), or None.
+            dtype: Type that the weight is rounded to.
+            compute: Type of the product; by default that of the input.
+            inputs: What is done to the input first, a module or not; by default nothing.
+        """
+        super().__init__()
+        held = {"codes": codes, "scale": scale, "zeros": zeros, "table": table, "group": group, "outer": outer}
+        for name, value in {**held, "bias": bias}.items():
+            self.register_buffer(name, None if value is None else value.detach())
+        self.dtype, self.compute, self.inputs = dtype, compute, inputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns `x @ weight.T + bias`, in the type of `x`."""
+        given = x.dtype
+        if self.inputs is not None:
+            x = self.inputs(x)
+        x = x if self.compute is None else x.to(self.compute)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return functional.linear(x, self.weight().to(x.dtype), bias).to(given)
+
+    def weight(self) -> torch.Tensor:
+        """Returns the weight (N, K) in its own type."""
+        scale = self.scale if self.outer is None else self.scale.to(torch.float32) * self.outer
+        codes = self.codes if self.table is None else self.table[self.codes.to(torch.int64)]
+        if self.group is not None:
+            scale = scale[:, self.group]
+            return self._scaled(codes, scale, None if self.zeros is None else self.zeros[:, self.group]).to(self.dtype)
+        (rows, columns), (high, wide) = codes.shape, scale.shape
+        if rows % high or columns % wide:  # the last blocks are smaller
+            zeros = None if self.zeros is None else _spread(self.zeros, rows, columns)
+            return self._scaled(codes, _spread(scale, rows, columns), zeros).to(self.dtype)
+        if high == rows:
+            parts, blocks = (rows, wide, columns // wide), (rows, wide, 1)
+        else:
+            parts, blocks = (high, rows // high, wide, columns // wide), (high, 1, wide, 1)  # type: ignore[assignment]
+        zeros = None if self.zeros is None else self.zeros.view(blocks)
+        return self._scaled(codes.view(parts), scale.view(blocks), zeros).reshape(rows, columns).to(self.dtype)
+
+    def _scaled(self, codes: torch.Tensor, scale: torch.Tensor, zeros: torch.Tensor | None) -> torch.Tensor:
+        scale = scale.to(torch.float32)
+        codes = codes.to(torch.float32)
+        return (codes if zeros is None else codes - zeros.to(torch.float32)) * scale
+
+
+def _spread(held: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Returns what blocks have one of for each of their elements; the last blocks may be smaller."""
+    high, wide = held.shape
+    tall = held.repeat_interleave(-(-rows // high), 0)[:rows]
+    return tall.repeat_interleave(-(-columns // wide), 1)[:, :columns]
+
+
+@contextlib.contextmanager
+def open_stored_layers(model: Any) -> Iterator[Any]:
+    """Inside the block a model's quantized layers are `StoredLinear`s; a model without such is left alone.
+
+    Args:
+        model: What is captured; layers are taken out of it and put back.
+
+    Yields:
+        The model, or what stands in its place where it is such a layer itself.
+    """
+    if not isinstance(model, nn.Module):
+        yield model
+        return
+    opened = {module: found for module in model.modules() if (found := _opened(module)) is not None}
+    if not opened:
+        yield model
+        return
+    with contextlib.ExitStack() as undo:
+        for module in model.modules():
+            for name, child in list(module._modules.items()):
+                if child in opened:
+                    module._modules[name] = opened[child]
+                    undo.callback(module._modules.__setitem__, name, child)
+            _pause_offloading(module, undo)
+        yield opened.get(model, model)
+
+
+def _opened(module: nn.Module) -> StoredLinear | None:
+    reader = _reader_of(module)
+    tensors = [value for value in (*vars(module).get("_buffers", {}).values(),) if isinstance(value, torch.Tensor)]
+    if reader is None or any(value.is_meta or isinstance(value, FakeTensor) for value in tensors):
+        return None
+    try:
+        with torch.no_grad():
+            found = reader(module)
+    except (AttributeError, KeyError, RuntimeError, ValueError) as error:  # another release's layout
+        logger.warning("%s is captured as it is: its codes cannot be read (%s)", type(module).__name__, error)
+        return None
+    return None if found is None else found.train(module.training)
+
+
+def _reader_of(module: nn.Module) -> Callable[[Any], StoredLinear | None] | None:
+    if getattr(module, "quantization_scheme", None) is not None and isinstance(module, nn.Linear):
+        return _compressed_tensors
+    library, name = type(module).__module__.partition(".")[0], type(module).__name__
+    if library in ("gptqmodel", "auto_gptq", "awq") and hasattr(module, "qweight") and hasattr(module, "qzeros"):
+        return _gptq if getattr(module, "g_idx", None) is not None else _awq
+    if library == "bitsandbytes" and isinstance(module, nn.Linear):
+        is_small = hasattr(module, "compute_dtype")
+        return _bitsandbytes_4bit if is_small else _bitsandbytes_8bit if hasattr(module, "state") else None
+    is_float8 = library == "transformers" and name == "FP8Linear"
+    return _transformers_float8 if is_float8 and module.weight.element_size() == 1 else None  # type: ignore[operator]
+
+
+def _pause_offloading(module: nn.Module, undo: contextlib.ExitStack) -> None:
+    """Takes away for a while what compressed-tensors does around calls, which is to move and decompress tensors."""
+    hook, hooks = getattr(module, "ct_decompress_hook", None), vars(module)["_forward_pre_hooks"]
+    if hook is not None and hook.id in hooks:
+        undo.callback(hooks.__setitem__, hook.id, hooks.pop(hook.id))
+    original = vars(module).get("_original_forward_func")
+    if original is not None and "forward" in vars(module):
+        undo.callback(vars(module).__setitem__, "forward", vars(module)["forward"])
+        vars(module)["forward"] = original.__get__(module)
+    for name in ("_parameters", "_buffers"):
+        held = vars(module)[name]
+        if hasattr(held, "offloaded_values"):  # a mapping that copies what it is given
+            undo.callback(vars(module).__setitem__, name, held)
+            vars(module)[name] = dict(held.items())
+
+
+def unpack_words(words: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
+    """Returns codes that are packed densely in integers of 32 bits along an axis, the first in the lowest bits.
+
+    Args:
+        words: int32; the extent of the axis is one that whole codes fill.
+        bits: 1 to 8.
+        axis: The axis.
+
+    Returns:
+        uint8, with 32 / bits times the extent along the axis.
+    """
+    stream = words.movedim(axis, -1).contiguous()
+    if 32 % bits == 0:
+        shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=words.device)
+        codes = stream[..., None].bitwise_right_shift(shifts).bitwise_and(2**bits - 1).to(torch.uint8)
+    else:
+        shifts = torch.arange(32, dtype=torch.int32, device=words.device)
+        single = stream[..., None].bitwise_right_shift(shifts).bitwise_and(1).to(torch.uint8).flatten(-2)
+        weights = 2 ** torch.arange(bits, dtype=torch.uint8, device=words.device)
+        codes = (single.unflatten(-1, (-1, bits)) * weights).sum(-1, dtype=torch.uint8)[..., None]
+    return codes.flatten(-2).movedim(-1, axis)
+
+
+def _gptq(module: Any) -> StoredLinear | None:
+    bits, scales = int(module.bits), module.scales
+    depth, columns = module.g_idx.shape[0], scales.shape[1]
+    codes = unpack_words(module.qweight, bits, 0)[:depth, :columns]
+    if codes.shape != (depth, columns):
+        raise ValueError(f"codes of shape {tuple(codes.shape)} for a weight of {(depth, columns)}")
+    zeros = unpack_words(module.qzeros, bits, 1)[:, :columns].to(torch.int32)
+    if type(module).__module__.startswith("auto_gptq"):  # others add the 1 that files lack when they load them
+        zeros = zeros + 1
+    group = module.g_idx.to(torch.int64) % scales.shape[0]
+    even = torch.arange(depth, device=group.device) // max(1, depth // scales.shape[0])
+    return StoredLinear(
+        codes.t().contiguous(),
+        scales.t().contiguous(),
+        module.bias,
+        dtype=scales.dtype,
+        zeros=zeros.t().contiguous(),
+        group=None if torch.equal(group, even) else group,
+    )
+
+
+def _awq(module: Any) -> StoredLinear | None:
+    scales, bits = module.scales, int(getattr(module, "bits", None) or module.w_bit)
+    groups, columns = scales.shape
+    if bits != 4 or module.qweight.shape[1] * 8 != columns or module.qweight.shape[0] % groups:
+        return None
+    order = torch.tensor(_AWQ_ORDER, device=scales.device)
+    codes, zeros = (
+        unpack_words(words, 4, 1).unflatten(1, (-1, 8))[..., order].flatten(1).t().contiguous()
+        for words in (module.qweight, module.qzeros)
+    )
+    return StoredLinear(codes, scales.t().contiguous(), module.bias, dtype=scales.dtype, zeros=zeros)
+
+
+def _bitsandbytes_4bit(module: Any) -> StoredLinear | None:
+    data, state = module.weight.data, module.weight.quant_state
+    if state is None:
+        return None
+    (rows, columns), size, steps = state.shape, state.blocksize, state.absmax
+    halves = data.contiguous().view(torch.uint8).reshape(-1)
+    if getattr(state, "packing_format_for_cpu", False):  # in tiles of 32 rows and 2 columns, scales (K / size, N)
+        tiles = halves.view(rows // _CPU_ROWS, columns // 2, _CPU_ROWS)
+        codes = (
+            torch.cat((tiles & 15, tiles >> 4), -1).unflatten(-1, (_CPU_ROWS, 2)).transpose(1, 2).reshape(rows, columns)
+        )
+        steps = steps.t().reshape(-1)
+    else:
+        codes = torch.stack((halves >> 4, halves & 15), -1).reshape(-1)[: rows * columns].view(rows, columns)
+        if state.nested:
+            places = torch.arange(steps.numel(), device=steps.device) // state.state2.blocksize
+            steps = state.state2.code[steps.to(torch.int64)] * state.state2.absmax[places] + state.offset
+    if columns % size:  # blocks do not end with rows
+        steps = steps.repeat_interleave(size)[: rows * columns]
+        size = 1
+    return StoredLinear(
+        codes,
+        steps.to(torch.float32).view(rows, columns // size),
+        module.bias,
+        dtype=state.dtype,
+        table=state.code.to(torch.float32),
+        compute=module.compute_dtype,
+    )
+
+
+class _Rows(nn.Module):
+    """What bitsandbytes makes of the input of `Linear8bitLt`: rows in int8, but columns with a large element."""
+
+    def __init__(self, threshold: float) -> None:
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the input as it is after quantization, in float32."""
+        half, axes = x.to(torch.float16).to(torch.float32), tuple(range(x.dim() - 1))
+        apart = None
+        if self.threshold > 0:
+            large = half.abs() >= self.threshold
+            half = torch.where(large, 0.0, half)
+            apart = large.any(axes[0], keepdim=True) if len(axes) == 1 else large.flatten(0, -2).any(0)
+        largest = half.abs().amax(-1, keepdim=True)
+        scale = torch.where(largest > 0, largest, 1.0) / 127.0
+        kept = (half / scale).round() * scale
+        return kept if apart is None else torch.where(apart, x.to(torch.float32), kept)
+
+
+def _bitsandbytes_8bit(module: Any) -> StoredLinear | None:
+    holder = module.state if module.state.CB is not None else module.weight
+    if module.state.has_fp16_weights or getattr(holder, "CB", None) is None:
+        return None
+    return StoredLinear(
+        holder.CB,
+        (holder.SCB.to(torch.float32) / 127.0).reshape(-1, 1),
+        module.bias,
+        dtype=torch.float32,
+        compute=torch.float32,
+        inputs=_Rows(float(module.state.threshold)),
+    )
+
+
+class _Float8Groups(nn.Module):
+    """Rounds groups of an input's rows to float8, with a scale for each group, or one that is known."""
+
+    scale: torch.Tensor | None
+
+    def __init__(self, size: int | None, scale: torch.Tensor | None) -> None:
+        super().__init__()
+        self.size = size
+        self.register_buffer("scale", None if scale is None else scale.detach().to(torch.float32).reshape(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the input as it is after quantization, in its own type."""
+        wide = x.to(torch.float32)
+        if self.scale is not None:
+            bounded = (wide / self.scale).clamp(-_LARGEST_FLOAT8, _LARGEST_FLOAT8)
+            return (bounded.to(_FLOAT8).to(torch.float32) * self.scale).to(x.dtype)
+        parts = wide if self.size is None else wide.unflatten(-1, (-1, self.size))
+        largest = parts.abs().amax(-1, keepdim=True)
+        scale = torch.where(largest > 0, largest, 1.0) / _LARGEST_FLOAT8
+        kept = (parts / scale).to(_FLOAT8).to(torch.float32) * scale
+        return kept.reshape(x.shape).to(x.dtype)
+
+
+def _transformers_float8(module: Any) -> StoredLinear | None:
+    scale, size = module.weight_scale_inv.to(torch.float32), module.block_size
+    columns = module.weight.shape[1]
+    if size is not None and columns % size[1]:
+        return None
+    static = module.activation_scale if module.activation_scheme == "static" else None
+    inputs = _Float8Groups(None if size is None else int(size[1]), static)
+    dtype = torch.bfloat16 if module.bias is None else module.bias.dtype
+    if size is None:
+        scale = scale.reshape(1, 1)
+    return StoredLinear(module.weight, scale, module.bias, dtype=dtype, inputs=inputs)
+
+
+class _CompressedInputs(nn.Module):
+    """What compressed-tensors makes of the input of a layer, by its own functions."""
+
+    def __init__(self, module: Any, args: Any) -> None:
+        super().__init__()
+        library = sys.modules["compressed_tensors.quantization.lifecycle.forward"]
+        self._kept = library.fake_quantize
+        self._chosen = library.compute_dynamic_scales_and_zp
+        self.arguments = args
+        for name in ("scale", "zero_point", "global_scale"):
+            value = getattr(module, f"input_{name}", None)
+            self.register_buffer(name, None if value is None else value.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the input as it is after quantization."""
+        scale: Any = self.scale
+        zero: Any = self.zero_point
+        if self.arguments.dynamic:
+            scale, zero = self._chosen(value=x, args=self.arguments, module=self, global_scale=self.global_scale)
+        kept: torch.Tensor = self._kept(
+            x=x, scale=scale, zero_point=zero, args=self.arguments, global_scale=self.global_scale
+        )
+        return kept
+
+
+def _compressed_tensors(module: Any) -> StoredLinear | None:
+    """Reads codes off the weight that the library makes of what it holds, whatever it packs them into."""
+    scheme, status = module.quantization_scheme, module.quantization_status.value
+    weights = scheme.weights
+    if status not in ("compressed", "decompressed") or weights is None or scheme.output_activations is not None:
+        return None
+    held = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+    if status == "compressed":
+        base = sys.modules["compressed_tensors.compressors.base"]
+        formats = sys.modules["compressed_tensors.compressors.format"]
+        name = scheme.format or formats.infer_module_format(type(module), scheme)
+        held = base.BaseCompressor.get_value_from_registry(getattr(name, "value", name)).decompress(held, scheme)
+    weight, scale, zeros = held["weight"], held["weight_scale"], held.get("weight_zero_point")
+    scale = scale.reshape(1, 1) if scale.numel() == 1 else scale
+    zeros = None if zeros is None or weights.symmetric else zeros.reshape(scale.shape)
+    group, outer = held.get("weight_g_idx"), held.get("weight_global_scale")
+    group = group.to(torch.int64) if group is not None and bool((group >= 0).all()) else None
+    outer = None if outer is None else 1.0 / outer.to(torch.float32).reshape(())
+
+    def spread(values: torch.Tensor) -> torch.Tensor:
+        wide = values.to(torch.float32)
+        return _spread(wide, *weight.shape) if group is None else wide[:, group]
+
+    steps = weight.to(torch.float32) / spread(scale if outer is None else scale.to(torch.float32) * outer)
+    if zeros is not None:
+        steps = steps + spread(zeros)
+    is_integer = weights.type == "int"
+    codes = steps.round().clamp(-128, 127).to(torch.int8) if is_integer else _as_float8(steps, int(weights.num_bits))
+    small = scale.to(_FLOAT8)
+    found = StoredLinear(
+        codes,
+        small if outer is not None and torch.equal(scale.to(torch.float32), small.to(torch.float32)) else scale,
+        module.bias,
+        dtype=weight.dtype,
+        zeros=zeros,
+        group=group,
+        outer=outer,
+        inputs=None if scheme.input_activations is None else _CompressedInputs(module, scheme.input_activations),
+    )
+    least = float(weight.abs().max()) * 1e-6
+    is_same = torch.isclose(found.weight().float(), weight.float(), rtol=_TOLERANCE, atol=least)
+    return found if bool(is_same.all()) else None
+
+
+def _as_float8(steps: torch.Tensor, bits: int) -> torch.Tensor:
+    kept: torch.Tensor = quantize(steps, torch.ones((), device=steps.device), _FLOAT8, bits)
+    return kept

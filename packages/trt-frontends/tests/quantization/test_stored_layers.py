@@ -1,0 +1,248 @@
+"""Layers of quantized checkpoints, as their libraries load them: values are eager's, and engines hold codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import trt_frontends
+from trt_frontends.stored_layers import StoredLinear, open_stored_layers, unpack_words
+from trt_runtime import TRTModule
+
+DEPTH, COLUMNS = 512, 256
+STRESSED = "TRT_STRESS" in os.environ
+
+SETTINGS: dict[str, Any] = {"optimization_level": 0, "min_block_size": 1}
+
+
+def linear(dtype: torch.dtype = torch.float32) -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(DEPTH, COLUMNS).eval().requires_grad_(False).to(dtype)
+
+
+def compiled_size(model: nn.Module, x: torch.Tensor, expected: torch.Tensor | None, tolerance: float) -> float:
+    """Compiles a model, compares it with eager, and returns how many bits of its plan there are for each element.
+
+    Each engine has some kilobytes of layers, which are taken off.
+    """
+    before = dict(model.named_modules())
+    result: Any = trt_frontends.compile(model, arg_inputs=(x,), **SETTINGS)
+    assert all(module is before[name] for name, module in model.named_modules())
+    assert result.meta["partition_report"].coverage == 1.0
+    with torch.no_grad():
+        expected = model(x) if expected is None else expected
+    torch.testing.assert_close(result(x), expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+    plans = [child.plan.numel() for child in result.modules() if isinstance(child, TRTModule)]
+    return 8 * (sum(plans) - (12 << 10) * len(plans)) / (DEPTH * COLUMNS)
+
+
+def pack_words(values: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
+    """The layout's definition, bit by bit: code i of a row takes bits `bits * i` and on of its stream."""
+    rows = values.movedim(axis, -1)
+    packed = torch.zeros(*rows.shape[:-1], rows.shape[-1] * bits // 32, dtype=torch.int64)
+    for index in range(rows.shape[-1] * bits):
+        bit = (rows[..., index // bits] >> (index % bits)) & 1
+        packed[..., index // 32] |= bit.to(torch.int64) << (index % 32)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32).movedim(-1, axis)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 4), st.sampled_from([0, 1]))
+def test_words_are_unpacked_as_they_were_packed(bits: int, words: int, rows: int, axis: int) -> None:
+    torch.manual_seed(bits)
+    codes = torch.randint(0, 2**bits, (32 * words, rows) if axis == 0 else (rows, 32 * words))
+    torch.testing.assert_close(unpack_words(pack_words(codes, bits, axis), bits, axis), codes.to(torch.uint8))
+
+
+class QuantLinear(nn.Module):
+    """A layer in the layout of GPTQ or AWQ, as `gptqmodel` names its parts; computed here from what was packed."""
+
+    def __init__(
+        self, bits: int, size: int, *, awq: bool = False, ordered: bool = True, symmetric: bool = False
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.bits, groups = bits, DEPTH // size
+        codes = torch.randint(0, 2**bits, (DEPTH, COLUMNS))
+        zeros = torch.randint(0, 2**bits, (groups, COLUMNS))
+        zeros = torch.full_like(zeros, 2 ** (bits - 1)) if symmetric else zeros
+        owner = torch.arange(DEPTH) // size
+        owner = owner if ordered else owner[torch.randperm(DEPTH)]
+        self.register_buffer("scales", (torch.rand(groups, COLUMNS) * 0.01 + 0.001).half())
+        self.register_buffer("bias", torch.randn(COLUMNS).half())
+        places = torch.arange(COLUMNS)
+        if awq:  # the lowest bits hold columns 0, 2, 4, 6, 1, 3, 5, 7 of eight
+            places = places.unflatten(0, (-1, 8))[:, [0, 2, 4, 6, 1, 3, 5, 7]].flatten()
+        else:
+            self.register_buffer("g_idx", owner.to(torch.int32))
+        self.register_buffer("qweight", pack_words(codes[:, places], bits, 1 if awq else 0))
+        self.register_buffer("qzeros", pack_words(zeros[:, places], bits, 1))
+        self.weight = ((codes - zeros[owner]) * self.scales[owner].float()).half().float()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
+QuantLinear.__module__ = "gptqmodel.nn_modules.qlinear"
+
+_LAYOUTS: list[dict[str, Any]] = [
+    {"bits": 4, "size": 128},
+    {"bits": 4, "size": 64, "ordered": False},
+    {"bits": 8, "size": 256, "symmetric": True},
+    {"bits": 4, "size": 128, "awq": True},
+]
+_MORE_LAYOUTS: list[dict[str, Any]] = [
+    {"bits": bits, "size": size, "ordered": ordered, "symmetric": symmetric}
+    for bits in (2, 3, 4, 8)
+    for size in (32, 128, DEPTH)
+    for ordered in (True, False)
+    for symmetric in (True, False)
+]
+
+
+@pytest.mark.parametrize("layout", [*_LAYOUTS, *(_MORE_LAYOUTS if STRESSED else [])])
+def test_layers_of_gptq_and_awq(layout: dict[str, Any]) -> None:
+    model, x = nn.Sequential(QuantLinear(**layout)).eval(), torch.randn(3, DEPTH)
+    stored = 8 if layout["bits"] == 8 else 4
+    each = 64 if layout.get("symmetric") is None else 32  # a scale and a shift for each group
+    assert compiled_size(model, x, None, 1e-3) < stored + each / layout["size"] + 0.3
+
+
+def test_engines_of_codes_are_saved_and_loaded(tmp_path: Path) -> None:
+    model, x = nn.Sequential(QuantLinear(4, 64, ordered=False)).eval(), torch.randn(3, DEPTH)
+    result = trt_frontends.compile(model, arg_inputs=(x,), **SETTINGS)
+    trt_frontends.save(result, tmp_path / "model.trt")
+    size = (tmp_path / "model.trt").stat().st_size
+    assert size < DEPTH * COLUMNS  # floats would be four times that
+    torch.testing.assert_close(importlib.import_module("trt_runtime").load(tmp_path / "model.trt")(x), result(x))
+
+
+def test_a_layer_alone_is_opened_and_put_back() -> None:
+    layer = QuantLinear(4, 64)
+    holder = nn.Sequential(layer)
+    with open_stored_layers(holder) as opened:
+        assert opened is holder and isinstance(holder[0], StoredLinear)
+        torch.testing.assert_close(holder[0].weight().t().float(), layer.weight)
+    assert holder[0] is layer
+    with open_stored_layers(layer) as opened:
+        assert isinstance(opened, StoredLinear)
+    with pytest.raises(ZeroDivisionError), open_stored_layers(holder):
+        raise ZeroDivisionError
+    assert holder[0] is layer
+
+
+def test_a_layer_whose_codes_cannot_be_read_stays() -> None:
+    holder = nn.Sequential(QuantLinear(4, 64))
+    holder[0].qweight = holder[0].qweight[:5]
+    with open_stored_layers(holder):
+        assert isinstance(holder[0], QuantLinear)
+
+
+@pytest.mark.parametrize(("kind", "nested", "dtype"), [("nf4", True, torch.float32), ("fp4", False, torch.bfloat16)])
+def test_layers_of_bitsandbytes_in_four_bits(kind: str, nested: bool, dtype: torch.dtype) -> None:
+    library = pytest.importorskip("bitsandbytes")
+    source = linear(dtype)
+    options: dict[str, Any] = {"compress_statistics": nested, "quant_type": kind}
+    layer = library.nn.Linear4bit(DEPTH, COLUMNS, compute_dtype=dtype, **options)
+    layer.weight = library.nn.Params4bit(source.weight.data, requires_grad=False, module=layer, **options)
+    layer.bias = source.bias
+    model, x = nn.Sequential(layer.to("cpu")).eval(), torch.randn(3, DEPTH, dtype=dtype)
+    state = layer.weight.quant_state
+    weight = library.functional.dequantize_4bit(layer.weight.data, state).to(dtype)
+    expected = nn.functional.linear(x, weight, source.bias)
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    assert compiled_size(model, x, expected, tolerance) < 4 + 32 / 64 + 0.3
+    with torch.no_grad():
+        expected = model(x)  # by now it may have packed its weight for the CPU, and computes in bfloat16
+    assert compiled_size(model, x, expected, 2e-2) < 4 + 32 / 64 + 0.3
+
+
+@pytest.mark.parametrize("threshold", [0.0, 2.0])
+def test_layers_of_bitsandbytes_in_eight_bits(threshold: float) -> None:
+    library = pytest.importorskip("bitsandbytes")
+    layer = library.nn.Linear8bitLt(DEPTH, COLUMNS, has_fp16_weights=False, threshold=threshold)
+    layer.load_state_dict(linear().state_dict())
+    model, x = nn.Sequential(layer.to("cpu")).eval().requires_grad_(False), torch.randn(3, DEPTH)
+    assert compiled_size(model, x, None, 1e-3) < 8 + 0.5
+
+
+_TOKENS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+_NVFP4 = {"type": "float", "strategy": "tensor_group", "group_size": 16, "scale_dtype": torch.float8_e4m3fn}
+_FORMATS: list[tuple[dict[str, Any], dict[str, Any] | None, float]] = [
+    ({"num_bits": 4, "group_size": 64}, None, 4 + 0.5),
+    ({"num_bits": 4, "group_size": 128, "symmetric": False}, None, 4 + 0.5),
+    ({"num_bits": 4, "strategy": "channel"}, None, 4),
+    ({"num_bits": 8, "strategy": "channel"}, _TOKENS, 8),
+    ({"num_bits": 8, "type": "float", "strategy": "channel"}, None, 8),
+    ({"num_bits": 4, **_NVFP4, "zp_dtype": torch.float8_e4m3fn}, None, 4 + 0.5),
+    ({"num_bits": 4, "type": "float", "group_size": 32, "scale_dtype": torch.uint8}, None, 4 + 0.5),
+    ({"num_bits": 8, "type": "float", "group_size": 32, "scale_dtype": torch.uint8}, None, 8 + 0.25),
+]
+
+
+@pytest.mark.parametrize("called", [False, True])
+@pytest.mark.parametrize(("weights", "inputs", "bits"), _FORMATS)
+def test_layers_of_compressed_tensors(
+    weights: dict[str, Any], inputs: dict[str, Any] | None, bits: float, called: bool
+) -> None:
+    if called and not STRESSED and "group_size" not in weights:
+        pytest.skip("one layout of those that a first call opens is enough here")
+    compressors = pytest.importorskip("compressed_tensors.compressors")
+    library = importlib.import_module("compressed_tensors.quantization")
+    find = importlib.import_module("compressed_tensors.quantization.utils")
+    strategy = weights.get("strategy", "group")
+    config = library.QuantizationConfig(
+        config_groups={
+            "all": {"targets": ["Linear"], "weights": {**weights, "strategy": strategy}, "input_activations": inputs}
+        },
+        quantization_status="frozen",
+    )
+    dtype = torch.bfloat16 if weights.get("type") == "float" else torch.float32
+    model = nn.Sequential(linear(dtype), nn.LayerNorm(COLUMNS, dtype=dtype))  # the library wraps that, too
+    library.apply_quantization_config(model, config)
+    layer: Any = model[0]
+    size = weights.get("group_size", DEPTH)
+    groups, more = layer.weight.float().unflatten(1, (-1, size)), {}
+    if hasattr(layer, "weight_global_scale"):
+        more["global_scale"] = find.generate_gparam(layer.weight.min(), layer.weight.max())
+        layer.weight_global_scale.data.copy_(more["global_scale"])
+    ends = groups.amin(-1), groups.amax(-1)
+    scale, zeros = find.calculate_qparams(*ends, config.config_groups["all"].weights, **more)
+    layer.weight_scale.data.copy_(scale)
+    if hasattr(layer, "weight_zero_point"):
+        layer.weight_zero_point.data.copy_(zeros)
+    compressors.ModelCompressor(quantization_config=config).compress_model(model)
+    model.eval().requires_grad_(False)
+    x = torch.randn(3, DEPTH, dtype=dtype)
+    if called:
+        model(x)  # which decompresses it
+    else:
+        assert layer.quantization_status.value == "compressed"
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    assert compiled_size(model, x, None, tolerance) < bits + (1.5 if inputs else 0.4)
+
+
+@pytest.mark.parametrize("block", [None, (128, 128)])
+def test_layers_of_transformers_in_float8(block: tuple[int, int] | None) -> None:
+    library = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    layer = library.FP8Linear(DEPTH, COLUMNS, block_size=block, has_bias=True)
+    torch.manual_seed(0)
+    high, wide = (1, 1) if block is None else (COLUMNS // block[0], DEPTH // block[1])
+    scale = torch.rand(high, wide) * 0.01 + 0.01
+    codes = torch.randn(COLUMNS, DEPTH).to(torch.float8_e4m3fn)
+    layer.weight.data, layer.bias.data = codes, torch.randn(COLUMNS)
+    layer.weight_scale_inv.data = scale if block else scale.reshape(())
+    model, x = nn.Sequential(layer).eval().requires_grad_(False), torch.randn(3, DEPTH)
+    parts = x.unflatten(-1, (wide, -1))
+    steps = parts.abs().amax(-1, keepdim=True) / 448
+    kept = ((parts / steps).to(torch.float8_e4m3fn).float() * steps).flatten(-2)
+    weight = codes.float() * scale.repeat_interleave(COLUMNS // high, 0).repeat_interleave(DEPTH // wide, 1)
+    assert compiled_size(model, x, kept @ weight.t() + layer.bias, 1e-5) < 8 + 0.5
