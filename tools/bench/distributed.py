@@ -129,8 +129,8 @@ def sharded(hidden: int, layers: int, length: int, mesh: DeviceMesh, dtype: torc
     for module in model.modules():  # `to` has no form for tensors without data
         for name, value in module.named_parameters(recurse=False):
             setattr(module, name, nn.Parameter(value.detach().to(dtype), requires_grad=False))
-        for name, value in module.named_buffers(recurse=False):
-            setattr(module, name, value.to(dtype))
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(dtype))
     columns, rows = ("q", "k", "v", "gate", "up"), ("o", "down")
     plan: dict[str, Any] = {f"blocks.*.{name}": ColwiseParallel() for name in columns}
     plan |= {f"blocks.*.{name}": RowwiseParallel() for name in rows}

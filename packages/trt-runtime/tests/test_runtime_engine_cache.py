@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -284,6 +285,109 @@ def test_processes_share_a_cache_and_never_see_half_an_entry(tmp_path: Path, pro
     assert sum(entry.bytes for entry in cache.entries()) <= 40_000
     names = {path.suffix for path in directory.iterdir()}
     assert names <= {".plan", ".key", ""}
+
+
+KILLED = (
+    WORKER.replace("for step in range(40):", "for step in range(int(sys.argv[3])):").split("for step in", 1)[0]
+    + """
+import os, signal, time
+
+def work(seed, steps):
+    for step in range(steps):
+        number = (step * 7 + seed) % 8
+        key = EngineKey({"graph": str(number)})
+        found = cache.find(key)
+        if found is not None:
+            assert bool((found[1] == number).all()), "the engine of another key"
+        else:
+            plan = torch.full((6000 + seed,), number, dtype=torch.uint8)
+            outputs = [Binding("y", torch.float32, (2, 3))]
+            assert cache.insert(key, PlanHeader.describe(plan, inputs=[binding], outputs=outputs, device="cpu"), plan)
+
+workers = []
+for worker in range(8):
+    child = os.fork()
+    if child == 0:
+        work(worker, 1_000_000 if worker < 4 else 60)  # the first four never end by themselves
+        os._exit(0)
+    workers.append(child)
+for doomed in workers[:4]:
+    time.sleep(0.3)
+    os.kill(doomed, signal.SIGKILL)
+states = [os.waitpid(child, 0)[1] for child in workers]
+assert [os.WTERMSIG(state) for state in states[:4]] == [signal.SIGKILL] * 4, states
+assert not any(states[4:]), states
+work(9, 8)
+print("done")
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("TRT_STRESS" not in os.environ or not hasattr(os, "fork"), reason="nox -s stress runs it")
+def test_writers_that_are_killed_leave_nothing_torn(tmp_path: Path) -> None:
+    directory = tmp_path / "engines"
+    found = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-c", KILLED, str(directory), "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.stdout == "done\n", found.stderr
+    assert {path.suffix for path in directory.iterdir()} <= {".plan", ".key", ""}
+
+
+# what file systems of other hosts do
+
+
+def test_a_handle_that_went_stale_is_opened_again(cache: EngineCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.insert(KEY, *_engine())
+    map_file, failures = cache._folder.map, [OSError(errno.ESTALE, "Stale file handle")]
+
+    def stale(name: str) -> Any:
+        if failures:
+            raise failures.pop()
+        return map_file(name)
+
+    monkeypatch.setattr(cache._folder, "map", stale)
+    assert cache.find(KEY) is not None
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EIO])
+def test_a_file_system_without_locks_holds_whole_entries(
+    code: int, cache: EngineCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    cache.insert(KEY, *_engine())
+
+    def refuse(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    other = EngineKey({"graph": "another"})
+    assert cache.insert(other, *_engine(1))
+    assert cache.find(KEY) is not None
+    replace = cache._folder.replace
+
+    def beside_another(name: str, place: str) -> None:
+        cache._remove_leftovers()  # as a writer on another host does, which sees no lock
+        replace(name, place)
+
+    monkeypatch.setattr(cache._folder, "replace", beside_another)
+    with pytest.warns(RuntimeWarning, match="is not cached"):
+        assert not cache.insert(EngineKey({"graph": "third"}), *_engine(2))
+    assert cache.find(other) is not None
+
+
+@pytest.mark.parametrize("ending", [".key", ".plan"])
+def test_a_file_that_other_hosts_do_not_see_yet_is_a_miss(ending: str, cache: EngineCache, tmp_path: Path) -> None:
+    cache.insert(KEY, *_engine())
+    place = cache.directory / f"{KEY.digest}{ending}"
+    place.rename(tmp_path / "unseen")
+    assert cache.find(KEY) is None
+    (tmp_path / "unseen").rename(place)
+    assert cache.find(KEY) is not None
 
 
 def test_entries_tell_what_they_hold(cache: EngineCache) -> None:

@@ -339,7 +339,8 @@ def functional_collectives() -> Iterator[None]:
         yield
         return
     thread = threading.get_ident()
-    captured = {**_FUNCTIONAL, **{name: functools.partial(_refuse, name, hint) for name, hint in _REFUSED.items()}}
+    captured: dict[str, Callable[..., Any]] = dict(_FUNCTIONAL)
+    captured |= {name: functools.partial(_refuse, name, hint) for name, hint in _REFUSED.items()}
     known = {name: getattr(dist, name) for name in captured if hasattr(dist, name)}
 
     def chosen(name: str) -> Callable[..., Any]:
