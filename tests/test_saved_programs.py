@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import trt_frontends
-from trt_core import Input
+import trt_runtime
+from trt_core import Input, InputError
 
 Values = list[torch.Tensor]
 
@@ -134,3 +135,13 @@ def test_another_process_computes_the_same(tmp_path: Path, seed: int) -> None:
             torch.testing.assert_close(pytree.tree_leaves(Generated(steps).eval()(x, y)), wanted, rtol=1e-4, atol=1e-4)
     done = run_python(CHECK, str(tmp_path))
     assert done.returncode == 0, done.stderr
+
+
+def test_fixed_sizes_of_millions_are_saved_as_they_are(tmp_path: Path) -> None:
+    x = torch.ones((1 << 20) + 3, dtype=torch.int8)
+    compiled = trt_frontends.compile(nn.ReLU(), arg_inputs=(x,), min_block_size=1)
+    trt_runtime.save(compiled, tmp_path / "model.trtp")
+    program = trt_runtime.load(tmp_path / "model.trtp")
+    assert torch.equal(program(x), x)
+    with pytest.raises(InputError):
+        program(x[:-1])

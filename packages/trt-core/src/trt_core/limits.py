@@ -162,7 +162,7 @@ class Account:
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._next_sweep = 1 << 10
         outer = _open.get()
-        self._end = min(time.monotonic() + self.limits.seconds, math.inf if outer is None else outer._end)
+        self._end: float = min(time.monotonic() + self.limits.seconds, math.inf if outer is None else outer._end)
 
     def watching(self) -> TorchDispatchMode:
         """A block of operators that the account is charged with."""

@@ -184,7 +184,7 @@ def _leaf(value: Any, ranges: ShapeRanges) -> Leaf:
 
 def _dimension(value: int | torch.SymInt, ranges: ShapeRanges) -> Dimension:
     low, _, high = ranges.bounds(value)
-    return Dimension(extent_of(value), low, _bounded(high))
+    return Dimension(extent_of(value), low, high if isinstance(value, int) else _bounded(high))
 
 
 def _without_unknown(leaf: Leaf, known: Any) -> Leaf:
