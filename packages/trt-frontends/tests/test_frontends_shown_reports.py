@@ -40,6 +40,10 @@ REPORTS: dict[str, tuple[Callable[[], Any], str]] = {
     "BisectReport": (lambda: trt_frontends.bisect(_model(), arg_inputs=(X,)), "Sequential: error"),
     "PrecisionReport": (_precision, "allowed 0.01"),
     "ModelReport": (_graphs, "1 graphs, 1 engines"),
+    "LayerProfile": (
+        lambda: trt_runtime.profile_layers(trt_frontends.compile(_model(), arg_inputs=(X,), min_block_size=1), (X,)),
+        "mean of 20 calls",
+    ),
     "QuantizationReport": (lambda: quantization_report(trt_frontends.quantize(_model(), [X])), "1 of 1 products"),
 }
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from trt_core.errors import InputError
 from trt_core.provider import provider_module
+from trt_core.wording import ShownReport
 from trt_runtime.module import engine_modules, engines_of
 
 
@@ -30,8 +31,8 @@ class LayerTime:
     milliseconds: float
 
 
-@dataclass(frozen=True)
-class LayerProfile:
+@dataclass(frozen=True, repr=False)
+class LayerProfile(ShownReport):
     """Times of layers, in the order in which engines run and report them.
 
     While layers are timed each is waited for, so compare them with each other, not with a call.
