@@ -246,3 +246,37 @@ def test_layers_of_transformers_in_float8(block: tuple[int, int] | None) -> None
     kept = ((parts / steps).to(torch.float8_e4m3fn).float() * steps).flatten(-2)
     weight = codes.float() * scale.repeat_interleave(COLUMNS // high, 0).repeat_interleave(DEPTH // wide, 1)
     assert compiled_size(model, x, kept @ weight.t() + layer.bias, 1e-5) < 8 + 0.5
+
+
+class CachedInInt8(nn.Module):
+    """A static cache of codes in int8, with a scale for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(32, 32)
+        self.register_buffer("codes", torch.zeros(1, 2, 8, 16, dtype=torch.int8))
+        self.register_buffer("scales", torch.ones(1, 2, 8, 1))
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        rows = self.linear(x).view(1, -1, 2, 16).transpose(1, 2)
+        scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-6) / 127.0
+        self.codes.index_copy_(2, place, (rows / scale).round().to(torch.int8))
+        self.scales.index_copy_(2, place, scale)
+        return self.codes.to(x.dtype) * self.scales
+
+
+def test_caches_of_codes_are_written_in_place() -> None:
+    eager, model = CachedInInt8().eval().requires_grad_(False), CachedInInt8().eval().requires_grad_(False)
+    x, place = torch.randn(1, 1, 32), torch.tensor([0])
+    result: Any = trt_frontends.compile(model, arg_inputs=(x, place), **SETTINGS)
+    report = result.meta["partition_report"]
+    # the layer that updates caches has floats alone: codes are computed in the engine, and copied by PyTorch
+    assert report.unsupported == {"torch.ops.aten.copy_.default": 1}
+    with torch.no_grad():
+        for index in (0, 1, 5):
+            x, place = torch.randn(1, 1, 32), torch.tensor([index])
+            torch.testing.assert_close(result(x, place), eager(x, place))
+    held = dict(result.named_buffers())
+    (codes,) = (value for value in held.values() if value.dtype is torch.int8 and value.shape == eager.codes.shape)
+    torch.testing.assert_close(codes, eager.codes)
