@@ -16,7 +16,8 @@ import transformers
 from torch import nn
 
 from trt_core import InputError, PlanError
-from trt_frontends import compile, compile_generation, save
+from trt_frontends import compile, compile_generation, model_report, save
+from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.generation import CachedStep, _parts, _rules
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.generation import GenerationLimits
@@ -374,6 +375,34 @@ def test_compiled_models_generate_what_transformers_does(name: str) -> None:
         assert torch.equal(made, expected)
     one = generator.generate(ids[:1], max_new_tokens=9, eos_token_id=())
     assert torch.equal(one, model.generate(ids[:1], max_new_tokens=9, do_sample=False, eos_token_id=None))
+
+
+@pytest.mark.slow
+def test_compiled_models_take_guesses() -> None:
+    """Mistral, whose rings of keys forget those of guesses that were wrong."""
+    model, ids = model_of("Mistral"), torch.randint(3, 300, (1, 11))
+    generator = compile_generation(model, max_length=96, prefill_chunk=8, assisted_tokens=6)
+    expected = generated_by_transformers(model, {"input_ids": ids}, 64, eos_token_id=None)
+    for how in ({}, {"prompt_lookup_num_tokens": 5}):
+        assert torch.equal(generator.generate(ids, max_new_tokens=64, eos_token_id=(), **how), expected)
+
+
+@pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many seconds; nox -s stress runs it")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["T5", "Bart", "Whisper", "Llava", "Mistral"])
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_the_loop_of_transformers_builds_few_engines(name: str, cache: str) -> None:
+    torch._dynamo.reset()
+    if name in ENCODER_DECODERS:
+        model, given = encoder_decoder_of(name)
+    else:
+        plain = {"input_ids": torch.randint(3, 300, (2, 11))}
+        model, given = model_with_pictures(name) if name in PICTURES else (model_of(name), plain)
+    expected = generated_by_transformers(model, given, 64, eos_token_id=None)
+    compiled = model.forward = torch.compile(model.forward, backend=torch_tensorrt_backend)
+    how = {"cache_implementation": "static", "disable_compile": True} if cache == "static" else {}
+    assert torch.equal(generated_by_transformers(model, given, 64, eos_token_id=None, **how), expected)
+    assert 0 < sum(len(graph.builds) for graph in model_report(compiled).graphs) <= 6
 
 
 @pytest.mark.slow

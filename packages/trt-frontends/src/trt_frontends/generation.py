@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,7 +144,9 @@ class GenerationParts:
             _fixed(batch),
         ]
         if (most := limits.assisted_tokens) > 1:
-            inputs.append(Input(profiles=[((1,),) * 3, ((1,), (most,), (most,))], dtype=torch.int64, name="kept"))
+            kept = [((1,),) * 3, ((1,), (most,), (most,))]
+            # examples are places of any piece, a single token included
+            inputs.append(Input(profiles=kept, dtype=torch.int64, name="kept", tensor_domain=(0, 1)))
         return [*inputs, *self.context]
 
 
@@ -328,16 +331,17 @@ class CachedStep(nn.Module):
         context: tuple[torch.Tensor, ...],
     ) -> torch.Tensor:
         """Returns the logits of the tokens that are asked for, or of more of the last ones: (rows, k, vocabulary)."""
-        result = self.model(
-            **self._embedded(input_ids, context),
-            attention_mask=self._mask(places, padding),
-            position_ids=(places - padding[:, None]).clamp(min=0),
-            past_key_values=caches,
-            use_cache=True,
-            **({"logits_to_keep": kept} if self._takes_places else {}),
-        )
+        with _head_of(self.model, kept):
+            result = self.model(
+                **self._embedded(input_ids, context),
+                attention_mask=self._mask(places, padding),
+                position_ids=(places - padding[:, None]).clamp(min=0),
+                past_key_values=caches,
+                use_cache=True,
+                **({"logits_to_keep": kept} if self._takes_places and isinstance(kept, int) else {}),
+            )
         logits: torch.Tensor = result.logits
-        return logits if self._takes_places or isinstance(kept, int) else logits.index_select(1, kept)
+        return logits
 
     def _embedded(self, input_ids: torch.Tensor, context: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
         return {"input_ids": input_ids}
@@ -383,6 +387,19 @@ class CachedStep(nn.Module):
             keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
             layers.append(layer(keys, values, places, written))
         return cache(layers=layers)
+
+
+@contextlib.contextmanager
+def _head_of(model: Any, kept: torch.Tensor | int) -> Iterator[None]:
+    """Has a model's head compute the logits of some places alone, whether or not its forward can be asked to."""
+    if isinstance(kept, int):
+        yield
+        return
+    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0].index_select(1, kept),))
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _checked_layers(model: Any, scores: torch.Tensor, cache: Any) -> list[Any]:
@@ -472,16 +489,17 @@ class CrossCachedStep(CachedStep):
         pairs = zip(crossed[::2], crossed[1::2], strict=True)
         both = EncoderDecoderCache(caches, cache(layers=[layer(keys, values) for keys, values in pairs]))
         unread = crossed[0].new_zeros(len(input_ids), crossed[0].shape[2], 1)  # only its extents are asked for
-        result = self.model(
-            decoder_input_ids=input_ids,
-            decoder_attention_mask=self._mask(places, padding),
-            encoder_outputs=(unread,),
-            past_key_values=both,
-            use_cache=True,
-            **({"attention_mask": self._as_attention_takes_it(texts[0][:, None, None])} if texts else {}),
-        )
+        with _head_of(self.model, kept):
+            result = self.model(
+                decoder_input_ids=input_ids,
+                decoder_attention_mask=self._mask(places, padding),
+                encoder_outputs=(unread,),
+                past_key_values=both,
+                use_cache=True,
+                **({"attention_mask": self._as_attention_takes_it(texts[0][:, None, None])} if texts else {}),
+            )
         logits: torch.Tensor = result.logits
-        return logits if isinstance(kept, int) else logits.index_select(1, kept)
+        return logits
 
 
 class CrossEncoder(nn.Module):
