@@ -110,6 +110,33 @@ def _onnxruntime_session(model: nn.Module, tensors: Tensors, folder: Path) -> Ca
     return run
 
 
+def _openvino(model: nn.Module, tensors: Tensors, folder: Path) -> Call:
+    import openvino
+
+    openvino.save_model(
+        openvino.convert_model(model, example_input=tensors), folder / "model.xml", compress_to_fp16=False
+    )
+    return _openvino_model(model, tensors, folder)
+
+
+def _openvino_model(model: nn.Module, tensors: Tensors, folder: Path) -> Call:
+    import openvino
+
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+    }
+    compiled = openvino.Core().compile_model(str(folder / "model.xml"), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def run(*inputs: torch.Tensor) -> Any:
+        found = request.infer([value.numpy() for value in inputs], share_inputs=True, share_outputs=True)
+        return [torch.from_numpy(found[at]) for at in range(len(compiled.outputs))]
+
+    return run
+
+
 PEERS: Final[dict[str, Peer]] = {
     "eager": Peer(_eager),
     "eager + CUDA graph": Peer(_eager_graph, on="cuda"),
@@ -118,6 +145,7 @@ PEERS: Final[dict[str, Peer]] = {
     "torch.compile max-autotune": _compiled("max-autotune"),
     "torch.compile frozen": _compiled(frozen=True),
     "onnxruntime": Peer(_onnxruntime, _onnxruntime_session, on="cpu", packages=("onnxruntime", "onnxscript")),
+    "openvino": Peer(_openvino, _openvino_model, on="cpu", packages=("openvino",)),
     "portable, level 0": _portable(0),
     "portable": _portable(None),
 }

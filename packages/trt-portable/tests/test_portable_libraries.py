@@ -370,7 +370,8 @@ def _chain(network: Any, x: Any, steps: Sequence[tuple[str, int]]) -> Any:
             layer = network.add_elementwise(x, constant(network, numbers(*extents)), SUMS[number % len(SUMS)])
         elif kind == "reduce":
             operations = [trt.ReduceOperation.SUM, trt.ReduceOperation.AVG, trt.ReduceOperation.MAX]
-            layer = network.add_reduce(x, operations[number % 3], 1 << axis, True)
+            mask = 1 << axis if number % 4 else 0b1100
+            layer = network.add_reduce(x, operations[number % 3], mask, True)
         elif kind == "softmax":
             layer = network.add_softmax(x)
             layer.axes = 1 << axis

@@ -792,7 +792,14 @@ def _bits(mask: int) -> list[int]:
 
 
 def _reduce(e: _Exporter, layer: Any, x: str) -> None:
-    axes = e.constant(_bits(layer.axes))
+    source, places = _tensor(layer), _bits(layer.axes)
+    is_global = layer.op is ReduceOperation.AVG and source.dtype in FLOATS and places[0] == 2
+    axes = e.constant(places)
+    if is_global and places == list(range(2, len(source.shape))):  # which has kernels for blocks of channels
+        pooled = e.add("GlobalAveragePool", [x], e.out() if layer.keep_dims else "")
+        if not layer.keep_dims:
+            e.add("Squeeze", [pooled, axes], e.out())
+        return
     e.add(_REDUCTIONS[layer.op], [x, axes], e.out(), keepdims=int(layer.keep_dims))
 
 
