@@ -409,3 +409,43 @@ def test_a_full_disk_leaves_no_half_of_a_file(small_disk: Path, monkeypatch: pyt
         assert not cache.insert(EngineKey({"a": "b"}), engine.header, engine.plan)
     assert cache.find(EngineKey({"a": "b"})) is None and not cache.entries()
     assert sum(map(len, _listing(small_disk).values())) < 1 << 12
+
+
+_LITTLE_ROOM = textwrap.dedent("""
+    import os, resource, signal, sys, warnings
+    import torch
+    from pathlib import Path
+    from torch import nn
+    import trt_core, trt_frontends, trt_runtime
+    from trt_runtime.engine_cache import EngineCache, EngineKey
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    folder = Path(sys.argv[1])
+    model = nn.Sequential(nn.Linear(512, 512), nn.ReLU()).eval().requires_grad_(False)  # 1 MiB
+    compiled = trt_frontends.compile(model, arg_inputs=(torch.ones(2, 512),), min_block_size=1)
+    engine = next(one for one in compiled.modules() if isinstance(one, trt_runtime.TRTModule))
+    (folder / "model.trtp").write_bytes(b"old")
+    cache = EngineCache(folder / "cache")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, resource.RLIM_INFINITY))
+    for _ in range(2):
+        try:
+            trt_runtime.save(compiled, folder / "model.trtp")
+        except trt_core.FileError as error:
+            print("told", (folder / "model.trtp").read_bytes() == b"old", len(list(folder.iterdir())))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        print(cache.insert(EngineKey({"a": "b"}), engine.header, engine.plan), len(caught), cache.entries())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    trt_runtime.save(compiled, folder / "model.trtp")
+    x = torch.ones(2, 512)
+    print(torch.equal(trt_runtime.load(folder / "model.trtp")(x), compiled(x)))
+""")
+
+
+@posix
+@pytest.mark.slow
+def test_files_that_may_not_be_long_enough_are_not_left_half_written(tmp_path: Path) -> None:
+    """As on a full disk, where nobody may mount one."""
+    command = [sys.executable, "-c", _LITTLE_ROOM, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert result.stdout.splitlines() == ["told True 2", "told True 2", "False 1 []", "True"], result.stderr[-2000:]
