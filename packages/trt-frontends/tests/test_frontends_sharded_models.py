@@ -85,6 +85,13 @@ def test_equal_layers_are_sharded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts[0] == counts[1] > 0
 
 
+def test_tied_weights_are_one() -> None:
+    model = nn.Sequential(_model(_mesh()), _model(_mesh()))
+    model[1].up.weight = model[0].up.weight
+    report = trt.explain(model, arg_inputs=(torch.ones(2, 8),))
+    assert (report.coverage, len(report.collectives)) == (1.0, 2)
+
+
 def test_weights_keep_the_names_of_the_model_and_the_shapes_of_shards() -> None:
     program = trt.trace(_model(_mesh()), arg_inputs=(torch.ones(2, 8),))
     assert {name: tuple(value.shape) for name, value in program.state_dict.items()} == {

@@ -161,7 +161,11 @@ class ShardedModule(nn.Module):
             for index, tensor in zip(given, tensors[len(names) :], strict=True):
                 sharding = self.boundary.inputs.get(places[index])
                 values[index] = tensor if sharding is None else sharding.distributed(tensor)
-            state = {name: self._used(name, tensor) for name, tensor in zip(names, held, strict=True)}
+            used: dict[int, torch.Tensor] = {}  # tied tensors stay one
+            state = {
+                name: used[id(shard)] if id(shard) in used else used.setdefault(id(shard), self._used(name, tensor))
+                for name, shard, tensor in zip(names, shards, held, strict=True)
+            }
             arguments, keywords = pytree.tree_unflatten(values, spec)
             with without_hooks_of_fsdp(self._sharded):
                 result = torch.func.functional_call(self._sharded, state, arguments, keywords)
