@@ -9,8 +9,8 @@ Each stage is an object with what is known by then, and with methods that lead t
 - `LoweredModel.build` gives a `BuiltModel` with the engines of the blocks;
 - `BuiltModel.wrap` gives what users call.
 
-Whoever needs less leaves earlier, so nothing can disagree with what `compile` does. `compiler.lower` and `build` go
-from a captured model to the others with the choice of precision between, where that is asked for.
+Whoever needs less leaves earlier, so nothing can disagree with what `compile` does. `stages.lower` and `stages.build`
+go from a captured model to the others with the choice of precision between, where that is asked for.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class CapturedModel:
 
         Args:
             rules: What stays in float32; by default what the settings keep there. They know nothing of `max_error`:
-                `compiler.lower` does.
+                `stages.lower` does.
 
         Raises:
             InputError: See `rules`.

@@ -13,8 +13,8 @@ from trt_converters.build import build_network, new_builder, profiles_of
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import InputError, device_scope, trt
 from trt_core.internals import pytree
-from trt_frontends.compiler import lower
 from trt_frontends.pipeline import CapturedModel
+from trt_frontends.stages import lower
 from trt_lowering import sizes_left_open, tracing_lock
 
 

@@ -78,8 +78,8 @@ def why_miss(
 
     Builds nothing. Exits with 1 when an engine is missing.
     """
-    from trt_frontends.compiler import lower
     from trt_frontends.pipeline import capture_model
+    from trt_frontends.stages import lower
     from trtc.model_source import load_model
 
     given = read_assignments(setting or ())

@@ -34,11 +34,11 @@ from trt_frontends.accuracy.subject import (
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.compiler import lower
 from trt_frontends.entry_point import outside_autocast
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, no_progress
 from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.precision.trials import PrecisionTrials
+from trt_frontends.stages import lower
 from trt_lowering.precision_rules import reduced_type
 
 if TYPE_CHECKING:

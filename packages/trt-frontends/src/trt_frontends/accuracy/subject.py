@@ -20,8 +20,8 @@ from trt_core import InputError
 from trt_core.wording import kind_of
 from trt_frontends.comparison.output_error import OutputError, measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
-from trt_frontends.compiler import lower
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
+from trt_frontends.stages import lower
 from trt_lowering.contract import Observer
 from trt_runtime.exchange import engines_in
 from trt_runtime.module import engine_modules

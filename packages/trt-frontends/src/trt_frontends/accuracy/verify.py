@@ -30,10 +30,10 @@ from trt_frontends.comparison.output_error import NUMERIC, OutputError, as_tenso
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
 from trt_frontends.comparison.wide_mode import run_wide
 from trt_frontends.compiled_module import CompiledModule
-from trt_frontends.compiler import build
 from trt_frontends.entry_point import entry_point, outside_autocast
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import BuiltModel, Progress, no_progress, settings_in
+from trt_frontends.stages import build
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

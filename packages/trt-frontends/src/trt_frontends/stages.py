@@ -1,0 +1,58 @@
+"""The stages from a captured model to its engines, with the choice of precision between where that is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trt_core import CompilationSettings, SettingsError
+from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, visible_log
+from trt_frontends.sharded_models import first_rank_first
+
+if TYPE_CHECKING:
+    from trt_frontends.precision.automatic import AutomaticPrecision
+
+
+def lower(captured: CapturedModel) -> LoweredModel:
+    """Lowers a captured model, and chooses precision where that is asked for; builds nothing.
+
+    Raises:
+        InputError, LoweringError, SettingsError: See `CapturedModel.lower`.
+    """
+    return captured.lower() if captured.settings.max_error is None else _automatic(captured).lower()
+
+
+def build(captured: CapturedModel) -> BuiltModel:
+    """Builds the engines of a captured model; none for a dry run, which announces its report.
+
+    Raises:
+        TrtError: See `lower` and `LoweredModel.build`.
+    """
+    _require_graphs(captured.settings)
+    dryrun = bool(captured.settings.dryrun)
+    with visible_log(captured.settings), first_rank_first(captured.module, captured.settings) as wait_for_engines:
+        if captured.settings.max_error is None:
+            lowered = captured.lower()
+            wait_for_engines()
+            return lowered.leave_in_pytorch() if dryrun else lowered.build()
+        wait_for_engines()
+        automatic = _automatic(captured)
+        built = automatic.lower().leave_in_pytorch() if dryrun else automatic.build()
+        built.module.meta["precision_report"] = automatic.report(built=not dryrun)
+        return built
+
+
+def _automatic(captured: CapturedModel) -> AutomaticPrecision:
+    from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
+
+    return AutomaticPrecision(captured)
+
+
+def _require_graphs(settings: CompilationSettings) -> None:
+    """Finds at the door that CUDA graphs are asked for where there can be none."""
+    device = settings.device.torch_device
+    if settings.use_cuda_graphs and device.type != "cuda":
+        raise SettingsError(
+            "use_cuda_graphs needs a CUDA device",
+            why=f"the model is compiled for {device}",
+            hint="move the model and its inputs to the GPU, or leave the setting out",
+        )
