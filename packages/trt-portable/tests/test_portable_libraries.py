@@ -307,6 +307,12 @@ def test_what_is_left_out_says_why(
     assert len(told) == 1 and reason in told[0]
 
 
+def test_large_networks_are_held_once(build: Build, logger: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_tactic, "MOST_WEIGHT_BYTES", 4 * 4 * 4 - 1)
+    assert loaded(build(_linear, (4, 4)), logger)._state.info.tactic != name
+    assert any(text.startswith(f"tactic {name}: left out: its weights take 64 bytes") for _, text in logger.messages)
+
+
 def test_short_runs_and_small_gains_are_left_to_the_layers(
     build: Build, logger: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,10 @@ plan is loaded (`trt_portable.libraries`). One artifact serves all sizes of a pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
+
+import torch
 
 from trt_portable.builder.tactic import NotApplicable, Subject, Tactic
 from trt_portable.dtypes import FLOATS
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 _LEAST_LEVEL: Final = 3
 _LEAST_MILLISECONDS: Final = 1.0
 """Shorter runs gain less than it costs to load a library and to compile with it."""
+
+MOST_WEIGHT_BYTES: Final = 1 << 30
+"""Weights of larger networks are held once, by layers: a library's copies would take twice their memory in builds."""
 
 
 class LibraryTactic(Tactic):
@@ -57,7 +62,7 @@ class LibraryTactic(Tactic):
         """
         if subject.device.type != "cpu" or self._library.version() is None:
             return False
-        reason = next(_reasons_against(subject.structure, subject.info), None)
+        reason = _too_large(subject.tensors) or next(_reasons_against(subject.structure, subject.info), None)
         if reason is not None:
             raise NotApplicable(reason)
         return True
@@ -67,6 +72,16 @@ class LibraryTactic(Tactic):
         machine = machine_with(self.name, machine_of(subject.device))
         varying = tuple(_varying(subject.info, profile))
         return Artifact(self.name, machine, subject.input_shapes(profile), {}, varying=varying)
+
+
+def _too_large(tensors: Sequence[torch.Tensor]) -> str | None:
+    """Says why weights are more than a library is given, which copies and packs them."""
+    weight_bytes = sum(tensor.nbytes for tensor in tensors)
+    if weight_bytes <= MOST_WEIGHT_BYTES:
+        return None
+    return (
+        f"its weights take {weight_bytes:,} bytes, more than {MOST_WEIGHT_BYTES:,}, and the library would hold copies"
+    )
 
 
 def _varying(info: EngineInfo, profile: int) -> Iterator[Varying]:
