@@ -6,13 +6,11 @@ plan is loaded (`trt_portable.libraries`). One artifact serves all sizes of a pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import torch
-
 from trt_portable.builder.tactic import NotApplicable, Subject, Tactic
-from trt_portable.dtypes import FLOATS
+from trt_portable.dtypes import FLOATS, storage_bytes
 from trt_portable.enums import DataType, LayerType
 from trt_portable.libraries.library import Library
 from trt_portable.libraries.program import libraries, machine_with
@@ -62,7 +60,7 @@ class LibraryTactic(Tactic):
         """
         if subject.device.type != "cpu" or self._library.version() is None:
             return False
-        reason = _too_large(subject.tensors) or next(_reasons_against(subject.structure, subject.info), None)
+        reason = next(_reasons_against(subject.structure, subject.info), None)
         if reason is not None:
             raise NotApplicable(reason)
         return True
@@ -72,16 +70,6 @@ class LibraryTactic(Tactic):
         machine = machine_with(self.name, machine_of(subject.device))
         varying = tuple(_varying(subject.info, profile))
         return Artifact(self.name, machine, subject.input_shapes(profile), {}, varying=varying)
-
-
-def _too_large(tensors: Sequence[torch.Tensor]) -> str | None:
-    """Says why weights are more than a library is given, which copies and packs them."""
-    weight_bytes = sum(tensor.nbytes for tensor in tensors)
-    if weight_bytes <= MOST_WEIGHT_BYTES:
-        return None
-    return (
-        f"its weights take {weight_bytes:,} bytes, more than {MOST_WEIGHT_BYTES:,}, and the library would hold copies"
-    )
 
 
 def _varying(info: EngineInfo, profile: int) -> Iterator[Varying]:
@@ -95,6 +83,10 @@ def _varying(info: EngineInfo, profile: int) -> Iterator[Varying]:
 
 def _reasons_against(structure: Mapping[str, Any], info: EngineInfo) -> Iterator[str]:
     """Why no library may run an engine."""
+    weights = {slot.weights: storage_bytes(slot.dtype, slot.count) for slot in info.weight_slots}
+    weight_bytes = sum(weights.values())
+    if weight_bytes > MOST_WEIGHT_BYTES:
+        yield f"its weights take {weight_bytes:,} bytes, more than {MOST_WEIGHT_BYTES:,}, and a library would copy them"
     if info.refit is not RefitMode.NONE:
         yield "a refit may replace its weights, and the library would compile the network anew"
     if info.weight_streaming:
