@@ -154,6 +154,11 @@ def test_read_only_memory_is_used_in_place(kind: Any) -> None:
     assert base < opened.weights["f32"].data_ptr() < base + len(first)
 
 
+def test_memory_that_there_is_not_is_said_as_python_says_it() -> None:
+    with pytest.raises(MemoryError, match="no room for 2,305,843,009,213,693,952 bytes"):
+        memory.zeros(1 << 61)
+
+
 def test_memory_of_the_caller_may_be_reused() -> None:
     buffer = bytearray(plan())
     opened = read_plan(buffer)

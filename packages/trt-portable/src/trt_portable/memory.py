@@ -188,10 +188,16 @@ class IHostMemory(ContextManaged, mmap.mmap):
 
 
 def zeros(num_bytes: int) -> IHostMemory:
-    """Memory of a size, at least 1 byte."""
-    if sys.platform == "win32":
-        return IHostMemory(-1, num_bytes)
-    return IHostMemory(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Memory of a size, at least 1 byte.
+
+    Raises:
+        MemoryError: There is not so much.
+    """
+    private: dict[str, int] = {} if sys.platform == "win32" else {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
+    try:
+        return IHostMemory(-1, num_bytes, **private)
+    except OSError as error:  # a map says so in this way
+        raise MemoryError(f"no room for {num_bytes:,} bytes") from error
 
 
 def memory_of(content: bytes) -> IHostMemory:
