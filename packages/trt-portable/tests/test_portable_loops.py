@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import trt_portable as trt
+from trt_portable.network.region import Region
+from trt_portable.network.serialization import schedule
 
 E = trt.ElementWiseOperation
 L = trt.LoopOutput
@@ -297,3 +299,21 @@ def test_memory_of_what_loops_collect_is_bounded(network: Any, constant: Any, lo
         assert context.set_tensor_address(name, x.data_ptr())
     assert not context.execute_async_v3(0)
     assert "bytes in all" in logger.errors[-1]
+
+
+def test_each_scope_is_looked_into_twice_however_many_there_are(
+    network: Any, constant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = _powers(network, constant)
+    value = network.get_output(1)
+    for _ in range(20):
+        loop = network.add_loop()
+        loop.add_trip_limit(count, trt.TripLimit.COUNT)
+        recurrence = loop.add_recurrence(value)
+        recurrence.set_input(1, network.add_unary(recurrence.get_output(0), trt.UnaryOperation.NEG).get_output(0))
+        value = loop.add_loop_output(recurrence.get_output(0), L.LAST_VALUE).get_output(0)
+    asked = []
+    entries = trt.ILoop._entries
+    monkeypatch.setattr(trt.ILoop, "_entries", lambda loop: asked.append(loop) or entries(loop))
+    assert sum(isinstance(layer, Region) for layer in schedule(network._layers, network._scopes)) == 21
+    assert len(asked) == 2 * 21

@@ -44,46 +44,55 @@ def schedule(layers: Sequence[ILayer], scopes: Sequence[Scope] = ()) -> list[ILa
     Raises:
         Refusal: Layers depend on each other in a circle, or scopes overlap without nesting.
     """
-    nodes = list(layers)
-    waiting = [scope for scope in scopes if scope._boundary]
-    while waiting:
-        # The smallest scope has no other one inside.
-        inside = {id(scope): _inside(scope, nodes) for scope in waiting}
-        scope = min(waiting, key=lambda scope: len(inside[id(scope)]))
-        waiting = [other for other in waiting if other is not scope]
-        nodes = _contract(scope, inside[id(scope)], nodes)
-    return in_order(nodes)
+    nodes = _Nodes(layers)
+    used = [scope for scope in scopes if scope._boundary]
+    for scope in sorted(used, key=lambda scope: len(nodes.inside(scope))):  # those inside of others have fewer layers
+        nodes.contract(scope)
+    return in_order(nodes.in_given_order())
 
 
-def _inside(scope: Scope, nodes: Sequence[ILayer]) -> list[ILayer]:
-    """The layers that depend on the entries of a scope, boundary left out."""
-    readers: dict[int, list[ILayer]] = {}
-    for layer in nodes:
+class _Nodes:
+    """The layers of a network while its scopes become one layer each; no step takes longer than its scope is large."""
+
+    def __init__(self, layers: Sequence[ILayer]) -> None:
+        self._layers: dict[int, ILayer] = {}
+        self._place: dict[int, int] = {}
+        self._readers: dict[int, list[ILayer]] = {}
+        for layer in layers:
+            self._add(layer)
+
+    def _add(self, layer: ILayer) -> None:
+        self._layers[id(layer)] = layer
+        self._place[id(layer)] = len(self._place)
         for tensor in layer._inputs:
             if tensor is not None:
-                readers.setdefault(id(tensor), []).append(layer)
-    boundary = {id(layer) for layer in scope._boundary}
-    found: dict[int, ILayer] = {}
-    pending = [tensor for entry in scope._entries() for tensor in entry._outputs]
-    while pending:
-        tensor = pending.pop()
-        for reader in readers.get(id(tensor), ()):
-            if id(reader) in boundary or id(reader) in found:
-                continue
-            found[id(reader)] = reader
-            pending.extend(reader._outputs)
-    return list(found.values())
+                self._readers.setdefault(id(tensor), []).append(layer)
 
+    def in_given_order(self) -> list[ILayer]:
+        """All layers, those that scopes became last."""
+        return list(self._layers.values())
 
-def _contract(scope: Scope, inside: Sequence[ILayer], nodes: Sequence[ILayer]) -> list[ILayer]:
-    """Replaces the layers of a scope by one layer."""
-    gone = {id(layer) for layer in (*inside, *scope._boundary)}
-    kept = [layer for layer in nodes if id(layer) not in gone]
-    if not scope._exits():
-        return kept
-    members = {id(layer) for layer in inside}
-    body = in_order([layer for layer in nodes if id(layer) in members])
-    return [*kept, scope._region(body)]
+    def inside(self, scope: Scope) -> list[ILayer]:
+        """The layers that depend on the entries of a scope, boundary left out."""
+        boundary = {id(layer) for layer in scope._boundary}
+        found: dict[int, ILayer] = {}
+        pending = [tensor for entry in scope._entries() for tensor in entry._outputs]
+        while pending:
+            tensor = pending.pop()
+            for reader in self._readers.get(id(tensor), ()):
+                if id(reader) not in self._layers or id(reader) in boundary or id(reader) in found:
+                    continue
+                found[id(reader)] = reader
+                pending.extend(reader._outputs)
+        return sorted(found.values(), key=lambda layer: self._place[id(layer)])
+
+    def contract(self, scope: Scope) -> None:
+        """Puts one layer in the place of a scope, or nothing where the scope gives nothing out."""
+        inside = self.inside(scope)
+        for layer in (*inside, *scope._boundary):
+            self._layers.pop(id(layer), None)
+        if scope._exits():
+            self._add(scope._region(in_order(inside)))
 
 
 def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
