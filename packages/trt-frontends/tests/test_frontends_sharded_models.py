@@ -15,6 +15,9 @@ import trt_core
 import trt_frontends as trt
 from trt_core import Input, InputError
 
+FAKE_GROUPS_COPY = torch.__version__ >= (2, 12)
+"""Whether groups of ranks that are not there give results; before, these are memory that nobody wrote."""
+
 
 @pytest.fixture(autouse=True)
 def _fake_world() -> Iterator[None]:
@@ -129,7 +132,8 @@ def test_distributed_inputs_and_results() -> None:
     wanted, found = model(x), compiled(x)
     assert isinstance(found, DTensor)
     assert (found.placements, found.shape) == (wanted.placements, wanted.shape)
-    torch.testing.assert_close(found.to_local(), wanted.to_local())
+    if FAKE_GROUPS_COPY:
+        torch.testing.assert_close(found.to_local(), wanted.to_local())
     assert isinstance(compiled(x.to_local()), DTensor)  # a shard says as much
     with pytest.raises(InputError, match=r"(?s)lies as \(Shard.*redistribute"):
         compiled(distribute_tensor(torch.randn(8, 8), mesh, [Shard(0)]))
@@ -256,7 +260,8 @@ def test_models_that_distribute_plain_tensors_are_captured(axis: int | None, is_
     if is_shown:
         assert (found.placements, found.shape) == (wanted.placements, wanted.shape)
         found, wanted = found.to_local(), wanted.to_local()
-    torch.testing.assert_close(found, wanted)
+    if FAKE_GROUPS_COPY or axis is None:
+        torch.testing.assert_close(found, wanted)
     assert trt.trace(model, arg_inputs=(x,)).state_dict.keys() == {"product.weight", "product.bias"}
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -36,7 +37,7 @@ def traced(
     kinds = [DimDynamic.DYNAMIC if axis in open_axes else DimDynamic.STATIC for axis in range(tensors[-1].dim())]
     context = StatelessSymbolicContext(kinds)
     fakes.append(mode.from_tensor(tensors[-1], symbolic_context=context, source=ConstantSource("x")))
-    with torch.no_grad(), mode:
+    with torch.no_grad(), mode, enable_python_dispatcher():
         graph: fx.GraphModule = make_fx(run, dict(decompositions()))(*fakes)
     graph.graph.eliminate_dead_code()
     return graph
