@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -78,6 +79,7 @@ def run_quickstart(console: Console, *, seed: int = 0, directory: Path | None = 
     Returns:
         Whether every output agreed with eager within `RELATIVE_TOLERANCE`.
     """
+    os.environ.setdefault("TRT_PORTABLE_LIBRARIES", "")  # a race with others' kernels would double the time it takes
     # one thread: on shared cores more of them wait for each other, and both columns of times would show that
     torch.set_num_threads(1)
     console.print(f"PyTorch {torch.__version__} on one thread, provider {provider_identity()}", highlight=False)
