@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_process import run_python
 from rich.console import Console
 from torch import nn
 from trtc import app
@@ -260,19 +259,26 @@ def test_programs_are_timed_beside_their_models(tmp_path: Path) -> None:
     assert run("bench", str(path), "--beside", "trained:model", "--peer", "jit").exit_code == 2
 
 
-def test_the_help_and_the_version_need_no_pytorch() -> None:
-    code = """
+@pytest.mark.parametrize("words", ["--help", "--version", "compile --help", "cache list --help"])
+def test_the_help_and_the_version_import_nothing_costly(words: str) -> None:
+    code = f"""
 import sys
 from trtc import main
-for argument in ("--help", "--version"):
-    sys.argv = ["trtc", argument]
-    try:
-        main()
-    except SystemExit as ended:
-        assert not ended.code
-assert "torch" not in sys.modules
+sys.argv = ["trtc", *{words.split()}]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+assert not {{"torch", "numpy", "rich", "pydantic"}} & sys.modules.keys()
 """
-    assert f"trtc {trt_frontends.__version__}" in run_python(code).stdout.splitlines()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "trtc" in done.stdout
+
+
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    for words in ([], ["cache"], ["export"]):
+        listed = run(*words, "--help").stdout.partition("Commands:")[2]
+        assert "..." not in listed and listed.count(".\n") > 2
 
 
 @pytest.mark.parametrize(("words", "found"), [("trtc expl", "explain"), ("trtc explain --ht", "--html")])

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
-from rich.console import Console
 
 from trtc.assignments import Settings, read_assignments
-from trtc.output_file import require_new, write_new
+from trtc.output import require_new, say, write_new
 
 if TYPE_CHECKING:
     from trt_frontends.accuracy import AccuracyReport, BisectReport
     from trt_frontends.precision.report import PrecisionReport
-
-console = Console()
 
 _FAILED: Final = 1
 
@@ -117,13 +114,13 @@ def _examined(examine: Callable[..., _Report], model: str, **options: Any) -> _R
     from trtc.progress import ConsoleProgress
 
     module, arg_inputs, kwarg_inputs = load_model(model)
-    with ConsoleProgress(Console(stderr=True)) as progress:
+    with ConsoleProgress() as progress:
         return examine(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **options)
 
 
 def _conclude(report: AccuracyReport | BisectReport | PrecisionReport, json: Path | None, *, is_right: bool) -> None:
     """Prints a report, writes it where it is asked for, and ends the command with 1 where something is wrong."""
-    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    say(report.to_text(), end="")
     write_new(json, report.to_json())
     if not is_right:
         raise typer.Exit(_FAILED)

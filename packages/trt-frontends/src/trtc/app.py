@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from trtc import accuracy_commands, generation_command, onnx_commands
 from trtc.assignments import Settings, read_assignments
 from trtc.cache_commands import cache_app
-from trtc.output_file import require_new, write_new
+from trtc.output import require_new, say, write_new
 
 FAILED = 1
 BAD_INPUT = 2
@@ -23,23 +21,18 @@ BAD_INPUT = 2
 _EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input."
 
 
-class _Console(Console):
-    """Prints names from files as text: what would command a terminal is spelled out."""
-
-    def render_str(self, text: str, **given: Any) -> Any:
-        if not text.replace("\n", "").isprintable():
-            from trt_core.wording import printable  # with PyTorch, which the help does without
-
-            text = printable(text)
-        return super().render_str(text, **given)
-
-
-console = _Console()
-errors = _Console(stderr=True)
-
-
 class _Commands(TyperGroup):
     """Turns an error of ours into a message and an exit code, without a stack trace."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for command in self.commands.values():  # first sentences whole, where typer would cut them
+            command.short_help = (command.help or "").partition("\n")[0]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for option in self.get_params(ctx):  # typer's own have no value, for which it would import pydantic in any help
+            option.default = False if option.default is None else option.default
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -47,8 +40,8 @@ class _Commands(TyperGroup):
         except Exception as error:
             if not _is_ours(error):
                 raise
-            errors.print("error:", style="bold red", end=" ")
-            errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
+            typer.secho("error:", fg="red", bold=True, err=True, nl=False)
+            say(f" {error}", to_errors=True)
             raise typer.Exit(BAD_INPUT) from error
 
 
@@ -65,13 +58,16 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # it takes twice as long to import as all else that the help needs
     epilog=_EXIT_CODES,
 )
 
 
 def _show_version(asked: bool) -> None:
     if asked:
-        console.print(f"trtc {version('trt-frontends')}", highlight=False)
+        from importlib.metadata import version
+
+        say(f"trtc {version('trt-frontends')}")
         raise typer.Exit
 
 
@@ -92,9 +88,11 @@ def quickstart(
 
     Exits with 1 when an output differs from what PyTorch computes.
     """
+    from rich.console import Console
+
     from trtc.quickstart import run_quickstart
 
-    if not run_quickstart(console, seed=seed, directory=keep):
+    if not run_quickstart(Console(), seed=seed, directory=keep):
         raise typer.Exit(FAILED)
 
 
@@ -128,12 +126,12 @@ def explain(
     module, arg_inputs, kwarg_inputs = load_model(model)
     given = {"min_block_size": size, **read_assignments(setting or ())}
     report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given)
-    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    say(report.to_text(), end="")
     if html is not None:
         write_new(html, report.to_html(title=model))
     write_new(json, report.to_json())
     if report.coverage < fail_under:
-        errors.print(f"coverage {report.coverage:.2%} is below {fail_under:.2%}", highlight=False)
+        say(f"coverage {report.coverage:.2%} is below {fail_under:.2%}", to_errors=True)
         raise typer.Exit(FAILED)
 
 
@@ -141,7 +139,7 @@ def _explain_onnx(model: str, html: Path | None, json: Path | None, fail_under: 
     if html is not None:
         raise typer.BadParameter("reports of .onnx models are text and JSON", param_hint="'--html'")
     text, covers_enough = onnx_commands.explain_onnx_model(model, json, fail_under)
-    console.print(text, markup=False, highlight=False, soft_wrap=True, end="")
+    say(text, end="")
     if not covers_enough:
         raise typer.Exit(FAILED)
 
@@ -154,7 +152,7 @@ def diff(
     from trt_partition import diff_reports
 
     changes = diff_reports(_read_report(before), _read_report(after))
-    console.print(changes.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    say(changes.to_text(), end="")
     if changes:
         raise typer.Exit(FAILED)
 
@@ -168,10 +166,10 @@ def info() -> None:
     import trt_frontends
     from trt_core import provider_identity
 
-    console.print(f"trt-frontends {trt_frontends.__version__}", highlight=False)
-    console.print(f"Python {platform.python_version()}, PyTorch {torch.__version__}", highlight=False)
+    say(f"trt-frontends {trt_frontends.__version__}")
+    say(f"Python {platform.python_version()}, PyTorch {torch.__version__}")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    console.print(f"provider {provider_identity()} on {device}", highlight=False)
+    say(f"provider {provider_identity()} on {device}")
 
 
 def _block_size(text: str) -> float | int:
@@ -240,9 +238,9 @@ for _command in (
 add_program_commands(app)
 app.command("compile", epilog=_EXIT_CODES)(onnx_commands.compile_model)
 app.command(epilog=_EXIT_CODES)(generation_command.generate)
-app.add_typer(onnx_commands.export_app, name="export", epilog=_EXIT_CODES)
+app.add_typer(onnx_commands.export_app, name="export", cls=_Commands, epilog=_EXIT_CODES)
 app.command(epilog=_EXIT_CODES)(info)
-app.add_typer(cache_app, name="cache", epilog=_EXIT_CODES)
+app.add_typer(cache_app, name="cache", cls=_Commands, epilog=_EXIT_CODES)
 
 
 def main() -> None:

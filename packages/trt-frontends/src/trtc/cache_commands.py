@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from trtc.assignments import Settings, read_assignments
+from trtc.output import say
 
 if TYPE_CHECKING:
     from trt_runtime.engine_cache import EngineCache
 
-console = Console()
 cache_app = typer.Typer(no_args_is_help=True, help="Shows and clears the engine cache.")
 
 _MISSED = 1
@@ -31,6 +29,9 @@ _Directory = Annotated[
 @cache_app.command("list")
 def list_entries(directory: _Directory = None) -> None:
     """Lists the cached engines, the most recently used first."""
+    from rich.console import Console
+    from rich.table import Table
+
     cache = _open(directory)
     entries = cache.entries()
     table = Table(box=None, pad_edge=False)
@@ -45,16 +46,16 @@ def list_entries(directory: _Directory = None) -> None:
         facts = (built.get("name", ""), built.get("provider", ""), built.get("layers", ""))
         table.add_row(entry.digest[:12], *map(str, facts), seconds, _size(entry.bytes), used)
     if entries:
-        console.print(table)
+        Console().print(table)
     total = sum(entry.bytes for entry in entries)
-    console.print(f"{_engines(len(entries))}, {_size(total)}, in {cache.directory}", highlight=False, soft_wrap=True)
+    say(f"{_engines(len(entries))}, {_size(total)}, in {cache.directory}")
 
 
 @cache_app.command("clear")
 def clear(directory: _Directory = None) -> None:
     """Removes every cached engine."""
     cache = _open(directory)
-    console.print(f"removed {_engines(cache.clear())} from {cache.directory}", highlight=False, soft_wrap=True)
+    say(f"removed {_engines(cache.clear())} from {cache.directory}")
 
 
 @cache_app.command("prune")
@@ -65,7 +66,7 @@ def prune(
     """Removes the engines that were unused for longest, until the others fit into a size."""
     limit = _bytes(size)
     cache = _open(directory)
-    console.print(f"removed {_engines(cache.prune(limit))} from {cache.directory}", highlight=False, soft_wrap=True)
+    say(f"removed {_engines(cache.prune(limit))} from {cache.directory}")
 
 
 @cache_app.command("why-miss")
@@ -91,15 +92,15 @@ def why_miss(
     for name, lines in zip(blocks, misses, strict=True):
         _print_lines(name, lines)
     if not blocks:
-        console.print("the model has no engines")
+        say("the model has no engines")
     if any(misses):
         raise typer.Exit(_MISSED)
 
 
 def _print_lines(name: str, lines: Sequence[str]) -> None:
-    console.print(f"{name}: {'not cached' if lines else 'cached'}", markup=False, highlight=False)
+    say(f"{name}: {'not cached' if lines else 'cached'}")
     for line in lines:
-        console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
+        say(f"  {line}")
 
 
 def _open(directory: Path | None) -> EngineCache:

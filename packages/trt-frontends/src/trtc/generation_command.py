@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
 
 from trtc.assignments import Settings, read_assignments
-from trtc.output_file import require_new, write_new
+from trtc.output import require_new, say, write_new
 
 if TYPE_CHECKING:
     import torch
 
     from trt_runtime import TextGenerator
-
-console = Console()
 
 _TIMES: Final = 3
 
@@ -126,7 +123,7 @@ def generate(
     ready = time.perf_counter() - begin
     prompts = _prompts(module, generator, batch, prompt_tokens)
     report = measure(generator, prompts, new_tokens, model=model, weight_bytes=_read_bytes(module), build_seconds=ready)
-    console.print(report.to_text(), markup=False, highlight=False, soft_wrap=True, end="")
+    say(report.to_text(), end="")
     if save is not None:
         generator.save(save)
     write_new(json, report.to_json())
@@ -248,7 +245,7 @@ def _compile(
     from trt_frontends import compile_generation
     from trtc.progress import ConsoleProgress
 
-    with ConsoleProgress(Console(stderr=True)) as progress:
+    with ConsoleProgress() as progress:
         return compile_generation(
             module,
             max_length=max_length,

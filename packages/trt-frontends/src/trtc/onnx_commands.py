@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trtc.assignments import Settings, read_assignments
-from trtc.output_file import require_new
+from trtc.output import require_new
 
 Shapes = Annotated[
     list[str] | None,
@@ -131,7 +131,7 @@ def export_triton_model(
 def explain_onnx_model(model: str, json: Path | None, fail_under: float) -> tuple[str, bool]:
     """The text of the report of an ONNX model, and whether it covers enough; writes the JSON that was asked for."""
     from trt_frontends.onnx_models import explain_onnx
-    from trtc.output_file import write_new
+    from trtc.output import write_new
 
     report = explain_onnx(model)
     write_new(json, report.to_json())

@@ -11,14 +11,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 class ConsoleProgress:
     """Shows what `compile` is doing; give it as its `progress`."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=console,
+            console=console or Console(stderr=True),
             transient=True,  # the report says what came of it, and a bar that stands says that something goes on
         )
         self._what = "compiling"

@@ -1,10 +1,19 @@
-"""Files that commands write: new ones only, wholly or not at all."""
+"""What commands write: lines for reading, and new files, wholly or not at all."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import typer
+
+
+def say(text: str, *, end: str = "\n", to_errors: bool = False) -> None:
+    """Prints a text as it is: what would command a terminal, in names from files, is spelled out."""
+    if not text.replace("\n", "").isprintable():
+        from trt_core.wording import printable  # with PyTorch, which the help does without
+
+        text = printable(text)
+    typer.echo(text + end, nl=False, err=to_errors)
 
 
 def require_new(path: Path | None) -> None:
