@@ -135,6 +135,12 @@ def test_a_module_without_engines_keeps_gradients() -> None:
     assert model.weight.grad is None  # the compiled model is a snapshot, with weights of its own
 
 
+def test_a_module_without_engines_may_write_to_its_parameters() -> None:
+    model, ids = nn.Embedding(30, 8, max_norm=0.5).eval(), torch.arange(12).reshape(3, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(ids,), min_block_size=float("inf"))
+    torch.testing.assert_close(compiled(ids), model(ids))
+
+
 def test_a_recorded_call_is_read_as_any_other(mixed: CompiledModule, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a recorder that runs calls in place of a GPU that replays them."""
     recorded: list[Any] = []

@@ -122,11 +122,16 @@ class CompiledModule(fx.GraphModule):
             compute,
             nest,
             has_engines=has_engines,
-            keeps_gradients=not has_engines,
+            keeps_gradients=not has_engines and not self.__writes_to_parameters(),
             sole_engine=self.__sole_engine(nest),
             graphed=graphed,
         )
         self.__install_facts()
+
+    def __writes_to_parameters(self) -> bool:
+        """Whether a call writes to what requires gradients, which PyTorch cannot record."""
+        places = (place_of(graph, node) for graph, node in reads_of(self) if is_state(node))
+        return any(getattr(owner, name).requires_grad for owner, name in places)
 
     def __install_facts(self) -> None:
         """Gives this module the attributes that tell of the model.
