@@ -41,6 +41,7 @@ def _fully_sharded() -> Any:
 
 OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_buffers": nn.Module,
+    "_build_proxy_for_sym_expr": lambda: torch.fx.experimental.proxy_tensor,
     "_cdata": lambda: torch.empty(1).untyped_storage(),
     "_comm_ptr": lambda: dist.ProcessGroupNCCL,
     "_check_frozen": lambda: ShapeEnv(),
@@ -63,6 +64,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_overloadname": lambda: torch.ops.aten.relu.default,
     "_parameters": nn.Module,
     "_schema": lambda: torch.ops.aten.relu.default,
+    "_sym_register": lambda: torch.fx.experimental.proxy_tensor,
 }
 """What has each private attribute that our packages read."""
 

@@ -272,8 +272,13 @@ def never_come(rank: int) -> None:
     time.sleep(15)
 
 
-def build_once(rank: int, directory: str) -> int:
-    """Compiles for refitting with a cache that all ranks share; returns how many engines this rank has built."""
+def build_once(rank: int, directory: str) -> dict[str, int]:
+    """Compiles with a cache that all four ranks share; returns how many engines this rank has built of each model.
+
+    Two stages of a pipeline are sharded over two ranks each, another model over all, and one is whole on each.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
     from trt_frontends import engine_source
 
     built = 0
@@ -285,12 +290,21 @@ def build_once(rank: int, directory: str) -> int:
         return build_block(*args, **kwargs)
 
     engine_source.build_block = count
-    model = parallel_perceptron("tensor")
+    rows = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "model"))["model"]
+    torch.manual_seed(0)
     x = torch.randn(2, 4, 16)
-    dist.broadcast(x, 0)
-    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=True, engine_cache_dir=directory)
-    torch.testing.assert_close(compiled(x), model(x) + 0, rtol=1e-4, atol=1e-5)
-    return built
+    models = {
+        "whole": (Perceptron(48).eval().requires_grad_(False), False),
+        "sharded": (parallel_perceptron("tensor"), True),
+        "stages": (parallel_perceptron("tensor", hidden=64 + 32 * (rank // 2), mesh=rows), True),
+    }
+    found: dict[str, int] = {}
+    for kind, (model, refit) in models.items():
+        built = 0
+        compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=refit, engine_cache_dir=directory)
+        torch.testing.assert_close(compiled(x), model(x) + 0, rtol=1e-4, atol=1e-5)
+        found[kind] = built
+    return found
 
 
 def reshard(rank: int, whole_path: str, folder: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from trt_frontends.torch_compile.model_report import CapturedGraph, remember_gra
 from trt_lowering import declare_encoder_layer, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
 from trt_lowering.operator_traits import is_kept_in_torch
+from trt_lowering.sharded_modules import sizes_taken_apart
 
 Runner = Callable[..., Any]
 
@@ -138,7 +139,7 @@ def _compile(
     )
     try:
         # without gradients AOTAutograd hands over one graph, without a backward pass
-        with torch.no_grad(), keep_recurrent_layers(), keep_whole(whole):
+        with torch.no_grad(), keep_recurrent_layers(), keep_whole(whole), sizes_taken_apart():
             return backend(gm, sample_inputs)
     except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph
         graph.is_dropped = True

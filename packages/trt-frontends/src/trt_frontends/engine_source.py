@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ from trt_runtime.engine_file import PLAN
 from trt_runtime.header import FORMAT_VERSION, CachePlace
 from trt_runtime.plan_notes import allow_host_code
 from trt_runtime.refit import refit_engine
+from trt_runtime.sharded import said_in
 
 _TIMING_CACHE: Final = "timing.cache"
 
@@ -92,9 +94,12 @@ class EngineSource:
             BuildError: The provider refuses the block.
         """
         key = self.key(block, ranges, name) if self.cache is not None else None
-        found = self._find(key, name)
-        if found is not None:
-            return found
+        return self._found_or_built(key, name, lambda: self._build(block, ranges, name, key))
+
+    def _build(
+        self, block: fx.GraphModule, ranges: ShapeRanges, name: str, key: EngineKey | None
+    ) -> tuple[TRTModule, EngineKey | None]:
+        """Builds the engine of a block; returns it with the key that it may be cached under."""
         built = build_block(block, self.settings, ranges, name, self.registry, self._timings, self._weights)
         if built.refit is not None and key is not None:
             built = dataclasses.replace(
@@ -105,8 +110,7 @@ class EngineSource:
         if unknown:
             logger.info("%s is not cached: a converter reads the settings %s", name, ", ".join(sorted(unknown)))
             key = None
-        self._keep(key, engine)
-        return engine
+        return engine, key
 
     def whole_engine(
         self, describe: Callable[[], Mapping[str, str]], build: Callable[[TimingCacheFile | None], TRTModule], name: str
@@ -127,10 +131,21 @@ class EngineSource:
                 key = EngineKey({**describe(), **describe_machine(self.settings)})
             except Uncacheable as error:
                 logger.info("%s is not cached: %s", name, error)
+        return self._found_or_built(key, name, lambda: (build(self._timings), key))
+
+    def _found_or_built(
+        self, key: EngineKey | None, name: str, build: Callable[[], tuple[TRTModule, EngineKey | None]]
+    ) -> TRTModule:
+        """Returns a cached engine, or builds and stores it, on one of the ranks that want it; the others find it."""
         found = self._find(key, name)
-        if found is None:
-            found = build(self._timings)
-            self._keep(key, found)
+        if found is not None:
+            return found
+        is_shared = key is not None and self._stores and self._reuses
+        with _turn_to_build(key.digest if is_shared else "") as is_first:  # type: ignore[union-attr]
+            found = None if is_first else self._find(key, name)
+            if found is None:
+                found, key = build()
+                self._keep(key, found)
         return found
 
     def _keep(self, key: EngineKey | None, engine: TRTModule) -> None:
@@ -201,6 +216,38 @@ class EngineSource:
         if self.settings.timing_cache_path:
             return TimingCacheFile(self.settings.timing_cache_path)
         return TimingCacheFile(self.cache.directory / _TIMING_CACHE) if isinstance(self.cache, EngineCache) else None
+
+
+@contextlib.contextmanager
+def _turn_to_build(digest: str) -> Iterator[bool]:
+    """Lets one process of a job build an engine, while the others that want the same one wait for it.
+
+    Who asks first builds. Nobody waits while others wait for him, so ranks may want other engines, in another order.
+
+    Args:
+        digest: Of the engine's key; empty for an engine that no other process finds in the cache.
+
+    Yields:
+        Whether nobody has built it before: else it is in the cache, unless whoever built it has failed or is gone.
+    """
+    import torch.distributed as dist
+
+    if not digest or not dist.is_available() or not dist.is_initialized() or dist.get_backend() == "fake":
+        yield True
+        return
+    from trt_runtime.internals import default_store
+
+    store, place = default_store(), f"trt/build/{digest}"
+    is_first = True
+    with contextlib.suppress(RuntimeError, TimeoutError):  # the store is gone, or whoever builds
+        is_first = store.add(f"{place}/asked", 1) == 1
+        if not is_first:
+            said_in(store, f"{place}/done")
+    try:
+        yield is_first
+    finally:
+        with contextlib.suppress(RuntimeError):
+            store.set(f"{place}/done", "")
 
 
 def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS
-from trt_core import CompilationSettings, ExportError
+from trt_core import ExportError
 from trt_core.internals import pytree
 from trt_frontends.example_inputs import ExampleInputs
 from trt_lowering.sharded_modules import ShardedModule, is_sharded, require_sharded_alike, shards_of_inputs
@@ -44,47 +41,6 @@ def opened_after(error: ExportError, module: Any) -> ShardedModule:
     if isinstance(module, ShardedModule) or "DTensor" not in str(error.__cause__):
         raise error
     return ShardedModule(module, whole=tuple(DYNAMO_CONVERTERS))
-
-
-_builds: Final = itertools.count()
-
-
-@contextlib.contextmanager
-def first_rank_first(module: Any, settings: CompilationSettings) -> Iterator[Callable[[], None]]:
-    """Lets rank 0 build before the others, where these can take its engines from the cache and refit them.
-
-    That is so where engines are built for refitting and cached in a folder that all ranks see: shards of one form
-    differ in their weights only. A rank that waits in vain builds for itself.
-
-    Args:
-        module: What was captured.
-        settings: What it is compiled with.
-
-    Yields:
-        What is called before engines are looked for: it waits on all ranks but the first, which meanwhile do what each
-        of them has to do.
-    """
-    import torch.distributed as dist
-
-    shares = settings.refit and bool(settings.engine_cache_dir) and not settings.dryrun
-    if not shares or not isinstance(module, ShardedModule) or str(dist.get_backend()) == "fake":
-        yield lambda: None
-        return
-    from trt_runtime.internals import default_store
-
-    store, place = default_store(), f"trt/build/{next(_builds)}"
-    is_first = dist.get_rank() == 0
-
-    def wait() -> None:
-        if not is_first:
-            with contextlib.suppress(RuntimeError):  # the time limit of the process groups
-                store.get(place)
-
-    try:
-        yield wait
-    finally:
-        if is_first:
-            store.set(place, "done")
 
 
 def keep_boundary(module: Any, compiled: nn.Module) -> None:

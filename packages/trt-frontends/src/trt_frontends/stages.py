@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from trt_core import CompilationSettings, SettingsError
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, visible_log
-from trt_frontends.sharded_models import first_rank_first
 
 if TYPE_CHECKING:
     from trt_frontends.precision.automatic import AutomaticPrecision
@@ -29,12 +28,10 @@ def build(captured: CapturedModel) -> BuiltModel:
     """
     _require_graphs(captured.settings)
     dryrun = bool(captured.settings.dryrun)
-    with visible_log(captured.settings), first_rank_first(captured.module, captured.settings) as wait_for_engines:
+    with visible_log(captured.settings):
         if captured.settings.max_error is None:
             lowered = captured.lower()
-            wait_for_engines()
             return lowered.leave_in_pytorch() if dryrun else lowered.build()
-        wait_for_engines()
         automatic = _automatic(captured)
         built = automatic.lower().leave_in_pytorch() if dryrun else automatic.build()
         built.module.meta["precision_report"] = automatic.report(built=not dryrun)

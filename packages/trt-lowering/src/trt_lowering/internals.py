@@ -8,7 +8,7 @@
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
 | `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
-| `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's | |
+| `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's; how traces take sizes apart | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
 | `torch.utils._python_dispatch` | tensors that consist of tensors | |
 """
@@ -32,10 +32,11 @@ from trt_core.lazy_names import lazy_names
 if TYPE_CHECKING:
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
     from torch.export.exported_program import _override_composite_implicit_decomp as composites_replaced
-    from torch.fx.experimental import symbolic_shapes
+    from torch.fx.experimental import proxy_tensor, symbolic_shapes
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
 
 ATTRIBUTES: Final = {
+    "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
     "_forward_hooks": "of nn.Module",
     "_forward_pre_hooks": "of nn.Module",
@@ -45,12 +46,14 @@ ATTRIBUTES: Final = {
     "_op_dispatcher": "of DTensor: finds out how the results of operators lie",
     "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",
+    "_sym_register": "of proxy_tensor: notes how a trace computes a size",
 }
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
     "composite_kernel": "torch._export.utils:_get_decomp_for_cia",
     "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
+    "proxy_tensor": "torch.fx.experimental",
     "symbolic_shapes": "torch.fx.experimental",
     "uninteresting_files": "torch.fx.experimental.symbolic_shapes",
 }

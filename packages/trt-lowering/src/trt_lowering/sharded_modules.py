@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import operator
 import sys
 import threading
 from collections import OrderedDict
@@ -181,6 +182,7 @@ class ShardedModule(nn.Module):
             keep_whole(self._whole),
             enable_python_dispatcher(),
             _shardings_kept(),
+            sizes_taken_apart(),
         ):
             local = make_fx(run, record_module_stack=True, record_stack_traces=True)(*operands)
         local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
@@ -309,6 +311,53 @@ def _shardings_kept() -> Iterator[None]:
         yield
     finally:
         propagator.propagate_op_sharding_non_cached = find
+
+
+_OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "Max": torch.sym_max,
+    "Min": torch.sym_min,
+    "Mod": operator.mod,
+    "Mul": operator.mul,
+    "Pow": operator.pow,
+    "PowByNatural": operator.pow,
+    "PythonMod": operator.mod,
+}
+"""What computes expressions of sympy, by name, operand after operand."""
+
+
+@contextlib.contextmanager
+def sizes_taken_apart() -> Iterator[None]:
+    """Lets a trace hold any size that `DTensor` has computed outside of it.
+
+    PyTorch takes the expression of such a size apart into those that the trace knows. It gives functions of two
+    operands all factors of a product at once, and knows no powers and no remainders.
+    """
+    from trt_lowering.internals import proxy_tensor
+
+    tracing: Any = proxy_tensor
+    build = getattr(tracing, "_build_proxy_for_sym_expr", None)
+    if build is None:
+        yield
+        return
+
+    def built(tracer: Any, expression: Any, out: Any = None) -> Any:
+        function = _OF_TWO.get(type(expression).__name__)
+        if function is None or expression in tracer.sympy_expr_tracker:
+            return build(tracer, expression, out)
+        operands = [built(tracer, operand) for operand in expression.args]
+        if any(operand is None for operand in operands):
+            return None
+        left, right = functools.reduce(function, operands[:-1]), operands[-1]
+        if out is None:
+            return function(left, right)
+        tracing._sym_register(tracer, function, (left, right), out)
+        return out
+
+    tracing._build_proxy_for_sym_expr = built
+    try:
+        yield
+    finally:
+        tracing._build_proxy_for_sym_expr = build
 
 
 def _play(traced: fx.GraphModule, operands: Sequence[Any]) -> Any:

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -323,8 +324,8 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
     store.set(f"{place}/{rank}", digest)
     for other in ranks:
         try:
-            found = store.get(f"{place}/{other}").decode()
-        except RuntimeError as error:
+            found = said_in(store, f"{place}/{other}").decode()
+        except (RuntimeError, TimeoutError) as error:
             raise ExecutionError(
                 f"rank {other} did not come to the first call of the model",
                 where=f"rank {rank}, of the ranks {list(ranks)}",
@@ -338,6 +339,27 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
                 why="they would not communicate in the same order, or not the same amounts",
                 hint="compile or load the same model with the same settings on every rank",
             )
+
+
+def said_in(store: Any, place: str) -> bytes:
+    """Waits for what another process writes to a store of `torch.distributed`, and returns it.
+
+    It asks again and again: a store that waits by itself lets nobody else of this process ask meanwhile, and hears of
+    no interrupt.
+
+    Raises:
+        RuntimeError: The store is gone, with the process that keeps it.
+        TimeoutError: Nothing came within the time limit of the store, which is that of the process groups.
+    """
+    limit = store.timeout.total_seconds()
+    end, pause = time.monotonic() + limit, 0.001
+    while not store.check([place]):
+        if time.monotonic() > end:
+            raise TimeoutError(f"nothing came within {limit:g} s")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+    found: bytes = store.get(place)
+    return found
 
 
 class _Together:
