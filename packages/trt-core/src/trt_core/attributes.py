@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import fx, nn
@@ -18,6 +18,18 @@ def read_attribute(module: nn.Module, path: str) -> Any:
         AttributeError: There is none.
     """
     return functools.reduce(getattr, path.split("."), module)
+
+
+def part_at(module: nn.Module, path: str) -> Any:
+    """Returns the child at a dotted path, whatever attributes modules have of that name."""
+    parts = path.split(".") if path else []
+    return functools.reduce(lambda owner, part: owner._modules[part], parts, cast("Any", module))
+
+
+def holder_of(module: nn.Module, name: str) -> dict[str, Any]:
+    """Returns in what a module holds a tensor: its parameters, its buffers, or its plain attributes."""
+    held = vars(module)
+    return next((kind for kind in (held["_parameters"], held["_buffers"]) if name in kind), held)
 
 
 def is_state(node: fx.Node) -> bool:

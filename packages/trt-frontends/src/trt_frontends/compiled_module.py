@@ -24,6 +24,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
+from trt_core.exported_programs import model_name
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.sizes.ranges import ShapeRanges
@@ -81,6 +82,9 @@ class CompiledModule(fx.GraphModule):
     ) -> None:
         super().__init__(root, graph, "CompiledModule")
         self.meta = dict(getattr(root, "meta", {}))
+        if any(model_name(name) != name for name, _ in super()._named_members(_tensors_of)):
+            self.register_state_dict_post_hook(_say_names_of_model)
+            self.register_load_state_dict_pre_hook(_say_names_of_graph)
         self.__prepare(reader, graphs_on)
 
     def recompile(self) -> Any:
@@ -151,6 +155,10 @@ class CompiledModule(fx.GraphModule):
         engines = engine_modules(self)
         return notebook_html(f"{type(self).__name__}, {len(engines)} engines", _inputs(self), _outputs(self))
 
+    def _named_members(self, *args: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+        for name, value in super()._named_members(*args, **options):
+            yield model_name(name), value
+
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledModule:
         """Refuses to move or cast: engines and operators were compiled for a device and for types."""
         refuse_moves(self, fn, "a compiled model")
@@ -186,6 +194,24 @@ class CompiledModule(fx.GraphModule):
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         return reduce_to_program(self)
+
+
+# Names that a model and modules share --------------------------------------------------------------------------------
+
+
+def _tensors_of(module: nn.Module) -> list[tuple[str, Any]]:
+    return [*module._parameters.items(), *module._buffers.items()]
+
+
+def _say_names_of_model(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    own = {name: state.pop(name) for name in list(state) if name.startswith(prefix)}
+    state.update({prefix + model_name(name[len(prefix) :]): value for name, value in own.items()})
+
+
+def _say_names_of_graph(module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    names = [name for name, _ in nn.Module._named_members(module, _tensors_of, remove_duplicate=False)]
+    own = {name: state.pop(given) for name in names if (given := prefix + model_name(name)) in state}
+    state.update({prefix + name: value for name, value in own.items()})
 
 
 # What a module says of itself -----------------------------------------------------------------------------------------
@@ -230,7 +256,7 @@ def _held_by(module: CompiledModule) -> Iterator[HeldTensor]:
         owner, name = place_of(graph, node)
         value = getattr(owner, name)
         if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            yield HeldTensor.of(owner, name, str(node.target), is_state(node))
+            yield HeldTensor.of(owner, name, model_name(str(node.target)), is_state(node))
 
 
 def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:

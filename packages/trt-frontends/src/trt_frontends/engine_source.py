@@ -30,6 +30,7 @@ from trt_core import (
     provider_module,
 )
 from trt_core.errors import Uncacheable
+from trt_core.exported_programs import model_name
 from trt_core.refit_table import RefitTable, recipe_text, why_unwritable
 from trt_core.settings import building_fields
 from trt_core.sizes.expressions import Extent, extent_of, is_extent
@@ -253,7 +254,8 @@ def _turn_to_build(digest: str) -> Iterator[bool]:
 def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
     """Returns the parameters and buffers of a lowered graph by name; those that nothing reads any more, too."""
     named = (graph.named_parameters(remove_duplicate=False), graph.named_buffers(remove_duplicate=False))
-    return {name: value for items in named for name, value in items}
+    found = {name: value for items in named for name, value in items}
+    return found | {own: value for name, value in found.items() if (own := model_name(name)) != name}
 
 
 def open_cache(settings: CompilationSettings) -> EngineCache:

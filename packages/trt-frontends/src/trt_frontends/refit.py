@@ -18,6 +18,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import FileError, Input, InputError, RefitError, logger
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import TrtError
+from trt_core.exported_programs import module_of
 from trt_core.files.opening import opened
 from trt_core.files.replacing import Path, file_name, replacing
 from trt_core.files.strict_json import parse_json
@@ -121,7 +122,7 @@ def _verify(refitted: nn.Module, source: Any, arg_inputs: Any, kwarg_inputs: Any
             "outputs cannot be verified",
             hint="give the model or its exported program, and arg_inputs or kwarg_inputs to run it on",
         )
-    model = source.module() if isinstance(source, torch.export.ExportedProgram) else source
+    model = module_of(source) if isinstance(source, torch.export.ExportedProgram) else source
     args, kwargs = tuple(arg_inputs or ()), dict(kwarg_inputs or {})
     with torch.no_grad():
         expected, found = pytree.tree_leaves(model(*args, **kwargs)), pytree.tree_leaves(refitted(*args, **kwargs))

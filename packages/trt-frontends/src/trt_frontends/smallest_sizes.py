@@ -21,6 +21,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from trt_core import Input, logger
+from trt_core.exported_programs import module_of
 from trt_core.internals import FakeTensorMode, OpOverload, pytree
 from trt_core.log import unlogged
 from trt_core.provenance import source_line
@@ -203,7 +204,7 @@ def _is_the_model(
     device: torch.device,
 ) -> bool:
     """Whether the graph computes at some sizes what the model computes; not where one of them fails."""
-    graph = program.module(**_UNCHECKED)
+    graph = module_of(program, **_UNCHECKED)
     try:
         for scale in _SCALES:
             inputs = _inputs_at(program, examples, sizes, device, scale)

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from trt_core.exported_programs import module_of
 from trt_core.internals import pytree
 from trt_runtime.command_line import Peers
 from trtc.model_source import load_model
@@ -37,7 +38,7 @@ def _load(source: str, tensors: Sequence[torch.Tensor]) -> nn.Module:
     if named is not None:
         return named[0]
     model = load_model(source)[0]
-    return model.module() if isinstance(model, torch.export.ExportedProgram) else model.eval()
+    return module_of(model) if isinstance(model, torch.export.ExportedProgram) else model.eval()
 
 
 PEERS: Final = Peers(("eager", *_MODES), _make)

@@ -19,6 +19,7 @@ from torch.export.graph_signature import ConstantArgument, ExportGraphSignature,
 
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.attributes import add_constant, read_attribute
+from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.internals import OpOverload
 from trt_core.provenance import node_location
 from trt_core.weight_recipes import RECIPE, Literal, Source
@@ -107,10 +108,7 @@ def decompose_program(
     """
     refuse_lost_changes(program)
     rules = DecompositionRules(preserve, settings)
-    gm = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
-    gm.meta.update(program.graph_module.meta)
-    for original, copied in zip(program.graph.nodes, gm.graph.nodes, strict=True):
-        copied.name = original.name  # a copy renames what is called like a Python builtin, and the signature does not
+    gm = copy_of_graph(program)
     results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]
     functionalize = Functionalize(write_back=False)
     if find_autocast_region(gm) is not None or _has_transforms(gm) or _is_entangled(gm, functionalize):
@@ -118,17 +116,7 @@ def decompose_program(
     run_passes(gm, [Decompose(rules)], recompile=False)
     gm.recompile()
     signature = rename_results(program.graph_signature, results, gm.graph)
-    return torch.export.ExportedProgram(
-        root=gm,
-        graph=gm.graph,
-        graph_signature=signature,
-        state_dict=program.state_dict,
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
-        example_inputs=program.example_inputs,
-        constants={**program.constants},
-        verifiers=program.verifiers,
-    )
+    return with_changes(program, gm, graph_signature=signature, constants={**program.constants})
 
 
 @traces(
@@ -141,7 +129,7 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     under autocast or a transform such as `torch.vmap`.
     """
     logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
-    single = with_single_names(program)
+    single = with_free_names(with_single_names(program))
     try:
         traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
     except Exception as error:
@@ -216,26 +204,18 @@ def with_single_names(program: torch.export.ExportedProgram) -> torch.export.Exp
             others |= names & unread
     if not others:
         return program
-    graph = copy.deepcopy(program.graph)
-    for original, copied in zip(program.graph.nodes, graph.nodes, strict=True):
-        copied.name = original.name
-    for node in graph.find_nodes(op="placeholder"):
+    module = copy_of_graph(program)
+    for node in module.graph.find_nodes(op="placeholder"):
         if node.name in others:
-            graph.erase_node(node)
+            module.graph.erase_node(node)
     kept = [spec for spec in specs if spec.arg.name not in others]
     dropped = {spec.target for spec in specs if spec.arg.name in others}
-    module = fx.GraphModule(program.graph_module, graph)
-    module.meta.update(program.graph_module.meta)
-    return torch.export.ExportedProgram(
-        root=module,
-        graph=graph,
+    return with_changes(
+        program,
+        module,
         graph_signature=ExportGraphSignature(kept, list(program.graph_signature.output_specs)),
         state_dict={name: value for name, value in program.state_dict.items() if name not in dropped},
-        range_constraints=program.range_constraints,
-        module_call_graph=program.module_call_graph,
-        example_inputs=program.example_inputs,
         constants={name: value for name, value in program.constants.items() if name not in dropped},
-        verifiers=program.verifiers,
     )
 
 
@@ -264,6 +244,7 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
         LoweringError: The program cannot be unlifted (it was made from subgraphs that PyTorch cannot call).
     """
     try:
+        program = with_free_names(program)
         stateful = program.module(check_guards=False)
     except Exception as error:
         raise LoweringError(
@@ -329,10 +310,10 @@ def _name_weights(stateful: fx.GraphModule, program: torch.export.ExportedProgra
         if not isinstance(value, torch.Tensor):
             continue
         if name not in program.state_dict:
-            node.meta[RECIPE] = Literal(value, name)
+            node.meta[RECIPE] = Literal(value, model_name(name))
             continue
-        tied = tuple(other for other in names_of.get(_memory(value), ()) if other != name)
-        node.meta[RECIPE] = Source(name, value.dtype, tuple(value.shape), tied)
+        tied = tuple(model_name(other) for other in names_of.get(_memory(value), ()) if other != name)
+        node.meta[RECIPE] = Source(model_name(name), value.dtype, tuple(value.shape), tied)
 
 
 def _memory(tensor: torch.Tensor) -> tuple[int, torch.dtype, int]:

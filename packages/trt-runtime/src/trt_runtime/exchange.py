@@ -15,6 +15,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError, PlanError
+from trt_core.exported_programs import module_of
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.nesting import distinct_tensors
@@ -69,7 +70,7 @@ def read_exported_program(name: str) -> nn.Module:
         program = torch.export.load(name)
         for header in engines_in(program):
             check_compatible(header, where=name)
-        module = program.module()
+        module = module_of(program)
         if not hasattr(module, "module"):
             # FX makes a class for each module; scripts ask an exported program for its module
             setattr(type(module), "module", lambda self: self)  # noqa: B010 - classes of modules have no such attribute

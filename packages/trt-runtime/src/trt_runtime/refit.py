@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from trt_core import to_trt, trt
-from trt_core.attributes import is_state
+from trt_core.attributes import holder_of, is_state, part_at
 from trt_core.device import present_device
 from trt_core.errors import RefitError
 from trt_core.internals import OpOverload
@@ -280,7 +280,7 @@ class _Attribute:
     def read(self) -> torch.Tensor:
         """Returns the present value."""
         owner, _, name = self.paths[0].rpartition(".")
-        value: torch.Tensor = getattr(self.module.get_submodule(owner), name)
+        value: torch.Tensor = holder_of(part_at(self.module, owner), name)[name]
         return value
 
     def write(self, value: torch.Tensor) -> None:
@@ -291,7 +291,7 @@ class _Attribute:
             value = nn.Parameter(value, requires_grad=present.requires_grad)
         for path in self.paths:
             owner, _, name = path.rpartition(".")
-            setattr(self.module.get_submodule(owner), name, value)
+            holder_of(part_at(self.module, owner), name)[name] = value
 
 
 def _attributes(compiled: nn.Module) -> Iterator[_Attribute]:

@@ -17,6 +17,7 @@ from torch import fx, nn
 
 from trt_converters import ConverterRegistry
 from trt_core import InputError
+from trt_core.exported_programs import module_of
 from trt_core.wording import kind_of
 from trt_frontends.comparison.output_error import OutputError, measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
@@ -49,7 +50,7 @@ class Subject:
     @property
     def eager(self) -> Callable[..., Any]:
         """The model as PyTorch runs it."""
-        return self.model.module() if isinstance(self.model, torch.export.ExportedProgram) else self.model
+        return module_of(self.model) if isinstance(self.model, torch.export.ExportedProgram) else self.model
 
     @property
     def name(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Final
 
 import torch
 from torch import fx
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 
+from trt_core.exported_programs import copy_of_graph, with_changes
 from trt_core.internals import OpOverload
 from trt_lowering.node_metadata import fake_mode_of, insert_call
 from trt_lowering.operator_traits import argument
@@ -39,10 +39,7 @@ class ProgramEditor:
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self._program = program
-        self._module = fx.GraphModule(program.graph_module, copy.deepcopy(program.graph))
-        self._module.meta.update(program.graph_module.meta)
-        for original, copied in zip(program.graph.nodes, self._module.graph.nodes, strict=True):
-            copied.name = original.name  # a copy renames what is called like a Python builtin, the signature does not
+        self._module = copy_of_graph(program)
         self.graph = self._module.graph
         self._specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
         self._state = dict(program.state_dict)
@@ -107,20 +104,16 @@ class ProgramEditor:
         specs = [self._specs[node.name] for node in self.graph.find_nodes(op="placeholder")]
         signature = ExportGraphSignature(specs, list(self._program.graph_signature.output_specs))
         kept = {spec.target for spec in specs}
-        return torch.export.ExportedProgram(
-            root=self._module,
-            graph=self.graph,
+        return with_changes(
+            self._program,
+            self._module,
             graph_signature=signature,
             state_dict={name: value for name, value in self._state.items() if name in kept},
-            range_constraints=self._program.range_constraints,
-            module_call_graph=self._program.module_call_graph,
-            example_inputs=self._program.example_inputs,
             constants={
                 name: value
                 for name, value in self._constants.items()
                 if name in kept or not isinstance(value, torch.Tensor)
             },
-            verifiers=self._program.verifiers,
         )
 
     def _is_held(self, node: fx.Node) -> bool:

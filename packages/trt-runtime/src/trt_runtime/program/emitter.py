@@ -15,6 +15,7 @@ from torch import fx, nn
 from trt_core.attributes import read_attribute
 from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.errors import ExportError
+from trt_core.exported_programs import model_name
 from trt_core.internals import OpOverload
 from trt_core.operators import operator_name
 from trt_core.refit_table import recipe_text, why_unwritable
@@ -172,7 +173,7 @@ class _Emitter:
             if node.op == "get_attr" and not _is_plan(node):
                 value = read_attribute(module, str(node.target))
                 if isinstance(value, torch.Tensor):
-                    self._add_tensor(value, str(node.target), node.meta.get(RECIPE))
+                    self._add_tensor(value, _name_of(node), node.meta.get(RECIPE))
             elif node.op == "call_module":
                 child = module.get_submodule(str(node.target))
                 if isinstance(child, fx.GraphModule) and node.target != _GUARDS:
@@ -402,6 +403,12 @@ class _Emitter:
                 raise _no_place(f"an argument of {operator_name(where.target)}", where, str(error)) from error
             raise ExportError("the program cannot be saved", where=where, why=str(error), hint=INTERCHANGE) from error
         return value
+
+
+def _name_of(node: fx.Node) -> str:
+    """What the model calls an attribute; constants may be called like methods, which only the graph's name avoids."""
+    name = model_name(str(node.target))
+    return str(node.target) if any(hasattr(nn.Module, part) for part in name.split(".")) else name
 
 
 def _are_equal(one: Recipe | None, other: Recipe | None) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trt_core.attributes import holder_of
 from trt_core.errors import InputError
 
 
@@ -36,9 +37,7 @@ class HeldTensor:
     @classmethod
     def of(cls, owner: nn.Module, name: str, path: str, is_written: bool) -> HeldTensor:
         """Returns a tensor that is an attribute of a module: a parameter, a buffer, or neither."""
-        attributes = owner.__dict__
-        kinds = (attributes["_parameters"], attributes["_buffers"])
-        return cls(next((kind for kind in kinds if name in kind), attributes), name, path, is_written)
+        return cls(holder_of(owner, name), name, path, is_written)
 
     def tensor(self) -> torch.Tensor:
         """The tensor that is there now."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
+from trt_core.attributes import part_at
 from trt_core.errors import InputError
 from trt_core.internals import OpOverload
 from trt_runtime.module import TRTModule
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _NO_SYMBOLS: dict[str, int] = {}
 _NOTHING: Final = object()
+_PLAIN: Final = nn.Module()
 
 
 def _never() -> bool:
@@ -112,7 +114,7 @@ class LoadedProgram(nn.Module):
             self.__held.append(self.__register(entry, tensor, number in written))
         for stored, engine in zip(program.engines, engines, strict=True):
             owner, name = self.__owner(stored.name)
-            owner.add_module(name, engine)
+            owner._modules[name] = engine
         self.__call = self.__new_call()
         self.eval()
         self.__is_complete = True
@@ -217,7 +219,7 @@ class LoadedProgram(nn.Module):
             return None
         engine, taken = found
         owner, _, name = self.__program.engines[engine].name.rpartition(".")
-        children, rebuild = self.get_submodule(owner)._modules, self.__rebuild
+        children, rebuild = part_at(self, owner)._modules, self.__rebuild
 
         def take(made: Sequence[torch.Tensor]) -> Any:
             result = tuple([made[index] for index in taken])
@@ -235,8 +237,8 @@ class LoadedProgram(nn.Module):
         for part in parts:
             if part not in owner._modules:
                 _refuse_taken(owner, part)
-                owner.add_module(part, nn.Module())
-            owner = owner.get_submodule(part)
+                owner._modules[part] = nn.Module()
+            owner = owner._modules[part]  # type: ignore[assignment]
         _refuse_taken(owner, name)
         return owner, name
 
@@ -246,10 +248,8 @@ class LoadedProgram(nn.Module):
         held = HeldTensor({"": value}, "", "", is_written)
         for path in reversed(entry.names):
             owner, name = self.__owner(path)
-            if isinstance(value, nn.Parameter):
-                owner.register_parameter(name, value)
-            else:
-                owner.register_buffer(name, value)
+            kept: Any = owner._parameters if entry.is_parameter else owner._buffers
+            kept[name] = value
             held = HeldTensor.of(owner, name, path, is_written)
         return held
 
@@ -314,8 +314,12 @@ class LoadedProgram(nn.Module):
 
 
 def _refuse_taken(owner: nn.Module, name: str) -> None:
-    """A name of the model must not hide anything that a module is made of."""
-    if hasattr(owner, name) or name.startswith(f"_{LoadedProgram.__name__}__"):
+    """A name of the model must not hide anything that a module is made of.
+
+    What a program has beyond that (`meta`) may be a name of the model, too, among its parameters, buffers and children.
+    """
+    taken = any(name in held for held in (owner._modules, owner._parameters, owner._buffers))
+    if taken or hasattr(_PLAIN, name) or name.startswith(f"_{LoadedProgram.__name__}__"):
         raise malformed("names", f"{name!r:.80} is an attribute of modules")
 
 

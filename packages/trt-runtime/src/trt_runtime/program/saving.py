@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from trt_core.device import present_device
 from trt_core.errors import ExportError, InputError, TrtError
+from trt_core.exported_programs import module_of, with_free_names
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.internals import OpOverload
@@ -276,9 +277,9 @@ def _without_examples(compiled: nn.Module | ExportedProgram) -> CapturedProgram 
 def _from_exported(program: ExportedProgram) -> CapturedProgram:
     graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, fx.GraphModule)]
     if any(_writes_in_place(node.target) for graph in graphs for node in graph.nodes):
-        program = program.run_decompositions({})  # makes the graph functional, with writes to state at its end
-    module = program.module()
-    assert isinstance(module, fx.GraphModule)
+        # makes the graph functional, with writes to state at its end
+        program = with_free_names(program).run_decompositions({})
+    module = module_of(program)
     ranges = ShapeRanges.from_placeholders(module, None, program.range_constraints)
     return emit(module, ranges, signature_of(module.graph, ranges, conditions_of(module.graph, ranges, program)))
 
