@@ -22,6 +22,7 @@ from trt_portable.libraries import NAMES, library
 from trt_portable.libraries.library import SWITCH
 from trt_portable.libraries.program import LibraryExecutable, identities, libraries
 from trt_portable.plan import artifact as artifacts
+from trt_portable.reporting import Reporter
 
 INSTALLED = [name for name in NAMES if library._version(name) is not None and library._version("onnx") is not None]
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="needs onnx, and OpenVINO or ONNX Runtime")
@@ -67,11 +68,20 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
     return str(request.param)
 
 
+def always_win(patch: pytest.MonkeyPatch, ratio: float = 0.5) -> None:
+    """Libraries take that part of the layers' time."""
+    patch.setattr(engine_tactic.Trial, "_ratios", lambda _, programs, layers: [ratio] * len(programs))
+    patch.setattr(
+        engine_tactic.Trial, "_glanced", lambda _, executables, values: [1.0] + [ratio] * (len(executables) - 1)
+    )
+    patch.setattr(engine_tactic, "_FAR", float("inf"))
+
+
 @pytest.fixture(autouse=True)
 def wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a library computes right is faster than the layers."""
     monkeypatch.setattr(library_tactic, "_LEAST_MILLISECONDS", 0.0)
-    monkeypatch.setattr(engine_tactic.Trial, "_ratio", lambda *_: 0.5)
+    always_win(monkeypatch)
 
 
 Build = Callable[..., Any]
@@ -228,11 +238,11 @@ def test_the_timing_cache_remembers_a_version(
 ) -> None:
     cache = builder.create_builder_config().create_timing_cache(b"")
     first = loaded(build(attentive, (2, 3, 5, 6), cache=cache), logger)
-    monkeypatch.setattr(engine_tactic.Trial, "_ratio", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(engine_tactic.Trial, "_ratios", lambda *_: pytest.fail("timed again"))
     again = loaded(build(attentive, (2, 3, 5, 6), cache=cache), logger)
     assert first._state.info.tactic == again._state.info.tactic == name
     monkeypatch.setattr(libraries()[name], "version", lambda: "0.0")
-    monkeypatch.setattr(engine_tactic.Trial, "_ratio", lambda *_: 2.0)
+    monkeypatch.setattr(engine_tactic.Trial, "_ratios", lambda _, programs, layers: [2.0] * len(programs))
     assert loaded(build(attentive, (2, 3, 5, 6), cache=cache), logger)._state.info.tactic != name
 
 
@@ -316,11 +326,33 @@ def test_large_networks_are_held_once(build: Build, logger: Any, name: str, monk
 def test_short_runs_and_small_gains_are_left_to_the_layers(
     build: Build, logger: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_tactic.Trial, "_ratio", lambda *_: 0.97)
+    always_win(monkeypatch, 0.98)
     assert loaded(build(_linear, (4, 4)), logger)._state.info.tactic != name
     monkeypatch.undo()
     monkeypatch.setenv(SWITCH, name)
     assert loaded(build(_linear, (4, 4)), logger)._state.info.tactic != name
+
+
+def test_what_cannot_win_is_given_up_before_the_race(logger: Any) -> None:
+    trial = engine_tactic.Trial.__new__(engine_tactic.Trial)
+    trial._reporter = Reporter(logger)
+    first, second = LIBRARY_TACTICS
+    made: Any = (None, None)
+
+    def left(layers: float, *glances: float) -> list[Any]:
+        trial._glances = {first.name: glances[0], second.name: glances[1]}
+        built = {first: made, second: made}
+        trial.drop_slow(built, layers)
+        return list(built)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_tactic, "_FAR", 1.3)
+        assert left(10.0, 5.0, 6.0) == [first, second]
+        assert left(10.0, 5.0, 7.0) == [first]
+        assert left(1.0, 5.0, 1.2) == [second]
+        assert left(1.0, 5.0, float("inf")) == []
+        assert left(float("inf"), 5.0, 5.0) == [first, second]
+    assert sum("not timed further" in text for _, text in logger.messages) == 4
 
 
 def test_the_switch_names_libraries(build: Build, logger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,7 +476,7 @@ def test_small_networks_compute_the_same_in_every_library(steps: Sequence[tuple[
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(SWITCH, name)
                 patch.setattr(library_tactic, "_LEAST_MILLISECONDS", 0.0)
-                patch.setattr(engine_tactic.Trial, "_ratio", lambda *_: 0.5)
+                always_win(patch)
                 network = builder.create_network()
                 x = network.add_input("x", trt.float32, shape)
                 y = _chain(network, x, [*steps, ("activation", 0)])

@@ -325,12 +325,20 @@ def _timed(trial: Trial, tactics: Sequence[Tactic], *, may_prepack: bool) -> Ite
     if packed < plain:
         layers = _Candidate(None, is_prepacked=True, kernels=kernels)
         yield _Timed(layers, packed)
+    least = min(plain, packed)
+    foreign: dict[Tactic, tuple[Artifact, MadeProgram]] = {}
     for tactic in tactics:
-        built = trial.build(tactic) if min(plain, packed) >= tactic.least_milliseconds else None
-        if built is not None:
-            artifact, program = built
-            spent = trial.time_beside(tactic, program, min(plain, packed), is_prepacked=layers.is_prepacked)
-            yield _Timed(replace(layers, tactic=tactic), spent, artifact)
+        built = trial.build(tactic) if least >= tactic.least_milliseconds else None
+        if built is None:
+            continue
+        if tactic.name in LIBRARIES:
+            foreign[tactic] = built
+            trial.drop_slow(foreign, least)
+        else:
+            yield _Timed(replace(layers, tactic=tactic), trial.time(tactic, built[1]), built[0])
+    programs = {tactic: program for tactic, (_, program) in foreign.items()}
+    for tactic, spent in trial.race_libraries(programs, least, is_prepacked=layers.is_prepacked).items():
+        yield _Timed(replace(layers, tactic=tactic), spent, foreign[tactic][0])
 
 
 def _candidates(tactics: Sequence[Tactic], *, may_prepack: bool) -> Iterator[_Candidate]:
@@ -361,8 +369,11 @@ _CLEAR_LOSS: Final = 1.33
 """Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
 after the other, work of others may disturb only one, and packing gains as a rule."""
 _TURNS: Final = 2
-_WORTH_A_LIBRARY: Final = 0.95
+_WORTH_A_LIBRARY: Final = 0.97
 """A library takes that part of the layers' time at most: it takes longer to load, and more memory."""
+_CLEAR_LIBRARY: Final = 0.85
+"""A library whose first calls take that part of the layers' time has won, however these were timed."""
+_GLANCES: Final = 2
 _OF_ANY_SIZE: Final = ("_interpreted", "_weights")
 """What trials for other sizes need not make anew."""
 _MOST_TIMES: Final = 8
@@ -399,6 +410,7 @@ class Trial:
         self._reporter = reporter
         self._attempt = attempt
         self._prepacked: Program | None = None
+        self._glances: dict[str, float] = {}
 
     def narrowed(self, info: EngineInfo) -> Trial:
         """Builds and times for a part of the profile's sizes, until the time of this one is spent.
@@ -604,40 +616,95 @@ class Trial:
             self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
             return NEVER
 
-    def time_beside(self, tactic: Tactic, program: MadeProgram, layers: float, *, is_prepacked: bool) -> float:
-        """Milliseconds of a run of what a tactic made; `NEVER` when it fails, and where a library gains little.
+    def drop_slow(self, built: dict[Tactic, tuple[Artifact, MadeProgram]], layers: float) -> None:
+        """Gives up what libraries made and cannot win, so that it is neither timed further nor held in memory.
 
-        Small models run in turns with the layers, since of two measurements one after the other, work of others may
+        Two calls tell: the first one warms up, and work of others disturbs hardly both of one and none of another.
+
+        Args:
+            built: What is left; changed in place.
+            layers: Milliseconds of the layers.
+        """
+        for tactic, (_, program) in built.items():
+            if tactic.name not in self._glances:
+                (seconds,) = self._glanced([program], self._values)
+                self._glances[tactic.name] = seconds * 1e3
+        limit = _FAR * min(layers, *(self._glances[tactic.name] for tactic in built))
+        for tactic in [each for each in built if self._glances[each.name] > limit]:
+            del built[tactic]
+            spent = self._glances[tactic.name]
+            self._reporter.verbose(f"tactic {tactic.name}: not timed further, its first calls take {spent:.4f} ms")
+
+    def race_libraries(
+        self, programs: Mapping[Tactic, MadeProgram], layers: float, *, is_prepacked: bool
+    ) -> dict[Tactic, float]:
+        """Milliseconds of a run of what libraries made; `NEVER` where one fails, and where it gains little.
+
+        They run in turns, and with them the layers, since of two measurements one after the other, work of others may
         disturb only one. For a range of sizes the ends count as the optimal sizes do.
 
         Args:
-            tactic: Made it.
-            program: What it made.
+            programs: What they made.
             layers: Milliseconds of the layers.
             is_prepacked: Whether these are layers with packed weights.
         """
-        if tactic.name not in LIBRARIES:
-            return self.time(tactic, program)
-        opt, *ends = dict.fromkeys((program.artifact.shapes, *_ends(program.artifact)))
-        beside = self._prepacked if is_prepacked and self._is_small else self._interpreted
-        assert beside is not None
-        try:
-            known = None if self._is_small else self._milliseconds(program) / layers
-            ratios = [self._ratio(program, beside, opt) if known is None else known]
-            ratios += [self._ratio(program, beside, shapes) for shapes in ends]
-        except Exception as error:
-            self._reporter.info(f"tactic {tactic.name}: cannot be timed: {error}")
-            return NEVER
-        mean = math.prod(ratios) ** (1 / len(ratios))
-        self._reporter.verbose(f"tactic {tactic.name}: {mean:.3f} of the time of the layers")
-        return NEVER if mean > _WORTH_A_LIBRARY else layers * mean
+        if not programs:
+            return {}
+        executables = list(programs.values())
+        _, *ends = dict.fromkeys(
+            shapes for each in executables for shapes in (each.artifact.shapes, *_ends(each.artifact))
+        )
+        found = [self._ratios(executables, self._beside(layers, is_prepacked=is_prepacked))]
+        plain = (
+            self._interpreted if self._prepacked is None or not is_prepacked or not self._is_small else self._prepacked
+        )
+        for shapes in ends:
+            least, *spent = self._glanced([plain, *executables], self._subject.example_inputs(self.profile, shapes))
+            found.append([each / least for each in spent])
+        ratios = dict(zip(programs, zip(*found, strict=True), strict=True))
+        means = {tactic: math.prod(each) ** (1 / len(each)) for tactic, each in ratios.items()}
+        for tactic, mean in means.items():
+            self._reporter.verbose(f"tactic {tactic.name}: {mean:.3f} of the time of the layers")
+        return {tactic: NEVER if mean > _WORTH_A_LIBRARY else layers * mean for tactic, mean in means.items()}
 
-    def _ratio(self, program: MadeProgram, layers: Program, shapes: tuple[Shape, ...]) -> float:
-        """Time of what a library made over that of the layers, in turns."""
-        values = self._subject.example_inputs(self.profile, shapes)
-        runs = [as_engines_run(each, values, self._subject.device) for each in (layers, program)]
-        plain, spent = race(runs, lambda: None, self._iterations, clock=host_clock())
-        return spent / plain
+    def _beside(self, layers: float, *, is_prepacked: bool) -> Program | float:
+        """What libraries race against at the optimal sizes: the layers as they run, or only their milliseconds.
+
+        Packed weights of a large model are in memory only where its layers seem to take about as long as a library.
+        """
+        if not is_prepacked:
+            return self._interpreted
+        assert self._prepacked is not None
+        is_clear = min(self._glances.values()) < _CLEAR_LIBRARY * layers
+        return self._prepacked if self._is_small or not is_clear else layers
+
+    def _ratios(self, programs: Sequence[MadeProgram], layers: Program | float) -> list[float]:
+        """Times of what libraries made over that of the layers, in turns; `NEVER` where one of them fails."""
+        executables = programs if isinstance(layers, float) else [layers, *programs]
+        try:
+            runs = [as_engines_run(each, self._values, self._subject.device) for each in executables]
+            found = race(runs, lambda: None, self._iterations, clock=host_clock())
+        except Exception as error:
+            self._reporter.info(f"libraries: cannot be timed: {error}")
+            return [NEVER] * len(programs)
+        plain, *spent = [layers / 1e3, *found] if isinstance(layers, float) else found
+        return [each / plain for each in spent]
+
+    def _glanced(self, executables: Sequence[Executable], values: Sequence[Value]) -> list[float]:
+        """Seconds of the better of two runs of each, in turns and not warmed up before; `NEVER` for what fails."""
+        clock = host_clock()
+        least = [NEVER] * len(executables)
+        for _ in range(_GLANCES):
+            for at, executable in enumerate(executables):
+                started = clock()
+                try:
+                    with torch.inference_mode():
+                        executable.run(values)
+                except Exception as error:
+                    self._reporter.info(f"a run that is timed failed: {error}")
+                    continue
+                least[at] = min(least[at], clock() - started)
+        return least
 
     def _is_right(self, name: str, found: Sequence[Value], expected: Sequence[Value] | None = None) -> bool:
         """Whether a candidate computes what interpreting computes; says so where it does not."""
