@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import trt_frontends
@@ -194,3 +198,73 @@ def test_other_plain_values_are_refused(position: int, value: Any, folder: Path)
     args[position] = value
     (message,) = _answers((loaded,), tuple(args))
     assert ("scale", "shift", "up", "name")[position - 1] in message
+
+
+_WAYS: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "strided": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+    "at an offset": lambda x: torch.cat([x.new_zeros(1), x.reshape(-1)])[1:].view(x.shape),
+    "negated": lambda x: torch._neg_view(-x),
+    "wrong type": lambda x: x.double(),
+    "wrong size": lambda x: torch.cat([x, x], 1),
+    "elsewhere": lambda x: x.to("meta"),
+    "not a tensor": lambda x: x.tolist(),
+}
+
+
+class _Weighted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both (rows, 3), float32."""
+        return torch.relu(x) @ self.weight + y, x * y
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> tuple[_Weighted, list[Callable[..., Any]]]:
+    model = _Weighted().eval()
+    rows = torch.export.Dim("rows", min=1, max=9)
+    exported = torch.export.export(model, (torch.randn(4, 3), torch.randn(4, 3)), dynamic_shapes=({0: rows}, {0: rows}))
+    options = {"immutable_weights": False, "optimization_level": 0, "min_block_size": 1}
+    compiled = trt_frontends.compile(exported, arg_inputs=[_rows((1, 4, 9)), _rows((1, 4, 9))], **options)
+    path = tmp_path_factory.mktemp("calls") / "model.trt"
+    save(compiled, path)
+    return model, [compiled, load(path)]
+
+
+_call = st.tuples(
+    st.integers(1, 9), st.sampled_from([*_WAYS]), st.booleans(), st.sampled_from(["call", "call", "grad", "refit"])
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(calls=st.lists(_call, min_size=2, max_size=6))
+def test_whatever_changes_from_call_to_call(
+    twins: tuple[_Weighted, list[Callable[..., Any]]], calls: list[tuple[int, str, bool, str]]
+) -> None:
+    model, (compiled, loaded) = twins
+    held: dict[Any, _Weighted] = {compiled: copy.deepcopy(model), loaded: copy.deepcopy(model)}
+    for called, weights in held.items():
+        trt_frontends.refit_module_weights(called, weights, in_place=True)
+    for rows, way, is_same, how in calls:
+        for called, weights in held.items():
+            if how == "refit":
+                with torch.no_grad():
+                    weights.weight.normal_()
+                trt_frontends.refit_module_weights(called, weights, in_place=True)
+            x = _WAYS[way](torch.randn(rows, 3))
+            y = x if is_same else torch.randn(rows, 3)
+            if how == "grad" and isinstance(x, torch.Tensor):
+                x.requires_grad_()
+            with contextlib.nullcontext() if how == "grad" else torch.no_grad():
+                if how == "grad" or [*_WAYS].index(way) >= [*_WAYS].index("wrong type"):
+                    with pytest.raises(InputError):
+                        called(x, y)
+                    continue
+                made, right = called(x, y), weights(x, y)
+                torch.testing.assert_close(made, right)
+                made[0].fill_(torch.nan)  # what a call returns is the caller's
+                torch.testing.assert_close(called(x, y), right)

@@ -2,6 +2,7 @@
 
 | from | what for | releases |
 |---|---|---|
+| `torch._C` | what is below autograd; how many tensors are in one memory | |
 | `torch._functorch` | settings of the way that graphs with writes are compiled | |
 | `torch._inductor` | settings of the compiler | |
 | `torch._inductor.async_compile` | processes that compile kernels | |
@@ -18,9 +19,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
+from torch._C import _ExcludeDispatchKeyGuard as without_dispatch_keys
+from torch._C import _storage_Use_Count as storage_use_count
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 
@@ -45,6 +50,18 @@ def _nothing() -> None:
 
 clear_product_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)
 """Makes matrix products take their workspace anew."""
+
+_AUTOGRAD: Final = (
+    DispatchKeySet(DispatchKey.AutogradCPU)
+    | DispatchKeySet(DispatchKey.AutogradOther)
+    | DispatchKeySet(DispatchKey.ADInplaceOrView)
+)
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Lets operators of the CPU record nothing, as inference mode does; what they make are usual tensors."""
+    return without_dispatch_keys(_AUTOGRAD)
+
 
 ATTRIBUTES: Final = {"_is_profiler_enabled": "of torch.autograd.profiler"}
 """Private attributes of PyTorch's objects that this package reads, and what has them."""

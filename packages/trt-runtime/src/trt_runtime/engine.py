@@ -19,7 +19,7 @@ from trt_core.provider import Provider, current_provider, device_scope, provider
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.context_pool import ContextPool
-from trt_runtime.engine_context import EngineContext, KnownShapes
+from trt_runtime.engine_context import EngineContext, KnownShapes, TensorCalls
 from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import check_inputs, device_of
@@ -46,6 +46,7 @@ class LoadedEngine:
         host_inputs: Indices of inputs that are read on the host.
         host_outputs: Indices of outputs that are written on the host.
         is_tensorrt: Whether TensorRT itself runs it.
+        input_dtypes: The types of its inputs.
         known_shapes: The input shapes that calls have come with.
         contexts: Its execution contexts, those of the first optimization profile.
         weight_budget: How many bytes of weights stay on the GPU.
@@ -95,6 +96,7 @@ class LoadedEngine:
         self.host_inputs = self._on_host(header.inputs)
         self.host_outputs = self._on_host(header.outputs)
         self.known_shapes = KnownShapes()
+        self.input_dtypes = [binding.dtype for binding in header.inputs]
         self._watcher: Any = None
         self.allocates_ahead = False
         self.contexts = ContextPool()
@@ -103,6 +105,7 @@ class LoadedEngine:
         self.weight_budget = WeightBudget(
             self.native, header.title, device, is_tensorrt=self.is_tensorrt, pools=self._pools
         )
+        self._tensor_calls = self._take_tensors()
 
     def run(self, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None) -> list[torch.Tensor]:
         """Runs the engine on the current stream of its device.
@@ -120,6 +123,10 @@ class LoadedEngine:
         """
         if self._index is not None:
             return self._run_on_cuda(inputs, outputs, self._index)
+        if self._tensor_calls is not None and outputs is None and not self.allocates_ahead and self._watcher is None:
+            made = self._tensor_calls.run(inputs)
+            if made is not None:
+                return made
         pool = self.contexts if self._profiles is None else self._pool_for(inputs)
         context = pool.take(0) or self._new_context(pool.profile)
         try:
@@ -154,6 +161,14 @@ class LoadedEngine:
             return placed
         finally:
             give_back(context)
+
+    def _take_tensors(self) -> TensorCalls | None:
+        """Calls without contexts; None where the provider has none, or the header asks for more than it knows of."""
+        make = getattr(self.native, "create_tensor_runner", None)
+        if make is None or self.unused_inputs or self.header.updates or self.header.process_group is not None:
+            return None
+        runner = make()
+        return None if runner is None else TensorCalls(self, runner)
 
     def _pool_for(self, inputs: list[torch.Tensor]) -> ContextPool:
         """The contexts of the profile for the shapes of a call: a context keeps the profile that it was made with."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.dtypes import dtype_name
-from trt_core.errors import ExecutionError, InputError, TrtError
+from trt_core.errors import ExecutionError, InputError
 from trt_core.log import forget_errors, take_errors
 from trt_core.output_allocator import output_allocator
 from trt_core.process_groups import GroupMembers, communicator
@@ -100,6 +100,7 @@ class EngineContext:
             _Slot(binding.name, binding.dtype, _HOST if index in engine.host_outputs else engine.device)
             for index, binding in enumerate(engine.header.outputs)
         ]
+        self._dtypes = engine.input_dtypes
         self._updates = [
             (index, _Slot(name, engine.header.inputs[index].dtype, engine.device))
             for index, name in engine.header.updates
@@ -145,6 +146,8 @@ class EngineContext:
             self._hand_back_updates(given, inputs)
         if self._allocators or self._host_outputs:
             self._collect(placed)
+        elif self._shapes is not None:
+            self._shapes.have_run = True
         return placed
 
     def _hand_back_updates(self, given: Sequence[torch.Tensor], bound: Sequence[torch.Tensor]) -> None:
@@ -201,25 +204,12 @@ class EngineContext:
             return self._adopt(inputs)
         if shapes != self._last_inputs and not self._recall(shapes):
             return self._adopt(inputs)
-        device, misaligned = self._device, self._misaligned
-        try:
-            for value, slot in zip(inputs, self._inputs):  # noqa: B905 - warm path, lengths agree
-                address = value.data_ptr()
-                if (
-                    not address
-                    or value.dtype is not slot.dtype
-                    or value.device != device
-                    or address & misaligned
-                    or not value.is_contiguous()
-                    or value.is_neg()
-                ):
-                    return self._adopt(inputs)
-                if address != slot.address:
-                    self._set_address(slot, address)
-        except TrtError:
-            raise
-        except RuntimeError:  # a tensor without memory: sparse, meta, ...
+        addresses = _addresses(inputs, self._dtypes, self._device, self._misaligned)
+        if addresses is None:
             return self._adopt(inputs)
+        for address, slot in zip(addresses, self._inputs):  # noqa: B905 - warm path, lengths agree
+            if address != slot.address:
+                self._set_address(slot, address)
         return inputs
 
     def _recall(self, shapes: list[torch.Size]) -> bool:
@@ -413,11 +403,79 @@ class EngineContext:
             succeeded = self._order.enqueue(self._native, stream, self._allocators.values())
         if not succeeded:
             self._shapes = self._last_inputs = None
-            raise ExecutionError(
-                f"{self._header.title} failed while running",
-                where=f"input shapes {[tuple(value.shape) for value in inputs]}",
-                why=take_errors() or "the provider gave no reason",
-            )
+            raise _failed(self._header, inputs)
+
+
+class TensorCalls:
+    """Calls in shapes that have run before, of an engine that takes tensors as they are: nothing is bound.
+
+    Any number of threads may call at once.
+
+    Args:
+        engine: The engine.
+        runner: What runs it, of the portable provider alone.
+    """
+
+    def __init__(self, engine: LoadedEngine, runner: Any) -> None:
+        self._runner = runner
+        self._header = engine.header
+        self._device = engine.device
+        self._dtypes = engine.input_dtypes
+        self._known_shapes = engine.known_shapes
+
+    def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Runs the engine once; None where the call wants a context.
+
+        Args:
+            inputs: Tensors in the order of the header.
+
+        Returns:
+            Outputs in the order of the header.
+
+        Raises:
+            ExecutionError: The provider failed; its messages are quoted.
+        """
+        try:
+            known = self._known_shapes.find([value.shape for value in inputs])
+        except RuntimeError:  # nested tensors have none
+            return None
+        if known is None or not known.have_run or _addresses(inputs, self._dtypes, self._device, 0) is None:
+            return None
+        made: list[torch.Tensor] | None = self._runner.run(inputs, known.outputs)
+        if made is None:
+            raise _failed(self._header, inputs)
+        return made
+
+
+def _addresses(
+    inputs: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype], device: torch.device, misaligned: int
+) -> list[int] | None:
+    """Where inputs of known shapes lie, which fit as they are; None where one of them does not."""
+    addresses = []
+    try:
+        for value, dtype in zip(inputs, dtypes):  # noqa: B905 - warm path, lengths agree
+            address = value.data_ptr()
+            if (
+                not address
+                or value.dtype is not dtype
+                or value.device != device
+                or address & misaligned
+                or not value.is_contiguous()
+                or value.is_neg()
+            ):
+                return None
+            addresses.append(address)
+    except RuntimeError:  # a tensor without memory: sparse, meta, ...
+        return None
+    return addresses
+
+
+def _failed(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> ExecutionError:
+    return ExecutionError(
+        f"{header.title} failed while running",
+        where=f"input shapes {[tuple(value.shape) for value in inputs]}",
+        why=take_errors() or "the provider gave no reason",
+    )
 
 
 def _select_profile(native: Any, profile: int, engine: LoadedEngine) -> None:
@@ -615,7 +673,7 @@ Strided = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class CallShapes:
-    """The shapes of one kind of call. Immutable.
+    """The shapes of one kind of call. Immutable, but for whether it has run.
 
     Args:
         inputs: Shapes of the inputs, in the order of the header.
@@ -625,11 +683,13 @@ class CallShapes:
         inputs: As given.
         outputs: Extents and dense strides; None where an extent is known only after a run.
         open_outputs: Indices of those.
+        have_run: Whether a call with them has come to its end.
     """
 
-    __slots__ = ("inputs", "open_outputs", "outputs")
+    __slots__ = ("have_run", "inputs", "open_outputs", "outputs")
 
     def __init__(self, inputs: Sequence[torch.Size], outputs: Sequence[tuple[int, ...]]) -> None:
+        self.have_run = False
         self.inputs = list(inputs)
         self.open_outputs = [index for index, shape in enumerate(outputs) if any(extent < 0 for extent in shape)]
         self.outputs: list[Strided | None] = [

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import torch
 
+from trt_core.device import without_autocast
 from trt_portable.enums import (
     EngineStat,
     ErrorCodeTRT,
@@ -14,6 +17,8 @@ from trt_portable.enums import (
     SerializationFlag,
 )
 from trt_portable.execution.bounded_runs import RunBounds
+from trt_portable.formats import LAYOUTS
+from trt_portable.internals import below_autograd, storage_use_count
 from trt_portable.memory import IHostMemory
 from trt_portable.plan.container import Plan
 from trt_portable.plan.engine_plan import write_engine
@@ -22,6 +27,7 @@ from trt_portable.reporting import Reporter
 from trt_portable.runtime.engine_queries import EngineQueries
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.runtime.execution_context import IExecutionContext, IRuntimeConfig
+from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.runtime.inspector import EngineInspector
@@ -146,6 +152,20 @@ class ICudaEngine(EngineQueries):
         self._contexts.add(context)
         return context
 
+    def create_tensor_runner(self) -> TensorRunner | None:
+        """Makes what runs this engine on tensors, without a context; TensorRT has no such thing.
+
+        Returns:
+            None where contexts are needed: on CUDA, for inputs that are read on the host or updated in place, for
+            memory that is not LINEAR, and for tensors that somebody may look at.
+        """
+        info, state = self._info, self._state
+        if state.device.type != "cpu" or state.host_inputs or state.loaded.updates or info.debug_tensors:
+            return None
+        if any(tensor.is_host or tensor.format in LAYOUTS for tensor in info.io):
+            return None
+        return TensorRunner(state, self._reporter)
+
     def create_engine_inspector(self) -> EngineInspector:
         """Makes an inspector of this engine."""
         from trt_portable.runtime.inspector import EngineInspector  # most processes that run engines never ask
@@ -227,3 +247,88 @@ class ISerializationConfig(Sealed):
     def get_flag(self, flag: SerializationFlag) -> bool:
         """Whether a flag is set."""
         return bool(self._flags >> int(instance_of(SerializationFlag, flag, "flag")) & 1)
+
+
+Strided = tuple[tuple[int, ...], tuple[int, ...]]
+"""Extents and strides of a dense tensor."""
+
+
+class TensorRunner:
+    """Runs an engine for the CPU on tensors as they are: none is bound, wrapped or copied.
+
+    It keeps nothing of a run, so any number of threads may use it at once. Made by `ICudaEngine.create_tensor_runner`.
+
+    Args:
+        state: The engine.
+        reporter: Receives what fails.
+    """
+
+    def __init__(self, state: EngineState, reporter: Reporter) -> None:
+        self._state = state
+        self._reporter = reporter
+        self._dtypes = [tensor.torch_dtype for tensor in state.outputs]
+        self._runner = (state.executable, state.runner)
+
+    def run(self, inputs: Sequence[torch.Tensor], outputs: Sequence[Strided]) -> list[torch.Tensor] | None:
+        """Runs the engine.
+
+        Args:
+            inputs: In the order of the engine: dense, of its types, in extents that a context has run with.
+            outputs: Extents and strides of the outputs for these.
+
+        Returns:
+            Outputs in the order of the engine, dense, in memory that nobody else holds; None, with a report, when a
+            layer failed.
+        """
+        if torch.is_autocast_enabled("cpu"):
+            with without_autocast("cpu"):
+                return self.run(inputs, outputs)
+        state = self._state
+        executable, runner = self._runner
+        if executable is not state.executable:
+            executable, runner = self._runner = state.executable, state.runner
+        try:
+            with below_autograd():
+                targets = self._targets(outputs) if state.takes_memory else ()
+                results = list(runner.run(inputs, targets))
+                for index, strided in enumerate(outputs):
+                    held = sys.getrefcount(results[index])
+                    value = results[index]
+                    if held <= _HELD_BY_A_LIST and _is_own(value, strided, self._dtypes[index]):
+                        continue
+                    if not targets or value is not targets[index]:
+                        value = torch.empty_strided(*strided, dtype=self._dtypes[index]).copy_(as_tensor(value))
+                        results[index] = value
+        except RuntimeError as error:
+            code = ErrorCodeTRT.FAILED_EXECUTION
+            self._reporter.error("run", str(error), code, is_known=state.has_said(error))
+            return None
+        return results  # type: ignore[return-value]  # all of them tensors by now
+
+    def _targets(self, outputs: Sequence[Strided]) -> list[torch.Tensor]:
+        return [torch.empty_strided(*of, dtype=dtype) for of, dtype in zip(outputs, self._dtypes, strict=True)]
+
+
+def _is_own(value: Value, strided: Strided, dtype: torch.dtype) -> bool:
+    """Whether a result is a dense tensor, and the only one in memory that PyTorch has allocated for it."""
+    if type(value) is not torch.Tensor or value.dtype is not dtype:
+        return False
+    storage = value.untyped_storage()
+    return (
+        value.shape == strided[0]
+        and value.stride() == strided[1]
+        and storage_use_count(storage._cdata) <= _OWN_USES
+        and storage.nbytes() == value.nbytes
+        and storage.resizable()
+        and (not value.is_inference() or torch.is_inference_mode_enabled())
+    )
+
+
+def _references(items: list[object]) -> int:
+    return sys.getrefcount(items[0])
+
+
+_HELD_BY_A_LIST: Final = _references([object()])
+"""What Python counts for an object that a list alone holds."""
+_OWN_USES: Final = 2
+"""Of a storage: by its one tensor, and by the object that Python sees."""
