@@ -64,9 +64,14 @@ def _diff(path: Path) -> Any:
 
 def _external_data(path: Path) -> Any:
     onnx = pytest.importorskip("onnx")
-    from trt_portable.onnx_parser.initializers import _read_part
+    from trt_portable.onnx_parser.initializers import ConstantReader
 
-    return _read_part(path, 0, 4, onnx.TensorProto(name="weight"), path.name, 4)
+    weight = onnx.TensorProto(name="weight", data_type=onnx.TensorProto.FLOAT, dims=[1])
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", path.name), ("length", "4")):
+        entry = weight.external_data.add()
+        entry.key, entry.value = key, value
+    return ConstantReader(path.parent).read(weight)
 
 
 def _onnx(path: Path) -> Any:

@@ -27,7 +27,7 @@ from trt_runtime import PlanHeader, TRTModule, load, refit_module, save
 from trt_runtime.testing import ProgramFile
 
 SECONDS = 20
-"""No mutation may take as long; the honest file takes milliseconds."""
+"""Of a processor. No mutation may take as long; the honest file takes milliseconds."""
 
 NUMBERS = (-(2**63), -(2**31), -2, -1, 0, 1, 2, 3, 5, 7, 64, 255, 2**16, 2**20, 2**31, 2**32, 10**12, 2**63 - 1, 2**64)
 OTHERS: tuple[Any, ...] = (
@@ -189,8 +189,8 @@ def outcome(run: Callable[[], Any]) -> str:
     def hang(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGALRM, hang)
-    signal.alarm(SECONDS)
+    signal.signal(signal.SIGPROF, hang)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         run()
         return "ran"
@@ -201,7 +201,7 @@ def outcome(run: Callable[[], Any]) -> str:
     except BaseException as error:
         return f"{type(error).__name__}: {error!s:.300}"
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def run_program(content: bytes, path: Path, inputs: tuple[Any, ...]) -> None:

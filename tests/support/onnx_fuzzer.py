@@ -30,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 import trt_portable as trt
 
 SECONDS: Final = 20
-"""No model may take as long; each honest one takes some hundredths."""
+"""Of a processor. No model may take as long; each honest one takes some hundredths."""
 MEMORY: Final = 4 << 30
 """Bytes of address space that models may add; what is refused for lack of them should have been refused before."""
 
@@ -483,7 +483,7 @@ def main(seed: int, count: int) -> dict[str, Any]:
     def late(*_: object) -> None:
         raise TimeoutError("a model takes too long")
 
-    signal.signal(signal.SIGALRM, late)
+    signal.signal(signal.SIGPROF, late)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "models")
         folder.mkdir()
@@ -506,7 +506,7 @@ def main(seed: int, count: int) -> dict[str, Any]:
                 content = model.SerializeToString()
             except (ValueError, RuntimeError):
                 continue  # what the format cannot say
-            signal.alarm(SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
                 ends[outcome(content, path, chance)] += 1
             except BaseException as error:
@@ -514,7 +514,7 @@ def main(seed: int, count: int) -> dict[str, Any]:
                     raise
                 wrong[number] = f"{type(error).__name__}: {str(error)[:200]}"
             finally:
-                signal.alarm(0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     return {"ends": ends, "wrong": wrong, "grown": grown}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from trt_core.errors import InputError, PlanError
+from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
 from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator, TokenRules
 
 VOCABULARY = 23
@@ -310,3 +311,101 @@ def test_sources_that_say_two_things_or_nothing_are_refused(source: SourceLimits
 def test_rules_leave_the_tokens_that_may_come(rules: TokenRules, made: int, expected: list[int]) -> None:
     scores = rules.applied(torch.arange(5.0)[None], made, 1, 10)
     assert scores[0].isfinite().nonzero().flatten().tolist() == expected
+
+
+class Stated(nn.Module):
+    """Returns what it was told to."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        return self.made
+
+
+class Taking(nn.Module):
+    """Scores of whatever it is given."""
+
+    def forward(self, ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor, *told: torch.Tensor) -> Any:
+        shape = (len(ids), VOCABULARY) if len(told) < 2 else (len(ids), len(told[0]), VOCABULARY)
+        return torch.ones(shape)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        None,
+        (),
+        5,
+        "abc",
+        {"a": torch.ones(2, 9)},
+        torch.ones(9),
+        torch.ones(1, 9),
+        torch.ones(2, 0),
+        torch.ones(2, 1, 9),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("assisted", [1, 4])
+def test_steps_that_return_something_else_are_told(made: Any, assisted: int) -> None:
+    """Programs come from strangers, and say that they generate."""
+    if assisted > 1 and isinstance(made, torch.Tensor) and made.dim() == 3:
+        made = made[..., 0]
+    generator = TextGenerator(Stated(made), GenerationLimits(2, 8, 4, assisted_tokens=assisted))
+    with pytest.raises(ExecutionError, match="the step returned"):
+        generator.generate(torch.ones(1, 2, dtype=torch.int64), max_new_tokens=3)
+
+
+PICTURES = SourceLimits(("pixel_values",), 0, None, 5, VOCABULARY, 6, 4, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "made", [None, (), 5, (None,), torch.ones(2, 3, 4), (torch.ones(2, 3, 5),), (torch.ones(2, 3, 4),) * 2], ids=repr
+)
+def test_encoders_that_return_something_else_are_told(made: Any) -> None:
+    ids = torch.full((1, 6), 5)
+    limits = GenerationLimits(2, 16, 4, source=PICTURES)
+    with pytest.raises(ExecutionError, match="the encoder returned"):
+        TextGenerator(Stated(torch.ones(2, VOCABULARY)), limits, Stated(made)).generate(
+            ids, pixel_values=torch.ones(2, 3, 4, 4)
+        )
+    if not isinstance(made, tuple) or None in made or not made:
+        limits = GenerationLimits(2, 16, 4, source=SourceLimits(("input_ids", "attention_mask"), 8, 1))
+        with pytest.raises(ExecutionError, match="the encoder returned"):
+            TextGenerator(Stated(torch.ones(2, VOCABULARY)), limits, Stated(made)).generate(ids)
+
+
+def test_more_pictures_than_the_model_has_room_for_are_refused() -> None:
+    ids, pictures = torch.full((1, 9), 5), torch.ones(3, 3, 4, 4)
+    generator = TextGenerator(
+        Stated(torch.ones(2, VOCABULARY)), GenerationLimits(2, 16, 4, source=PICTURES), Stated((torch.ones(2, 3, 4),))
+    )
+    with pytest.raises(InputError, match="compiled for 6"):
+        generator.generate(ids, pixel_values=pictures)
+
+
+@given(
+    st.sampled_from(["max_batch", "max_length", "prefill_chunk", "assisted_tokens", "max_length of source"])
+    | st.sampled_from(["vocabulary", "rows", "width", "pictures", "picture_rows", "pad_token_id", "image_token_id"]),
+    st.sampled_from([-(2**63), -1, 0, 1, 2, 3, 2**16, 2**20, 2**24, 2**31, 2**40, 2**62, 2**63 - 1]),
+    st.none() | st.just(2),
+)
+@settings(max_examples=150, deadline=None)
+def test_numbers_of_strangers_neither_take_memory_nor_leave_as_foreign_errors(
+    name: str, number: int, new: int | None
+) -> None:
+    """Of a model with pictures, each number in what its file says of generating."""
+    document = json.loads(GenerationLimits(2, 16, 4, source=PICTURES).to_text())
+    place = document["source"] if name in document["source"] and name != "max_length" else document
+    place = document["source"] if name == "max_length of source" else place
+    place[name.partition(" ")[0]] = number
+    ids, pictures = torch.full((1, 6), 5), torch.ones(2, 3, 4, 4)
+    try:
+        limits = GenerationLimits.from_text(json.dumps(document))
+        generator = TextGenerator(Taking(), limits, Stated((torch.ones(2, 3, 4),)))
+        new = 2 if limits.max_length > 16 else new  # else a caller gets as much as they asked for
+        made = generator.generate(ids, pixel_values=pictures, max_new_tokens=new)
+    except TrtError:
+        return
+    assert made.shape[1] <= 17

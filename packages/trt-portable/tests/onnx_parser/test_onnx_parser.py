@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,9 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_running import QuietLogger, Refused, build, infer, parse, run
 
 import trt_portable as trt
+from trt_portable.onnx_parser import writer
+from trt_portable.onnx_parser.diagnostics import Unsupported
+from trt_portable.onnx_parser.initializers import ConstantReader
 
 FLOAT = TensorProto.FLOAT
 Info = Callable[..., Any]
@@ -169,12 +174,100 @@ def test_functions_that_multiply_are_bounded() -> None:
         functions=functions,
         domains=["my"],
     )
-    from trt_portable.onnx_parser import graph
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(graph, "MAX_NODES", 200)
-        (error,) = errors_of(model)
+    (error,) = errors_of(model)
     assert error.code() is trt.ErrorCode.UNSUPPORTED_GRAPH and "nodes" in error.desc()
+    network = trt.Builder(QuietLogger()).create_network()
+    assert not trt.OnnxParser(network, QuietLogger()).supports_model_v2(model.SerializeToString())  # nor does ONNX hang
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_functions_that_multiply_bytes_are_bounded(is_given: bool) -> None:
+    """Each call would copy the constants of a function, or those that it is given."""
+    large = numpy_helper.from_array(np.zeros(1 << 19, np.float32), "c")
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("my", 1)]
+    constant = helper.make_node("Constant", [], ["k"], **({} if is_given else {"value": large}))
+    if is_given:
+        constant.attribute.append(
+            onnx.AttributeProto(name="value", ref_attr_name="value", type=onnx.AttributeProto.TENSOR)
+        )
+    nodes = [constant, helper.make_node("ReduceMax", ["k"], ["m"], keepdims=0), helper.make_node("Add", "am", ["b"])]
+    inner = helper.make_function("my", "F", ["a"], ["b"], nodes, opsets, ["value"] if is_given else [])
+    call = helper.make_node("F", ["a"], ["b"], domain="my")
+    if is_given:
+        call.attribute.append(onnx.AttributeProto(name="value", ref_attr_name="value", type=onnx.AttributeProto.TENSOR))
+    names = ["a", *(f"t{at}" for at in range(999)), "b"]
+    calls = []
+    for source, made in itertools.pairwise(names):
+        calls.append(onnx.NodeProto())
+        calls[-1].CopyFrom(call)
+        calls[-1].input[0], calls[-1].output[0] = source, made
+    outer = helper.make_function("my", "G", ["a"], ["b"], calls, opsets, ["value"] if is_given else [])
+    node = helper.make_node("G", ["x"], ["y"], domain="my", **({"value": large} if is_given else {}))
+    model = model_of([node], [value("x", 3)], [value("y", 3)], functions=[inner, outer], domains=["my"])
+    (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.UNSUPPORTED_GRAPH and "bytes" in error.desc()
+
+
+def test_constants_of_functions_are_held_once() -> None:
+    table = numpy_helper.from_array(array(64), "c")
+    nodes = [helper.make_node("Constant", [], ["k"], value=table), helper.make_node("Add", ["a", "k"], ["b"])]
+    function = helper.make_function("my", "F", ["a"], ["b"], nodes, [helper.make_opsetid("", 21)])
+    calls = [helper.make_node("F", ["x" if at == 0 else f"t{at}"], [f"t{at + 1}"], domain="my") for at in range(8)]
+    model = model_of(calls, [value("x", 64)], [value("t8", 64)], functions=[function], domains=["my"])
+    network = parse(model.SerializeToString())[0]
+    held = {layer.weights.ctypes.data for layer in network if layer.type is trt.LayerType.CONSTANT}
+    assert len(held) == 1
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("ConstantOfShape", ["n"], ["r"]),
+        helper.make_node("Range", ["zero", "n0", "one"], ["r"]),
+        helper.make_node("HannWindow", ["n0"], ["r"]),
+        helper.make_node("MelWeightMatrix", ["bins", "bins", "n0", "low", "high"], ["r"]),
+        helper.make_node("Resize", ["x", "", "", "size"], ["r"], mode="cubic", antialias=1),
+    ],
+    ids=lambda node: node.op_type,
+)
+def test_numbers_describe_no_more_than_there_is_room_for(node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = [
+        *(numpy_helper.from_array(np.array(number, np.int64), name) for name, number in (("zero", 0), ("one", 1))),
+        numpy_helper.from_array(np.array([600], np.int64), "n"),
+        numpy_helper.from_array(np.array(600, np.int64), "n0"),
+        numpy_helper.from_array(np.array(40, np.int64), "bins"),
+        numpy_helper.from_array(np.array([1, 1, 2, 4], np.int64), "size"),
+        *(numpy_helper.from_array(np.float32(number), name) for name, number in (("low", 0), ("high", 8000))),
+    ]
+    monkeypatch.setattr(writer, "_ROOM", 1000)
+    network = trt.Builder(QuietLogger()).create_network()
+    parser = trt.OnnxParser(network, QuietLogger())
+    nodes = []
+    for at in range(3):  # the first may fit
+        nodes.append(onnx.NodeProto())
+        nodes[-1].CopyFrom(node)
+        nodes[-1].output[0] = f"r{at}"
+    model = model_of(nodes, [value("x", 1, 1, 4, 4)], [value("r2", None)], constants)
+    if parser.parse(model.SerializeToString()):  # a layer makes it
+        assert network.get_output(0).name == "r2" and node.op_type in ("ConstantOfShape", "Range")
+        held = sum(layer.weights.size for layer in network if layer.type is trt.LayerType.CONSTANT)
+        assert held < 1000
+    else:
+        assert "the model describes" in parser.get_error(0).desc()
+
+
+def test_a_loop_of_fewer_than_no_trips_makes_none() -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Identity", ["x"], ["row"])],
+        "body",
+        [value("i", dtype=TensorProto.INT64), value("c", dtype=TensorProto.BOOL)],
+        [value("go", dtype=TensorProto.BOOL), value("row", 3)],
+    )
+    node = helper.make_node("Loop", ["trips", ""], ["rows"], body=body)
+    constants = [numpy_helper.from_array(np.array(-2), "trips")]
+    model = model_of([node], [value("x", 3)], [value("rows", 0, 3)], constants)
+    (found,) = infer(model.SerializeToString(), {"x": array(3)})
+    assert found.shape == (0, 3)
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -249,6 +342,71 @@ def test_external_data_outside_of_the_folder_are_refused(tmp_path: Path, locatio
     os.mkfifo(folder / "pipe")
     (error,) = errors_of(external(folder, location), str(folder / "model.onnx"))
     assert error.code() is trt.ErrorCode.INVALID_VALUE and "'w'" in error.desc()
+
+
+def test_the_same_part_of_a_file_is_held_once(tmp_path: Path) -> None:
+    model = external(tmp_path, "weights.bin", array(3, 4).tobytes())
+    first = model.graph.initializer[0]
+    for at in range(8):
+        again = model.graph.initializer.add()
+        again.CopyFrom(first)
+        again.name = f"again{at}"
+    reader = ConstantReader(tmp_path)
+    held = {
+        reader.read(proto).weights().numpy().ctypes.data for proto in model.graph.initializer if proto.external_data
+    }
+    assert len(held) == 1
+
+
+def test_parts_of_a_file_that_overlap_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(bytes(1 << 16))
+    reader, read = ConstantReader(tmp_path), 0
+    with pytest.raises(Unsupported, match="4 times"):
+        for at in range(64):
+            proto = TensorProto(name=f"w{at}", data_type=FLOAT, dims=[1 << 13], data_location=TensorProto.EXTERNAL)
+            for key, text in (("location", "weights.bin"), ("offset", str(4 * at)), ("length", str(1 << 15))):
+                entry = proto.external_data.add()
+                entry.key, entry.value = key, text
+            read += reader.read(proto).array.nbytes
+    assert read <= 4 << 16
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links that others swap")
+def test_external_data_that_are_swapped_for_a_link_stay_inside(tmp_path: Path) -> None:
+    """Somebody else puts links where files were looked for, at any moment."""
+    folder, outside = tmp_path / "model", tmp_path / "outside"
+    for place, byte in ((folder / "inner", b"\0"), (outside, b"\7")):
+        place.mkdir(parents=True)
+        (place / "weights.bin").write_bytes(byte * 48)
+    proto = TensorProto(name="w", data_type=FLOAT, dims=[12], data_location=TensorProto.EXTERNAL)
+    entry = proto.external_data.add()
+    entry.key, entry.value = "location", "inner/weights.bin"
+    ended = threading.Event()
+
+    def swap() -> None:
+        for at in itertools.count():
+            if ended.is_set():
+                return
+            folder.joinpath("link").symlink_to(outside if at % 2 else outside / "weights.bin")
+            place = folder / "inner" if at % 2 else folder / "inner" / "weights.bin"
+            place.rename(folder / "kept")
+            folder.joinpath("link").rename(place)
+            place.unlink()
+            (folder / "kept").rename(place)
+
+    other = threading.Thread(target=swap)
+    other.start()
+    try:
+        found = set()
+        for _ in range(400):
+            try:
+                found |= set(ConstantReader(folder).read(proto).array.tobytes())
+            except Unsupported:
+                continue
+    finally:
+        ended.set()
+        other.join()
+    assert found <= {0}
 
 
 def test_external_data_of_an_absolute_path_or_without_a_folder_are_refused(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from trt_core.errors import InputError, PlanError
+from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import typed
+from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.wording import kind_of
 from trt_runtime.program.loading import load_with
 from trt_runtime.program.saving import save_with
@@ -27,6 +28,14 @@ _METADATA: Final = "generation"
 
 _CHECK_EVERY: Final = 8
 """Steps between two looks at whether all rows have ended, on devices where looking means waiting."""
+
+_MOST_BYTES: Final = 1 << 20
+"""Longest text of limits, as of every entry of metadata."""
+
+_MOST_ROWS: Final = 1 << 16
+_MOST_LENGTH: Final = 1 << 24
+_MOST_MADE: Final = 1 << 30
+"""Bytes of a tensor that is made around a step; how large one is follows from numbers of whoever wrote the file."""
 
 SOURCE_STEP: Final = 64
 """Texts of encoders are filled up to multiples of this, so that few lengths are met."""
@@ -168,8 +177,8 @@ class GenerationLimits:
             PlanError: The text says nothing of the kind.
         """
         try:
-            return _limits_of(json.loads(text))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return _limits_of(parse_json(text.encode(), max_bytes=_MOST_BYTES))
+        except (BadJson, KeyError, TypeError, ValueError, AttributeError) as error:
             raise PlanError(f"the program says in no readable way what it generates: {text!r:.200}") from error
 
 
@@ -179,12 +188,12 @@ _TABLE: Final = ("vocabulary", "rows", "width", "pictures", "picture_rows")
 def _limits_of(fields: Any) -> GenerationLimits:
     rules, source = fields.get("rules") or {}, fields.get("source")
     limits = GenerationLimits(
-        typed.integer(fields["max_batch"], "max_batch", 1),
-        typed.integer(fields["max_length"], "max_length", 1),
-        typed.integer(fields["prefill_chunk"], "prefill_chunk", 1),
+        typed.integer(fields["max_batch"], "max_batch", 1, _MOST_ROWS),
+        typed.integer(fields["max_length"], "max_length", 1, _MOST_LENGTH),
+        typed.integer(fields["prefill_chunk"], "prefill_chunk", 1, _MOST_LENGTH),
         _token_ids(fields["eos_token_ids"]),
         typed.integer(fields["pad_token_id"], "pad_token_id", -typed.LARGEST),
-        typed.integer(fields.get("assisted_tokens", 1), "assisted_tokens", 1),
+        typed.integer(fields.get("assisted_tokens", 1), "assisted_tokens", 1, _MOST_LENGTH),
         TokenRules(
             _token_ids(rules.get("suppressed", ())),
             _token_ids(rules.get("first_suppressed", ())),
@@ -196,10 +205,10 @@ def _limits_of(fields: Any) -> GenerationLimits:
         return limits
     read = SourceLimits(
         typed.texts(source["inputs"], "inputs"),
-        typed.integer(source["max_length"], "max_length"),
+        typed.integer(source["max_length"], "max_length", 0, _MOST_LENGTH),
         _token_or_none(source, "start_token_id"),
         _token_or_none(source, "image_token_id"),
-        *(typed.integer(source[name], name) for name in _TABLE),
+        *(typed.integer(source[name], name, 0, _MOST_LENGTH) for name in _TABLE),
     )
     is_one_kind = (read.start_token_id is None) != (read.image_token_id is None)
     is_whole = read.start_token_id is not None or (len(read.inputs) == 1 and all(source[name] for name in _TABLE))
@@ -356,6 +365,7 @@ class TextGenerator(nn.Module):
         reader = _Reader(self, asked)
         if streamer is not None:
             streamer.put(asked.prompt.cpu())
+        _require_room(8 * rows * (begin + new), "the text")
         text = torch.full((rows, begin + new), pad, dtype=torch.int64, device=self.device)
         text[:, :begin] = asked.prompt
         scored = reader.one_by_one(text) if assistant is None else reader.guessed(text, assistant)
@@ -629,8 +639,22 @@ def _padding_of(mask: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     return (~real).sum(1)
 
 
+def _require_room(num_bytes: int, what: str) -> None:
+    """Refuses what nobody has memory for.
+
+    Raises:
+        InputError: It is larger than anything around a step may be.
+    """
+    if num_bytes > _MOST_MADE:
+        raise InputError(
+            f"{what} would take {num_bytes} bytes, more than {_MOST_MADE}",
+            hint="ask for fewer rows or tokens; the program was compiled for more than that",
+        )
+
+
 def _filled_up(value: torch.Tensor, rows: int) -> torch.Tensor:
     missing = rows - len(value)
+    _require_room(rows * (value.nbytes // max(len(value), 1)), "an input of all rows")
     return torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value.contiguous()
 
 
@@ -713,7 +737,7 @@ class _Reader:
             if source.image_token_id is not None:
                 self._context = (self._with_pictures(source, owner.encoder, request.given, owner._type),)
             else:
-                made = tuple(owner.encoder(*request.given))
+                made = _tensors_of(owner.encoder(*request.given))
                 self._context = (request.given[1], *made) if source.is_text else made
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
@@ -726,8 +750,8 @@ class _Reader:
         token = torch.zeros(self._limits.max_batch, 1, dtype=torch.int64, device=text.device)
         for place in range(begin, text.shape[1] - 1):
             token[:rows, 0] = text[:, place]
-            logits = self._step(token, start, self._padding, *self._last, *self._context)
-            yield logits[:, 0] if self._is_told else logits
+            logits = self._logits(token, start, self._last)
+            yield logits[:, 0]
             start += 1
 
     def guessed(self, text: torch.Tensor, assistant: _Assistant) -> Iterator[torch.Tensor]:
@@ -765,16 +789,34 @@ class _Reader:
             told = (
                 (torch.arange(min(last - kept, last - 1), last, device=tokens.device) - first,) if self._is_told else ()
             )
-            logits = self._step(piece, place.fill_(start + first), self._padding, *told, *self._context)
+            logits = self._logits(piece, place.fill_(start + first), told)
             if kept > 0:
-                found.append(logits if self._is_told else logits[:, None])
+                found.append(logits)
             first = last
         return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def _logits(self, tokens: torch.Tensor, start: torch.Tensor, told: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Calls the step, and returns (max_batch, k, vocabulary).
+
+        Raises:
+            ExecutionError: It returns something else.
+        """
+        made = self._step(tokens, start, self._padding, *told, *self._context)
+        logits = made if self._is_told or not isinstance(made, torch.Tensor) else made.unsqueeze(1)
+        if not isinstance(logits, torch.Tensor) or logits.dim() != 3 or len(logits) != len(tokens) or 0 in logits.shape:
+            found = f"{kind_of(made)}{f' of shape {tuple(made.shape)}' if isinstance(made, torch.Tensor) else ''}"
+            raise ExecutionError(
+                f"the step returned {found}",
+                why=f"logits of {len(tokens)} rows are expected",
+                hint="compile the model again",
+            )
+        return logits
 
     def _with_pictures(
         self, source: SourceLimits, encoder: nn.Module, given: tuple[torch.Tensor, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """Returns the table of features, (rows, width), and puts the numbers of its rows into the prompts."""
+        _require_room(source.rows * source.width * dtype.itemsize, "the table of features")
         table = torch.zeros(source.rows, source.width, dtype=dtype, device=self._prompt.device)
         pictures = given[0] if given else table[:0]
         is_picture = torch.eq(self._prompt, source.image_token_id or 0)
@@ -785,15 +827,40 @@ class _Reader:
                 where="input_ids",
                 hint="make prompts and pictures by one call of the model's processor",
             )
+        if count > source.rows:
+            raise InputError(
+                f"{len(pictures)} pictures fill {count} rows, and the model was compiled for {source.rows}",
+                where="pixel_values",
+                hint="give fewer, or compile with more of them in source_inputs",
+            )
         step = source.pictures
         for first in range(0, len(pictures), step):
             some = pictures[first : first + step]
-            (features,) = encoder(_filled_up(some, step))
+            features, *others = _tensors_of(encoder(_filled_up(some, step)))
+            if others or tuple(features.shape) != (step, source.picture_rows, source.width):
+                raise ExecutionError(
+                    f"the encoder returned {1 + len(others)} tensors, the first of shape {tuple(features.shape)}",
+                    why=f"one of shape {(step, source.picture_rows, source.width)} is expected",
+                    hint="compile the model again",
+                )
             at = first * source.picture_rows
             table[at : at + len(some) * source.picture_rows] = features[: len(some)].flatten(0, 1)
         numbers = torch.arange(count, device=table.device) + source.vocabulary
         self._prompt = self._prompt.masked_scatter(is_picture, numbers)
         return table
+
+
+def _tensors_of(made: Any) -> tuple[torch.Tensor, ...]:
+    """What an encoder returned.
+
+    Raises:
+        ExecutionError: That is something else than tensors.
+    """
+    if not isinstance(made, (tuple, list)) or not made or any(not isinstance(one, torch.Tensor) for one in made):
+        raise ExecutionError(
+            f"the encoder returned {kind_of(made)}", why="tensors are expected", hint="compile the model again"
+        )
+    return tuple(made)
 
 
 class _Assistant(Protocol):

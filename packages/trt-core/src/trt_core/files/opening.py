@@ -47,19 +47,39 @@ def why_not_private(found: os.stat_result, *, or_the_systems: bool = False) -> s
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def opened(path: str | os.PathLike[str], *, below: str | os.PathLike[str] | None = None) -> Iterator[BinaryIO]:
     """Opens a file for reading, if it is a regular one; pipes and devices are refused at once.
+
+    Args:
+        path: The file.
+        below: A folder that it lies in. Then no link is followed between the two, so that none that was put there
+            since somebody looked leads elsewhere.
 
     Raises:
         FileError: It is a folder, a pipe or a device.
         OSError: It cannot be opened.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, _FLAGS) if below is None else _open_below(os.fspath(below), os.fspath(path))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileError("this is not a regular file", where=os.fsdecode(path), hint="give a file, no folder or pipe")
     with os.fdopen(descriptor, "rb") as file:
         yield file
+
+
+def _open_below(folder: str, path: str) -> int:
+    *folders, name = os.path.relpath(path, folder).split(os.sep)
+    if os.open not in os.supports_dir_fd or os.pardir in folders:
+        return os.open(path, _FLAGS)
+    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in folders:
+            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=here)
+            os.close(here)
+            here = inner
+        return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=here)
+    finally:
+        os.close(here)
 
 
 def map_file(path: str, what: str, writer: str, *, copy: bool | None = None) -> mmap.mmap:

@@ -375,7 +375,9 @@ class ILoopOutputLayer(ILoopBoundaryLayer):
         if self._output_kind is not LoopOutput.LAST_VALUE:
             length = self._inputs[1]
             assert length is not None and length._host is not None
-            extents.insert(self.axis, length._host[0])
+            extent = length._host[0]
+            require(not isinstance(extent, int) or extent >= 0, f"the new axis has an extent of {extent}")
+            extents.insert(self.axis, extent)
         return (Facts(tuple(extents), source._dtype, None),)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,14 +15,14 @@ from trt_portable.errors import strict
 from trt_portable.network.layer import ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason
-from trt_portable.onnx_parser.initializers import Initializer, dtype_of, read_initializer
+from trt_portable.onnx_parser.initializers import ConstantReader, Initializer, dtype_of
 from trt_portable.onnx_parser.registry import Converter, UseDefinition, find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter, NodeFacts, Operand
 from trt_portable.plugin.interfaces import PluginField, PluginFieldCollection
 from trt_portable.plugin.registry import get_plugin_registry
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
     from trt_portable.network.layer import ITensor
     from trt_portable.onnx_parser.writer import NetworkWriter
@@ -32,6 +32,11 @@ MAX_DEPTH: Final = 64
 """Graphs and functions inside of each other."""
 MAX_NODES: Final = 1_000_000
 """Nodes in all, those of a function counted each time that it is called."""
+_FUNCTIONS: Final = 100_000
+"""Nodes of functions, counted so, that any model may have; more of them are at most `_CALLS` for each node in it."""
+_CALLS: Final = 16
+_FUNCTION_BYTES: Final = 1 << 30
+"""Bytes of nodes of functions, counted so."""
 NEWEST_OPSET: Final = 24
 """Operators of newer opsets are read as this one defines them where ONNX has not changed them since."""
 
@@ -133,8 +138,8 @@ class GraphImporter:
         self.made: dict[str, list[ITensor | None]] = {}
         self.writer = ImportingWriter(network, warn, self)
         self._model = model
-        self._folder = folder
-        self._given = given or {}
+        self._files = ConstantReader(folder, given)
+        self._constants = ConstantReader()
         self._keep_going = keep_going
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._opsets = {_domain(entry.domain): entry.version for entry in model.opset_import}
@@ -159,6 +164,26 @@ class GraphImporter:
             raise Unsupported("the model does not say which opset it uses", ErrorCode.INVALID_GRAPH)
         if not self._model.HasField("graph"):
             raise Unsupported("the model has no graph", ErrorCode.INVALID_GRAPH)
+        if self._functions:
+            self._check_functions()
+
+    def _check_functions(self) -> None:
+        """Refuses functions that call others so often that the model would be far larger than its file.
+
+        Whoever goes through a model calls each of them where it is called: this parser, and ONNX's own inference of
+        shapes, which nothing bounds.
+
+        Raises:
+            Unsupported: They do, or one calls itself.
+        """
+        sizes = _Sizes(self._functions)
+        found = sizes.of(self._model.graph.node)
+        num_bytes = found.num_bytes + found.given * sizes.largest_given
+        if found.nodes > max(_FUNCTIONS, _CALLS * sizes.own) or num_bytes > self._model.ByteSize() + _FUNCTION_BYTES:
+            raise Unsupported(
+                f"functions make {found.nodes:,} nodes of {num_bytes:,} bytes out of the {sizes.own:,} in the model",
+                ErrorCode.UNSUPPORTED_GRAPH,
+            )
 
     def _run(self) -> None:
         graph, scope = self._model.graph, Scope()
@@ -194,7 +219,11 @@ class GraphImporter:
         if graph.sparse_initializer:
             raise Unsupported("sparse initializers are not supported", ErrorCode.UNSUPPORTED_GRAPH)
         for proto in graph.initializer:
-            scope[proto.name] = read_initializer(proto, self._folder, self._given)
+            scope[proto.name] = self._files.read(proto, is_repeated=bool(self._stack))
+
+    def read_constant(self, proto: TensorProto) -> Initializer:
+        """Reads a constant that an attribute of a node holds, beside which no file lies."""
+        return self._constants.read(proto, is_repeated=bool(self._stack))
 
     def _add_input(self, value: ValueInfoProto) -> ITensor:
         self._innermost = ("", "")
@@ -437,6 +466,14 @@ class ImportingWriter(NetworkWriter):
         self.scope = Scope()
         self.opsets: Mapping[str, int] = {}
 
+    def read_constant(self, proto: TensorProto) -> Initializer:
+        """Reads a constant that an attribute of the node holds.
+
+        Raises:
+            Unsupported: It is broken.
+        """
+        return self._importer.read_constant(proto)
+
     def body(
         self, graph: GraphProto, inputs: Sequence[Operand], enter: Callable[[ITensor], ITensor] | None = None
     ) -> list[Operand]:
@@ -445,6 +482,68 @@ class ImportingWriter(NetworkWriter):
         outputs = self._importer.import_body(graph, inputs, scope, opsets, enter)
         self.scope, self.opsets = scope, opsets
         return outputs
+
+
+class _Size(NamedTuple):
+    """What nodes are once their functions were called: nodes, bytes, and attributes that calls give."""
+
+    nodes: int
+    num_bytes: int
+    given: int
+
+
+class _Sizes:
+    """Counts what nodes are with all functions called, without calling them.
+
+    Args:
+        functions: The functions of a model by domain, name and overload.
+
+    Attributes:
+        own: Nodes that were looked at, each once.
+        largest_given: Bytes of the largest node that calls a function.
+    """
+
+    def __init__(self, functions: Mapping[tuple[str, str, str], FunctionProto]) -> None:
+        self._functions = functions
+        self._known: dict[int, _Size] = {}
+        self._open: set[int] = set()
+        self.own = self.largest_given = 0
+
+    def of(self, nodes: Iterable[NodeProto]) -> _Size:
+        """Counts nodes, and what they call and hold.
+
+        Raises:
+            Unsupported: A function calls itself, or is nested too deeply.
+        """
+        found = []
+        for node in nodes:
+            self.own += 1
+            found.append(_Size(1, node.ByteSize(), sum(bool(one.ref_attr_name) for one in node.attribute)))
+            found += [self.of(graph.node) for graph in _graphs_of(node)]
+            called = self._functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+            if called is not None:
+                self.largest_given = max(self.largest_given, node.ByteSize())
+                found.append(self._of_function(called))
+        return _Size(*map(sum, zip(*found, strict=True))) if found else _Size(0, 0, 0)
+
+    def _of_function(self, function: FunctionProto) -> _Size:
+        key = id(function)
+        if key in self._open or len(self._open) >= MAX_DEPTH:
+            raise Unsupported(
+                f"the function {function.name!r} calls itself, or is nested more than {MAX_DEPTH} deep",
+                ErrorCode.INVALID_GRAPH,
+            )
+        if key not in self._known:
+            self._open.add(key)
+            self._known[key] = self.of(function.node)
+            self._open.discard(key)
+        return self._known[key]
+
+
+def _graphs_of(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type in (attribute.GRAPH, attribute.GRAPHS):
+            yield from (attribute.g, *attribute.graphs)
 
 
 def _domain(domain: str) -> str:
@@ -490,6 +589,9 @@ def _resolved(
 def _resolve_attributes(node: NodeProto, attributes: Mapping[str, AttributeProto], depth: int) -> None:
     if depth > MAX_DEPTH:
         raise Unsupported("graphs are nested too deeply", ErrorCode.INVALID_GRAPH)
+    for graph in _graphs_of(node):
+        for child in graph.node:
+            _resolve_attributes(child, attributes, depth + 1)
     kept = []
     for attribute in node.attribute:
         if attribute.ref_attr_name:
@@ -499,9 +601,6 @@ def _resolve_attributes(node: NodeProto, attributes: Mapping[str, AttributeProto
             name = attribute.name
             attribute.CopyFrom(value)
             attribute.name = name
-        for graph in (attribute.g, *attribute.graphs) if attribute.type in (5, 10) else ():
-            for child in graph.node:
-                _resolve_attributes(child, attributes, depth + 1)
         kept.append(attribute)
     copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in kept]
     del node.attribute[:]

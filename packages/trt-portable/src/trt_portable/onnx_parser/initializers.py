@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 
@@ -88,6 +88,10 @@ def dtype_of(elem_type: int, what: str) -> DataType:
     return found
 
 
+_MOST_OVERLAP: Final = 4
+"""Times that constants may take the bytes of a file, in parts that are not the same."""
+
+
 @dataclass(eq=False)
 class Initializer:
     """A constant of a model that no layer holds yet.
@@ -97,13 +101,15 @@ class Initializer:
         shape: Its extents.
         elem_type: Its type, a number of ``TensorProto.DataType``.
         array: Its elements, of the shape; those of 4 bits one per element.
-        packed: The bytes of 4-bit elements as weights hold them.
+        same: A constant with the same elements, with which it shares the memory of its weights.
     """
 
     name: str
     shape: tuple[int, ...]
     elem_type: int
     array: np.ndarray[Any, Any]
+    same: Initializer | None = field(default=None, repr=False)
+    _stored: np.ndarray[Any, Any] | None = field(default=None, repr=False)
     _weights: Weights | None = field(default=None, repr=False)
 
     @property
@@ -124,8 +130,15 @@ class Initializer:
             Unsupported: TensorRT has no such type.
         """
         if self._weights is None:
-            self._weights = as_weights_of(self.array, self.dtype)
+            self._weights = _weights_in(self._as_stored(), self.dtype, self.array.size)
         return self._weights
+
+    def _as_stored(self) -> np.ndarray[Any, Any]:
+        if self.same is not None:
+            return self.same._as_stored()
+        if self._stored is None:
+            self._stored = _as_stored(self.array, self.dtype)
+        return self._stored
 
     def numbers(self) -> list[Any]:
         """The elements as Python numbers, row by row."""
@@ -145,32 +158,83 @@ def from_array(array: np.ndarray[Any, Any], name: str = "") -> Initializer:
 
 def as_weights_of(array: np.ndarray[Any, Any], dtype: DataType) -> Weights:
     """The elements of an array as weights of a type; bool and uint8 as weights cannot be."""
+    return _weights_in(_as_stored(array, dtype), dtype, array.size)
+
+
+def _as_stored(array: np.ndarray[Any, Any], dtype: DataType) -> np.ndarray[Any, Any]:
+    """The elements of an array as weights of a type hold them: the array's own memory, or a copy."""
     if dtype in PACKED:
         nibbles = np.zeros(array.size + array.size % 2, np.uint8)
         nibbles[: array.size] = array.reshape(-1).view(np.uint8) & 0xF
-        flat = nibbles[::2] | nibbles[1::2] << 4
-    elif dtype is DataType.FLOAT and array.dtype == np.float64:
+        return nibbles[::2] | nibbles[1::2] << 4
+    if dtype is DataType.FLOAT and array.dtype == np.float64:
         with np.errstate(over="ignore"):
-            flat = array.astype(np.float32)
-    else:
-        flat = np.ascontiguousarray(array)
-        if FROM_NUMPY.get(flat.dtype) is dtype:
-            return Weights(flat)
-    made = Weights(dtype, flat.ctypes.data if array.size else 0, array.size) if array.size else Weights(dtype)
-    made._owner = flat
+            return array.astype(np.float32)
+    return np.ascontiguousarray(array)
+
+
+def _weights_in(stored: np.ndarray[Any, Any], dtype: DataType, count: int) -> Weights:
+    if dtype not in PACKED and FROM_NUMPY.get(stored.dtype) is dtype:
+        return Weights(stored)
+    made = Weights(dtype, stored.ctypes.data, count) if count else Weights(dtype)
+    made._owner = stored
     return made
 
 
-def read_initializer(proto: TensorProto, folder: Path | None, given: Mapping[str, bytes | memoryview]) -> Initializer:
-    """Reads a constant from a model or a file beside it.
+class ConstantReader:
+    """Reads the constants of one model, from the model or from files beside it; the same bytes are held once.
 
     Args:
-        proto: As the model holds it.
         folder: The folder of the model; None where the model has none, so that no file can be read.
         given: Bytes of constants that the application loaded itself, by name.
+    """
+
+    def __init__(self, folder: Path | None = None, given: Mapping[str, bytes | memoryview] | None = None) -> None:
+        self._files = None if folder is None else _ExternalData(folder)
+        self._given = given or {}
+        self._repeated: dict[tuple[int, tuple[int, ...], bytes], Initializer] = {}
+
+    def read(self, proto: TensorProto, *, is_repeated: bool = False) -> Initializer:
+        """Reads a constant.
+
+        Args:
+            proto: As the model holds it.
+            is_repeated: Whether it stands in a function, each call of which would hold it again.
+
+        Raises:
+            Unsupported: It is broken, or its bytes are not where a model may have them.
+        """
+        if not is_repeated:
+            return self._read(proto)
+        found = self._read(proto)
+        known = self._repeated.setdefault((found.elem_type, found.shape, found.array.tobytes()), found)
+        return found if known is found else Initializer(found.name, found.shape, found.elem_type, known.array, known)
+
+    def _read(self, proto: TensorProto) -> Initializer:
+        shape, count = _extents_of(proto)
+        same = None
+        if proto.name in self._given:
+            array = _from_bytes(self._given[proto.name], proto, count)
+        elif proto.data_location == proto.EXTERNAL:
+            if self._files is None:
+                location = next((entry.value for entry in proto.external_data if entry.key == "location"), "")
+                raise Unsupported(
+                    f"the constant {proto.name!r} is in the file {location!r}, but the model has no folder: give "
+                    "`path`, or use parse_from_file",
+                    ErrorCode.INVALID_VALUE,
+                )
+            same = self._files.read(proto, count)
+            array = same.array
+        else:
+            array = _own_elements(proto, count)
+        return Initializer(proto.name, shape, proto.data_type, array.reshape(shape), same)
+
+
+def _extents_of(proto: TensorProto) -> tuple[tuple[int, ...], int]:
+    """Extents and number of elements.
 
     Raises:
-        Unsupported: It is broken, or its bytes are not where a model may have them.
+        Unsupported: Extents or type are none.
     """
     shape = tuple(proto.dims)
     if any(extent < 0 for extent in shape) or len(shape) > 64:
@@ -179,14 +243,7 @@ def read_initializer(proto: TensorProto, folder: Path | None, given: Mapping[str
         raise Unsupported(
             f"the constant {proto.name!r} has type {type_name(proto.data_type)}", ErrorCode.UNSUPPORTED_NODE_DATATYPE
         )
-    count = math.prod(shape)
-    if proto.name in given:
-        array = _from_bytes(given[proto.name], proto, count)
-    elif proto.data_location == proto.EXTERNAL:
-        array = _from_bytes(_external_bytes(proto, folder, _byte_count(proto, count)), proto, count)
-    else:
-        array = _own_elements(proto, count)
-    return Initializer(proto.name, shape, proto.data_type, array.reshape(shape))
+    return shape, math.prod(shape)
 
 
 def _own_elements(proto: TensorProto, count: int) -> np.ndarray[Any, Any]:
@@ -235,45 +292,54 @@ def _byte_count(proto: TensorProto, count: int) -> int:
     return -(-count * packed // 8) if packed else count * _dtype_of(proto).itemsize
 
 
-def _external_bytes(proto: TensorProto, folder: Path | None, expected: int) -> bytes:
-    """The bytes of a constant in a file of the model's folder, which must be a regular one and have that many."""
-    name = proto.name
-    entries = {entry.key: entry.value for entry in proto.external_data}
-    location = entries.get("location", "")
-    if folder is None:
-        raise Unsupported(
-            f"the constant {name!r} is in the file {location!r}, but the model has no folder: give `path`, or "
-            "use parse_from_file",
-            ErrorCode.INVALID_VALUE,
-        )
-    try:
-        offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
-        root = folder.resolve(strict=True)
-        path = (root / location).resolve(strict=True)
-    except (ValueError, OSError) as error:
-        raise Unsupported(
-            f"the file of the constant {name!r} cannot be read: {error}", ErrorCode.INVALID_VALUE
-        ) from error
-    if not location or os.path.isabs(location) or not path.is_relative_to(root):
-        raise Unsupported(
-            f"the constant {name!r} is in {location!r}, outside of the model's folder", ErrorCode.INVALID_VALUE
-        )
-    try:
-        return _read_part(path, offset, length, proto, location, expected)
-    except OSError as error:
-        raise Unsupported(
-            f"the file {location!r} of the constant {name!r} cannot be read: {error}", ErrorCode.INVALID_VALUE
-        ) from error
+class _ExternalData:
+    """Constants in files of a model's folder.
 
+    Names may lead through links, which may not lead out of the folder. The same part of a file is read once, however
+    many constants name it; parts that overlap may take no more than some times the file.
 
-def _read_part(path: Path, offset: int, length: int, proto: TensorProto, location: str, expected: int) -> bytes:
-    name = proto.name
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        length = size - offset if length < 0 else length
-        if offset < 0 or length < 0 or offset + length > size:
+    Args:
+        folder: The folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._parts: dict[tuple[int, int, int, int, int], Initializer] = {}
+        self._taken: dict[tuple[int, int], int] = {}
+
+    def read(self, proto: TensorProto, count: int) -> Initializer:
+        """Returns the elements of a constant, along one axis.
+
+        Raises:
+            Unsupported: Its file is no regular one of the folder, or does not have them.
+        """
+        entries = {entry.key: entry.value for entry in proto.external_data}
+        location = entries.get("location", "")
+        try:
+            offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
+            root = self._folder.resolve(strict=True)
+            path = (root / location).resolve(strict=True)
+            if not location or os.path.isabs(location) or not path.is_relative_to(root):
+                raise Unsupported(
+                    f"the constant {proto.name!r} is in {location!r}, outside of the model's folder",
+                    ErrorCode.INVALID_VALUE,
+                )
+            with opened(path, below=root) as file:
+                return self._part(file, offset, length, proto, location, count)
+        except (ValueError, OSError) as error:
             raise Unsupported(
-                f"the constant {name!r} is {length} bytes at {offset} of {location!r}, which has {size}",
+                f"the file {location!r} of the constant {proto.name!r} cannot be read: {error}",
+                ErrorCode.INVALID_VALUE,
+            ) from error
+
+    def _part(
+        self, file: BinaryIO, offset: int, length: int, proto: TensorProto, location: str, count: int
+    ) -> Initializer:
+        name, expected, found = proto.name, _byte_count(proto, count), os.fstat(file.fileno())
+        length = found.st_size - offset if length < 0 else length
+        if offset < 0 or length < 0 or offset + length > found.st_size:
+            raise Unsupported(
+                f"the constant {name!r} is {length} bytes at {offset} of {location!r}, which has {found.st_size}",
                 ErrorCode.INVALID_VALUE,
             )
         if length != expected:  # a file of holes may be of any size
@@ -281,8 +347,19 @@ def _read_part(path: Path, offset: int, length: int, proto: TensorProto, locatio
                 f"the constant {name!r} is {length} bytes of {location!r}, and its elements are {expected}",
                 ErrorCode.INVALID_VALUE,
             )
-        file.seek(offset)
-        return file.read(length)
+        place = (found.st_dev, found.st_ino)
+        part = (*place, offset, length, proto.data_type)
+        if part not in self._parts:
+            self._taken[place] = self._taken.get(place, 0) + length
+            if self._taken[place] > _MOST_OVERLAP * found.st_size:
+                raise Unsupported(
+                    f"constants take more than {_MOST_OVERLAP} times the {found.st_size} bytes of {location!r}",
+                    ErrorCode.INVALID_VALUE,
+                )
+            file.seek(offset)
+            elements = _from_bytes(file.read(length), proto, count)
+            self._parts[part] = Initializer(name, (count,), proto.data_type, elements)
+        return self._parts[part]
 
 
 def bytes_of(weights: Weights) -> int:

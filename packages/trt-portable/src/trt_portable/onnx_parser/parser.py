@@ -14,7 +14,7 @@ from trt_portable.errors import NetworkError, strict
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason, require_onnx
 from trt_portable.onnx_parser.graph import GraphImporter
-from trt_portable.onnx_parser.initializers import Initializer, read_initializer
+from trt_portable.onnx_parser.initializers import ConstantReader, Initializer
 from trt_portable.onnx_parser.registry import find_converter, supported_operators
 from trt_portable.plugin.interfaces import NodeIndices
 from trt_portable.pybind import ContextManaged, Sealed, Setting, instance_of, to_integer, to_text
@@ -349,7 +349,7 @@ class OnnxParserRefitter(_ModelReader):
     def _refit(self, model: ModelProto, folder: Path | None) -> bool:
         wanted = set(self._refitter.get_all_weights())
         try:
-            for constant in _constants(model.graph, folder, self._given, 0):
+            for constant in _constants(model.graph, ConstantReader(folder, self._given), 0):
                 if constant.name in wanted:
                     self._hand_over(constant)
                     wanted.discard(constant.name)
@@ -369,17 +369,17 @@ class OnnxParserRefitter(_ModelReader):
         self._kept.append(constant)
 
 
-def _constants(graph: GraphProto, folder: Path | None, given: Any, depth: int) -> Iterator[Initializer]:
+def _constants(graph: GraphProto, reader: ConstantReader, depth: int) -> Iterator[Initializer]:
     """The initializers and Constant nodes of a graph and of the graphs inside of its nodes."""
     if depth > 64:
         raise Unsupported("graphs are nested too deeply", ErrorCode.INVALID_GRAPH)
     for proto in graph.initializer:
-        yield read_initializer(proto, folder, given)
+        yield reader.read(proto)
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Constant" and attribute.name == "value":
-                constant = read_initializer(attribute.t, None, {})
+                constant = ConstantReader().read(attribute.t)
                 constant.name = constant.name or node.name
                 yield constant
             if attribute.type == attribute.GRAPH:
-                yield from _constants(attribute.g, folder, given, depth + 1)
+                yield from _constants(attribute.g, reader, depth + 1)

@@ -36,6 +36,8 @@ Extent: TypeAlias = int | ITensor
 
 L = TypeVar("L", bound=ILayer)
 _INT64_MAX: Final = (1 << 63) - 1
+_ROOM: Final = 1 << 26
+"""Elements of all constants together that a model describes by a few numbers."""
 
 
 @dataclass
@@ -74,6 +76,27 @@ class NetworkWriter:
         self._names: dict[str, int] = {}
         self._held: dict[int, tuple[Initializer, ITensor]] = {}
         self._named: dict[str, Initializer] = {}
+        self._room = _ROOM
+
+    # --- constants that a model only describes ---------------------------------------------------
+
+    def has_room(self, elements: float) -> bool:
+        """Whether a constant may be written out that a model describes by a few numbers; later ones have less room."""
+        fits = elements <= self._room
+        self._room -= int(elements) if fits else 0
+        return fits
+
+    def take_room(self, elements: float, what: str) -> None:
+        """Takes room for such a constant.
+
+        Raises:
+            Unsupported: There is not as much.
+        """
+        if not self.has_room(elements):
+            raise Unsupported(
+                f"{what} takes {elements:.0f} numbers, and all that the model describes may take {_ROOM}",
+                ErrorCode.UNSUPPORTED_NODE_SHAPE,
+            )
 
     # --- layers ----------------------------------------------------------------------------------
 

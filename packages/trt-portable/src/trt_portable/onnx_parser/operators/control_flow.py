@@ -56,7 +56,7 @@ def _of_equal_rank(net: NetworkWriter, first: ITensor, second: ITensor) -> tuple
 def loop(net: Any, M: Operand | None, cond: Operand | None, *v_initial: Operand, body: GraphProto) -> list[Operand]:
     """Loop(M, cond, v_initial; body) -> v_final_and_scan_outputs"""
     counts, starts = net.numbers(M), net.numbers(cond)
-    if starts is not None and not starts[0]:
+    if (starts is not None and not starts[0]) or (counts is not None and counts[0] < 0):
         counts, M, cond = [0], net.constant(0, DataType.INT64), None
     is_counted = M is not None and (counts is None or counts[0] < _MOST_TRIPS)
     outer = net.network.add_loop()

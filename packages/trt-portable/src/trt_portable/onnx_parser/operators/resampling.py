@@ -32,6 +32,8 @@ _SUB: Final = ElementWiseOperation.SUB
 _PROD: Final = ElementWiseOperation.PROD
 _DIV: Final = ElementWiseOperation.DIV
 
+_ROW: Final = 1 << 10
+"""Numbers that a row of weights counts as, beside its own, for the time that it takes."""
 _MODES: Final = {
     "nearest": InterpolationMode.NEAREST,
     "linear": InterpolationMode.LINEAR,
@@ -121,6 +123,7 @@ def resize(
     plan = _plans(net, x, chosen, factors, wanted, keep_aspect_ratio_policy, region, coordinate_transformation_mode)
     value = net.cast(x, DataType.FLOAT)
     for axis, (have, want, scale, ends) in plan.items():
+        net.take_room(want * (have + _ROW), "Resize")
         weights = _axis_weights(
             have, want, scale, ends, mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a,
             bool(exclude_outside), bool(antialias), extrapolation_value,
@@ -434,6 +437,7 @@ def _samples(
     length = net.binary(end, start, _SUB)
     if not is_half:
         length = net.with_number(length, 1.0, ElementWiseOperation.MAX)
+    net.take_room(bins * ratio, "RoiAlign")
     offsets = (np.arange(bins * ratio, dtype=np.float32) + 0.5) / (bins * ratio)
     places = net.binary(start, net.binary(length, net.constant(offsets[None], DataType.FLOAT), _PROD), _SUM)
     size = net.cast(net.reshape(net.as_tensor(extent), (1, 1)), DataType.FLOAT)

@@ -35,8 +35,9 @@ def window(net: NetworkWriter, size: Operand, *, output_datatype: int = 1, perio
     known = net.numbers(size)
     if known is not None:
         count = int(known[0])
-        if not 0 <= count <= 1 << 24:
+        if count < 0:
             raise Unsupported(f"a window of {count} elements", ErrorCode.INVALID_NODE)
+        net.take_room(8 * count, "a window")  # doubles, some times over
         turn = 2 * np.pi * np.arange(count) / max(count if periodic else count - 1, 1)
         values = sum(factor * np.cos(order * turn) for order, factor in enumerate(factors))
         return net.constant(np.asarray(values), kind)
@@ -124,6 +125,7 @@ def _transformed(
     """(..., 2, bins) of parts (..., 1, have)."""
     bins = length // 2 + 1 if onesided else length
     used = min(have, length)
+    net.take_room(2 * have * bins, "a Fourier transform")
     cosines, sines = (np.pad(m, ((0, have - used), (0, 0))) for m in _waves(used, bins, length, inverse))
     cosine, sine = (net.constant(m, DataType.FLOAT) for m in (cosines, sines))
     out_real, out_imaginary = net.matmul(real, cosine), net.matmul(real, sine)
@@ -136,6 +138,7 @@ def _transformed(
 def _inverse_onesided(net: NetworkWriter, real: ITensor, imaginary: ITensor | None, have: int, length: int) -> ITensor:
     """(..., 1, length): the real signal behind half of a spectrum."""
     used = min(have, length // 2 + 1)
+    net.take_room(2 * have * length, "a Fourier transform")
     cosines, sines = (np.pad(m, ((0, have - used), (0, 0))) for m in _waves(used, length, length, True))
     twice = np.full((have, 1), 2.0)
     twice[0] = 1.0
@@ -171,6 +174,7 @@ def stft(
     kind, rank = signal.dtype, net.rank(signal)
     wide = net.cast(signal, DataType.FLOAT)
     frames = (samples - length) // step + 1
+    net.take_room(frames * length, "STFT")
     places = np.arange(frames)[:, None] * step + np.arange(length)[None]
     at = net.constant(places, DataType.INT64)
     parts = 1 if rank == 2 else signal.shape[2]
@@ -205,6 +209,7 @@ def mel_weight_matrix(
     if not (0 < bins <= 1 << 16 and 0 < length <= 1 << 20 and rate > 0):
         raise Unsupported(f"a mel matrix of {bins} bins", ErrorCode.INVALID_NODE)
     spectrum = length // 2 + 1
+    net.take_room(spectrum * bins, "a mel matrix")
     low_mel, high_mel = (2595 * math.log10(1 + edge / 700) for edge in (low, high))
     hertz = 700 * (10 ** ((low_mel + np.arange(bins + 2) * (high_mel - low_mel) / (bins + 2)) / 2595) - 1)
     edges = ((length + 1) * hertz // rate).astype(np.int64)

@@ -15,7 +15,6 @@ from trt_portable.onnx_parser.initializers import (
     Initializer,
     dtype_of,
     from_array,
-    read_initializer,
 )
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
@@ -23,13 +22,15 @@ from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-_LARGEST_CONSTANT: Final = 1 << 28
-"""Elements of a constant that a model describes by its shape alone."""
+    from trt_portable.onnx_parser.graph import ImportingWriter
+
+_LARGEST: Final = 1 << 40
+"""Elements of a tensor that a model describes by its shape alone."""
 
 
 @operator("Constant")
 def constant(
-    net: NetworkWriter,
+    net: ImportingWriter,
     *,
     value: TensorProto | None = None,
     value_float: float | None = None,
@@ -42,7 +43,7 @@ def constant(
 ) -> Initializer:
     """Constant(; value) -> output"""
     if value is not None:
-        made = read_initializer(value, None, {})
+        made = net.read_constant(value)
         made.name = made.name or net.node.name
         return made
     for number, kind in (
@@ -58,18 +59,19 @@ def constant(
 
 
 @operator("ConstantOfShape", since=9)
-def constant_of_shape(net: NetworkWriter, shape: Operand, *, value: TensorProto | None = None) -> Operand:
+def constant_of_shape(net: ImportingWriter, shape: Operand, *, value: TensorProto | None = None) -> Operand:
     """ConstantOfShape(input; value) -> output"""
-    filled = from_array(np.zeros(1, np.float32)) if value is None else read_initializer(value, None, {})
+    filled = from_array(np.zeros(1, np.float32)) if value is None else net.read_constant(value)
     if filled.array.size != 1:
         raise Unsupported("the value of ConstantOfShape has more than one element", ErrorCode.INVALID_NODE)
     extents = net.numbers(shape)
     if extents is not None:
         known = [int(extent) for extent in extents]
-        if any(extent < 0 for extent in known) or math.prod(known) > _LARGEST_CONSTANT:
+        if any(extent < 0 for extent in known) or math.prod(known) > _LARGEST:
             raise Unsupported(f"a constant of shape {known}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
-        whole = np.broadcast_to(filled.array.reshape(()), known)
-        return Initializer("", tuple(known), filled.elem_type, np.ascontiguousarray(whole))
+        if net.has_room(math.prod(known)):
+            whole = np.broadcast_to(filled.array.reshape(()), known)
+            return Initializer("", tuple(known), filled.elem_type, np.ascontiguousarray(whole))
     target = net.index_vector(shape)
     rank = target.shape[0]
     if rank < 0:
@@ -93,9 +95,10 @@ def range_of(net: NetworkWriter, start: Operand, limit: Operand, delta: Operand)
     dtype = start.dtype
     if all(number is not None for number in known) and dtype in _NUMPY:
         first, last, step = (number[0] for number in known if number is not None)
-        if step == 0 or abs((last - first) / step) > _LARGEST_CONSTANT:
+        if step == 0 or not abs((last - first) / step) <= _LARGEST:
             raise Unsupported(f"a range from {first} to {last} by {step}", ErrorCode.INVALID_NODE)
-        return from_array(np.arange(first, last, step, dtype=_NUMPY[dtype]))
+        if net.has_room(abs((last - first) / step)):
+            return from_array(np.arange(first, last, step, dtype=_NUMPY[dtype]))
     begin, end, step_by = (net.scalar(net.tensor(number)) for number in (start, limit, delta))
     kind = dtype
     if dtype in (DataType.HALF, DataType.BF16):
