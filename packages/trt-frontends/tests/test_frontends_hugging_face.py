@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import trt_frontends
 import trt_runtime
@@ -184,6 +185,34 @@ def test_attention_that_cannot_be_traced_is_replaced_for_the_time_of_capturing(
             module.config._attn_implementation = "flash_attention_2"
     with caplog.at_level(logging.WARNING):
         compiled = trt_frontends.compile(model, kwarg_inputs={"input_ids": IDS}, optimization_level=0)
-    assert "'flash_attention_2' is no part of PyTorch" in caplog.text
+    assert "'flash_attention_2' cannot be captured" in caplog.text
     assert model.config._attn_implementation == "flash_attention_2"
     torch.testing.assert_close(compiled(input_ids=IDS).logits, expected, rtol=1e-4, atol=1e-5)
+
+
+class Wrapped(nn.Module):
+    """Logits alone of a mixture whose experts are a loop over those that are hit, which depends on data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "vocab_size": 64}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+        config = transformers.MixtralConfig(num_local_experts=4, num_experts_per_tok=2, **sizes, **heads)
+        self.mixture = transformers.MixtralForCausalLM._from_config(config, experts_implementation="eager")
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.mixture(ids, use_cache=False).logits
+
+
+def test_loops_over_experts_are_captured_as_grouped_products(caplog: pytest.LogCaptureFixture) -> None:
+    model, ids = Wrapped().eval(), torch.randint(0, 64, (2, 5))
+    if not hasattr(model.mixture.config, "_experts_implementation"):
+        pytest.skip("this release of transformers has one way to compute experts")
+    with caplog.at_level(logging.WARNING), torch.no_grad():
+        expected = model(ids)
+        result = trt_frontends.compile(model, arg_inputs=(ids,), optimization_level=0)
+    assert "'eager' cannot be captured" in caplog.text
+    assert model.mixture.config._experts_implementation == "eager"
+    assert result.meta["partition_report"].coverage == 1.0
+    torch.testing.assert_close(result(ids), expected, rtol=1e-4, atol=1e-5)

@@ -30,7 +30,16 @@ from trt_core.refit_table import EngineWeight, RefitTable, recipe_text, why_unwr
 from trt_core.sizes.expressions import Extent, affine_form, evaluate_extent, extent_of, extent_of_expression
 from trt_core.sizes.functions import BY_CLASS
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.weight_recipes import Recipe, Source, WeightRecorder, constants_of, content_digest, replay, sources_of
+from trt_core.weight_recipes import (
+    Recipe,
+    Source,
+    WeightRecorder,
+    constants_of,
+    content_digest,
+    content_of,
+    replay,
+    sources_of,
+)
 from trt_core.wording import did_you_mean
 
 _LEAST_ON_DEVICE: Final = 1 << 20
@@ -556,7 +565,7 @@ def _same_numbers(made: torch.Tensor, tensor: torch.Tensor) -> bool:
     """Whether two tensors are equal but for rounding, which is another where part of it ran on another device."""
     if made.dtype != tensor.dtype or made.numel() != tensor.numel():
         return False
-    if torch.equal(made.reshape(-1), tensor.reshape(-1)):
+    if torch.equal(content_of(made), content_of(tensor)):
         return True
     if not tensor.is_floating_point():
         return False

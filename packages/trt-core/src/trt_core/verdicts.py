@@ -112,6 +112,13 @@ class Reason(enum.Enum):
         "The product is excluded from quantization, or is of a kind that the configuration does not name.",
         "Take it out of `exclude`, or name its kind in `operators`.",
     )
+    WEIGHT_IN_FLOATS = (
+        "TRT-F035",
+        "Weight in floats",
+        "The product runs in an engine, but its weight, which the model stores in 8 or 4 bits, is floats there: no "
+        "layer holds it as it is stored, or it may be replaced. Results are right, and memory is that of floats.",
+        "Store groups of one size, or compile without `refit`.",
+    )
     CHECK_FAILED = (
         "TRT-F040",
         "Support check failed",
@@ -270,6 +277,9 @@ def total_verdict(decide: Callable[[fx.Node], Verdict], node: fx.Node) -> Verdic
         return verdict
     return dataclasses.replace(verdict, source=source_line(node))
 
+
+IN_FLOATS: Final = "weight_in_floats"
+"""Key of `fx.Node.meta`: why a weight that the node reads, and that the model stores in few bits, is floats."""
 
 LEFT_COMPLEX: Final = "left_complex"
 """Key of `fx.Node.meta`: why a node still computes with complex numbers; its verdict repeats it."""

@@ -233,7 +233,9 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
         )
     for name in source.tied:
         other = weights.get(name, value)
-        if other is not value and not (other.shape == value.shape and torch.equal(other.to(value.device), value)):
+        if other is not value and not (
+            other.shape == value.shape and torch.equal(content_of(other), content_of(value))
+        ):
             raise RefitError(
                 f"the weights {source.name!r} and {name!r} differ",
                 why="they were one tensor when the engine was built, so it holds them once",

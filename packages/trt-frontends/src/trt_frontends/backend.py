@@ -120,6 +120,9 @@ def _compile(
     from trt_frontends.internals import TorchDynamoException, aot_autograd
 
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
+        if functional.graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
+            graph.in_pytorch = "it gives a weight other memory, as libraries do that pack weights at a first call"
+            return functional.forward
         graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry)
         return graph.compiled
 

@@ -9,7 +9,7 @@ import itertools
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -373,6 +373,9 @@ def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 _ATTENTION: Final = "_attn_implementation"
 _TRACED: Final = frozenset({"eager", "sdpa"})
+_EXPERTS: Final = "_experts_implementation"
+_TRACED_EXPERTS: Final = frozenset({"batched_mm", "grouped_mm"})
+"""Ways to compute experts that do not ask which of them were chosen."""
 """Implementations of attention that are made of PyTorch's operators."""
 
 
@@ -387,14 +390,22 @@ def ready_for_export(model: Any, examples: ExampleInputs) -> Iterator[None]:
         model: What is captured.
         examples: What with.
     """
-    if not _is_of_transformers(model):
+    inner = (
+        [module for module in model.modules() if _is_of_transformers(module)] if isinstance(model, nn.Module) else []
+    )
+    if not inner:
         yield
         return
     given = {name for name in ("use_cache", "past_key_values") if examples.kwargs.get(name) is not None}
     if given or any(_is_cache(leaf) for leaf in pytree.tree_leaves((examples.args, examples.kwargs))):
         _register_caches()
         given.add("use_cache")
-    with _without_caches(model, wanted="use_cache" in given), _traceable_attention(model):
+    has_fused = all(getattr(module, "_supports_sdpa", False) for module in inner)
+    with (
+        _without_caches(model, wanted="use_cache" in given),
+        _traceable(model, _ATTENTION, _TRACED, "sdpa" if has_fused else "eager"),
+        _traceable(model, _EXPERTS, _TRACED_EXPERTS, "grouped_mm"),
+    ):
         yield
 
 
@@ -418,6 +429,9 @@ def _register_caches() -> None:
 
 @contextlib.contextmanager
 def _without_caches(model: Any, *, wanted: bool) -> Iterator[None]:
+    if not _is_of_transformers(model):  # a wrapper says itself what it asks for
+        yield
+        return
     configs = {id(config): config for config in (model.config, _text_config(model)) if config is not None}
     changed = [] if wanted else [config for config in configs.values() if getattr(config, "use_cache", False)]
     if changed and model.can_generate():
@@ -441,24 +455,21 @@ def _text_config(model: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _traceable_attention(model: Any) -> Iterator[None]:
-    before = getattr(model.config, _ATTENTION, None)
-    if before is None or before in _TRACED:
-        yield
-        return
-    chosen = "sdpa" if getattr(model, "_supports_sdpa", False) else "eager"
-    logger.warning(
-        "%s is captured with attn_implementation=%r: %r is no part of PyTorch", type(model).__name__, chosen, before
-    )
-    _set_attention(model, chosen)
+def _traceable(model: nn.Module, setting: str, traced: Collection[str], chosen: str) -> Iterator[None]:
+    """Inside the block parts of models are computed in a way that can be captured, where they are not so already.
+
+    It is set in the configurations alone: whether kernels of a name are installed is for calls to find out.
+    """
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    found = [(config, getattr(config, setting, None)) for config in configs.values()]
+    changed = [(config, name) for config, name in found if isinstance(name, str) and name not in traced]
+    for config, name in changed[:1]:
+        why = "%s is captured with %s=%r: %r cannot be captured"
+        logger.warning(why, type(config).__name__, setting.lstrip("_"), chosen, name)
+    for config, _ in changed:
+        setattr(config, setting, chosen)
     try:
         yield
     finally:
-        _set_attention(model, before)
-
-
-def _set_attention(model: Any, name: str) -> None:
-    """Sets it in the configurations alone: whether kernels of that name are installed is for calls to find out."""
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
-    for config in configs.values():
-        setattr(config, _ATTENTION, name)
+        for config, name in changed:
+            setattr(config, setting, name)

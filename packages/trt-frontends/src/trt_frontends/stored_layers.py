@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from trt_core import logger
+from trt_core.bitsandbytes_operators import codes_in_rows, dequantize_blocks
 from trt_core.internals import FakeTensor
 from trt_core.quantization import quantize
 
@@ -34,8 +35,6 @@ _FLOAT8: Final = torch.float8_e4m3fn
 _LARGEST_FLOAT8: Final = 448.0
 _AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which of the eight codes in 32 bits, from the lowest, belongs to each of eight columns."""
-_CPU_ROWS: Final = 32
-"""Rows of a tile of bitsandbytes' own layout for CPUs."""
 _TOLERANCE: Final = 2.0**-6
 """Largest relative difference of a weight from what its codes say: two roundings to bfloat16."""
 
@@ -263,18 +262,13 @@ def _bitsandbytes_4bit(module: Any) -> StoredLinear | None:
     if state is None:
         return None
     (rows, columns), size, steps = state.shape, state.blocksize, state.absmax
-    halves = data.contiguous().view(torch.uint8).reshape(-1)
-    if getattr(state, "packing_format_for_cpu", False):  # in tiles of 32 rows and 2 columns, scales (K / size, N)
-        tiles = halves.view(rows // _CPU_ROWS, columns // 2, _CPU_ROWS)
-        codes = (
-            torch.cat((tiles & 15, tiles >> 4), -1).unflatten(-1, (_CPU_ROWS, 2)).transpose(1, 2).reshape(rows, columns)
-        )
+    tiled = bool(getattr(state, "packing_format_for_cpu", False))
+    codes = codes_in_rows(data, (rows, columns), tiled=tiled)
+    if tiled:  # scales are (K / size, N)
         steps = steps.t().reshape(-1)
-    else:
-        codes = torch.stack((halves >> 4, halves & 15), -1).reshape(-1)[: rows * columns].view(rows, columns)
-        if state.nested:
-            places = torch.arange(steps.numel(), device=steps.device) // state.state2.blocksize
-            steps = state.state2.code[steps.to(torch.int64)] * state.state2.absmax[places] + state.offset
+    elif state.nested:
+        nested = state.state2
+        steps = dequantize_blocks(steps, nested.absmax, nested.code, nested.blocksize, torch.float32) + state.offset
     if columns % size:  # blocks do not end with rows
         steps = steps.repeat_interleave(size)[: rows * columns]
         size = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import trt_frontends
+from trt_core import Reason
+from trt_core.bitsandbytes_operators import FORMS, TABLES
 from trt_frontends.stored_layers import StoredLinear, open_stored_layers, unpack_words
+from trt_frontends.torch_compile.model_report import model_report
+from trt_partition import PartitionReport
 from trt_runtime import TRTModule
 
 DEPTH, COLUMNS = 512, 256
@@ -172,6 +177,121 @@ def test_layers_of_bitsandbytes_in_eight_bits(threshold: float) -> None:
     layer.load_state_dict(linear().state_dict())
     model, x = nn.Sequential(layer.to("cpu")).eval().requires_grad_(False), torch.randn(3, DEPTH)
     assert compiled_size(model, x, None, 1e-3) < 8 + 0.5
+
+
+def has_library(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+@pytest.fixture(scope="module")
+def operators() -> Any:
+    """The operators of bitsandbytes, declared here where it is not installed."""
+    if has_library("bitsandbytes"):
+        importlib.import_module("bitsandbytes")
+        yield torch.ops.bitsandbytes
+        return
+    library = torch.library.Library("bitsandbytes", "DEF")
+    for name, schema in SCHEMAS.items():
+        library.define(f"{name}{schema}")
+        library.impl(name, FORMS[f"bitsandbytes::{name}"], "CompositeExplicitAutograd")
+    yield torch.ops.bitsandbytes
+    library._destroy()
+
+
+SCHEMAS = {
+    "gemv_4bit": "(Tensor A, Tensor B, int[] shapeB, Tensor absmax, Tensor code, int blocksize) -> Tensor",
+    "gemm_4bit": "(Tensor A, Tensor B, int[] shapeB, Tensor absmax, int blocksize, str quant_type, Tensor? bias=None, "
+    "Tensor? absmax_8bit=None, Tensor? absmax_code=None, Tensor? absmax_offset=None) -> Tensor",
+}
+
+
+class Tiled(nn.Module):
+    """A product as bitsandbytes' own layers call it once they packed their weight for a CPU, or for a GPU."""
+
+    def __init__(self, kind: str, tiled: bool, storage: torch.dtype = torch.uint8) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kind, self.tiled = kind, tiled
+        codes, scale = torch.randint(0, 16, (COLUMNS, DEPTH)), torch.rand(COLUMNS, DEPTH // 64) + 0.1
+        table = torch.tensor(TABLES[kind])
+        self.weight = table[codes] * scale.bfloat16().float().repeat_interleave(64, 1)
+        packed = torch.zeros(COLUMNS * DEPTH // 2, dtype=torch.uint8)
+        rows, columns = torch.meshgrid(torch.arange(COLUMNS), torch.arange(DEPTH), indexing="ij")
+        if tiled:  # tiles of 32 rows, pairs of columns next to each other; the first 16 rows in the low half
+            places = (rows // 32) * (16 * DEPTH) + (columns // 2) * 32 + (rows % 16) * 2 + columns % 2
+            high = rows % 32 >= 16
+        else:
+            places, high = (rows * DEPTH + columns) // 2, columns % 2 == 0
+        packed[places[high]] |= (codes[high] << 4).to(torch.uint8)
+        packed[places[~high]] |= codes[~high].to(torch.uint8)
+        self.register_buffer("packed", packed.view(storage))
+        self.register_buffer(
+            "scale", scale.bfloat16().t().contiguous() if tiled else scale.bfloat16().float().flatten()
+        )
+        self.register_buffer("table", table)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape, library = (COLUMNS, DEPTH), torch.ops.bitsandbytes
+        if self.tiled:
+            return library.gemv_4bit(x, self.packed, shape, self.scale, self.table, 64)
+        return library.gemm_4bit(x, self.packed, shape, self.scale, 64, self.kind)
+
+
+@pytest.mark.parametrize(("kind", "tiled"), [("nf4", True), ("fp4", False)])
+def test_operators_of_bitsandbytes_in_captured_graphs(operators: Any, kind: str, tiled: bool) -> None:
+    storage = torch.uint8 if tiled else torch.bfloat16
+    model, x = Tiled(kind, tiled, storage).eval(), torch.randn(3, DEPTH)
+    expected = x @ model.weight.t()
+    assert compiled_size(model, x, expected, 1e-5) < 4 + 32 / 64 + 0.3
+    torch._dynamo.reset()
+    optimized = torch.compile(model, backend="torch_tensorrt", options=SETTINGS)
+    with torch.no_grad():
+        torch.testing.assert_close(optimized(x), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+    (graph,) = model_report(optimized).graphs
+    report = graph.builds[-1].partition
+    assert report is not None and report.coverage == 1.0 and not report.weights_in_floats
+
+
+def test_layers_of_bitsandbytes_under_torch_compile() -> None:
+    library = pytest.importorskip("bitsandbytes")
+    source = linear()
+    layer = library.nn.Linear4bit(DEPTH, COLUMNS, compute_dtype=torch.float32, quant_type="nf4")
+    layer.weight = library.nn.Params4bit(source.weight.data, requires_grad=False, module=layer, quant_type="nf4")
+    layer.bias = source.bias
+    model, x = nn.Sequential(layer.to("cpu")).eval(), torch.randn(3, DEPTH)
+    torch._dynamo.reset()
+    optimized = torch.compile(model, backend="torch_tensorrt", options=SETTINGS)
+    with torch.no_grad():
+        found = [optimized(x) for _ in range(3)]  # the first call packs
+        expected = model(x)
+    for value in found:
+        torch.testing.assert_close(value, expected, rtol=0, atol=2e-2 * float(expected.abs().max()))
+    last = model_report(optimized).graphs[-1]
+    assert last.builds[-1].partition is not None and last.builds[-1].partition.coverage == 1.0
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_weights_that_become_floats_are_named(ordered: bool) -> None:
+    model, x = nn.Sequential(QuantLinear(4, 64, ordered=ordered)).eval(), torch.randn(3, DEPTH)
+    assert not trt_frontends.explain(model, arg_inputs=(x,), **SETTINGS).weights_in_floats
+    report = trt_frontends.explain(model, arg_inputs=(x,), refit=True, **SETTINGS)
+    (node,) = report.weights_in_floats
+    assert "linear" in node.op and "refit" in node.weight_in_floats
+    assert f"{Reason.WEIGHT_IN_FLOATS.code}: {node.weight_in_floats}" in report.to_text()
+    assert PartitionReport.from_json(report.to_json()) == report
+    assert node.weight_in_floats in report.to_html()
+    if not ordered:  # groups of several sizes
+        model[0].g_idx[:3] = model[0].g_idx[7]
+        (node,) = trt_frontends.explain(model, arg_inputs=(x,), **SETTINGS).weights_in_floats
+        assert "blocks of one size" in node.weight_in_floats
+
+
+def test_weights_in_float8_may_be_replaced() -> None:
+    codes = torch.randn(COLUMNS, DEPTH).to(torch.float8_e4m3fn)
+    model = nn.Sequential(StoredLinear(codes, torch.rand(COLUMNS, 1) + 0.1, None, dtype=torch.float32)).eval()
+    x = torch.randn(3, DEPTH)
+    result = trt_frontends.compile(model, arg_inputs=(x,), refit=True, **SETTINGS)
+    torch.testing.assert_close(result(x), model(x), rtol=1e-4, atol=1e-3)
 
 
 _TOKENS = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}

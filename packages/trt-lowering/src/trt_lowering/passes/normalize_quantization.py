@@ -11,6 +11,7 @@ from torch import fx
 
 from trt_core import CompilationSettings
 from trt_core.attributes import is_state, read_attribute
+from trt_core.bitsandbytes_operators import FORMS
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.modelopt_operators import bits_of_blocks, outer_scale
 from trt_core.quantization import (
@@ -264,7 +265,14 @@ def _in_blocks(node: fx.Node, bits: int, amax: Callable[[Mapping[str, Any]], Any
     return form
 
 
+def _of_bitsandbytes(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+    """Unpacks a weight, and multiplies by it, in PyTorch's own operators, by which weights in few bits are known."""
+    compute = FORMS[_name(node)]
+    return lambda given: compute(**given)
+
+
 _READERS: Final[dict[str, Reader]] = {
+    **dict.fromkeys(FORMS, _of_bitsandbytes),
     "quantized_decomposed::quantize_per_tensor": _quantize_per_tensor,
     "quantized_decomposed::quantize_per_tensor.tensor": _quantize_per_tensor,
     "quantized_decomposed::dequantize_per_tensor": _dequantize_per_tensor,

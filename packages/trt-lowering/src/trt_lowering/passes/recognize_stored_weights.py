@@ -15,6 +15,7 @@ from trt_core.attributes import add_constant, is_state, read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.quantization import dequantize, limits, quantize
+from trt_core.verdicts import IN_FLOATS
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import is_kept_in_torch, is_pure, tensor_value
@@ -34,6 +35,8 @@ _E2M1_BLOCK: Final = 16
 """Elements of E2M1 that share a scale in layers."""
 _LARGEST_POWER: Final = 256.0
 """The largest power of two of float8_e4m3fn."""
+_REPLACEABLE: Final = "with refit=True weights may be replaced, and codes would not follow those of this form"
+_FITS_NO_LAYER: Final = "no layer holds its codes with scales in blocks of one size, along one axis"
 _SAMPLE: Final = 1 << 14
 """Elements that are looked at before all of a weight is."""
 
@@ -96,13 +99,16 @@ class RecognizeStoredWeights(GraphPass):
 
     def call(self, gm: fx.GraphModule) -> int:
         """Looks at every product of known tensors once; other weights might not fit into the bits of these."""
-        if self._settings.refit:
-            return 0
         known = _known_nodes(gm)
+        products = [node for node in gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor) if node in known]
         changes = 0
-        for node in gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor):
-            if node in known and not is_kept_in_torch(node.target, self._settings):
+        if not self._settings.refit and not is_kept_in_torch(aten.mul.Tensor, self._settings):
+            for node in products:
                 changes += self._rewrite(gm, node, known) or _rewrite_by_value(gm, node, known)
+        why = _REPLACEABLE if self._settings.refit else _FITS_NO_LAYER
+        for node in products:
+            if not node._erased and _is_unpacked_weight(node, known):
+                _note_floats(node, known, why)
         return changes
 
     def _rewrite(self, gm: fx.GraphModule, node: fx.Node, known: dict[fx.Node, int]) -> int:
@@ -165,6 +171,29 @@ class RecognizeStoredWeights(GraphPass):
         for gone in (last, node):
             if not gone.users and not gone._erased:
                 gm.graph.erase_node(gone)
+
+
+def _is_unpacked_weight(node: fx.Node, known: dict[fx.Node, int]) -> bool:
+    """Whether a product of known tensors is a weight that takes fewer bits where it comes from."""
+    value = tensor_value(node)
+    if value is None or value.dtype not in FLOATS or value.dim() < 2 or not value.numel():
+        return False
+    if known[node] > _MOST_OF_FLOATS * value.numel() * value.element_size():
+        return False
+    shapes = [(item, tensor_value(item)) for item in node.all_input_nodes]
+    return any(found is not None and found.shape == value.shape and _is_stored_small(item) for item, found in shapes)
+
+
+def _note_floats(weight: fx.Node, known: dict[fx.Node, int], why: str) -> None:
+    """Notes with those who read a weight, if any still do, that it becomes floats."""
+    pending, seen = [weight], {weight}
+    while pending:
+        for user in pending.pop().users:
+            if user in known and user not in seen:
+                seen.add(user)
+                pending.append(user)
+            elif user not in known and user.op == "call_function":
+                user.meta[IN_FLOATS] = why
 
 
 def _known_nodes(gm: fx.GraphModule) -> dict[fx.Node, int]:
@@ -246,7 +275,11 @@ def _divides(scale: fx.Node, codes: fx.Node, value: torch.Tensor) -> bool:
 
 def _is_stored_small(codes: fx.Node) -> bool:
     """Whether values come from integers or float8: floats that happen to fit, such as zeros, are no codes."""
-    held = [item.meta["val"] for item in _origins(codes) if item.op == "get_attr"]
+    held = [
+        reader.meta["val"] if (reader := next(iter(item.users))).target is aten.view.dtype else item.meta["val"]
+        for item in _origins(codes)
+        if item.op == "get_attr"
+    ]
     return bool(held) and max(held, key=lambda value: value.numel()).dtype not in FLOATS
 
 

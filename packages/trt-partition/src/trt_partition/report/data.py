@@ -81,6 +81,11 @@ class ReportData:
         return tuple(node for node in self.nodes if node.kept_in_float32 is not None)
 
     @cached_property
+    def weights_in_floats(self) -> tuple[NodeReport, ...]:
+        """The nodes that read a weight which the model stores in few bits, and engines in floats; each says why."""
+        return tuple(node for node in self.nodes if node.weight_in_floats)
+
+    @cached_property
     def collectives(self) -> tuple[NodeReport, ...]:
         """The nodes that communicate with other processes, in the order in which every process runs them."""
         return tuple(node for node in self.nodes if node.communication is not None)
@@ -156,6 +161,7 @@ class NodeReport:
         converter: Package of the converter that takes the node, where it is not the built-in one; else empty.
         kept_in_float32: Why the node was not reduced, where computation is; None where it was, or never could be.
         communication: What it moves between processes; None for all but collectives.
+        weight_in_floats: Why a weight of few bits that it reads became floats (`TRT-F035`); empty where none did.
     """
 
     op: str
@@ -169,6 +175,7 @@ class NodeReport:
     converter: str = ""
     kept_in_float32: KeptInFloat32 | None = None
     communication: Communication | None = None
+    weight_in_floats: str = ""
 
 
 @dataclass(frozen=True)

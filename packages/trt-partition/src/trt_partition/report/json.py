@@ -214,6 +214,7 @@ def _node(node: NodeReport) -> dict[str, Any]:
         **({"converter": node.converter} if node.converter else {}),
         **({"kept_in_float32": _kept(node.kept_in_float32)} if node.kept_in_float32 else {}),
         **({"communication": _communication(node.communication)} if node.communication else {}),
+        **({"weight_in_floats": node.weight_in_floats} if node.weight_in_floats else {}),
     }
 
 
@@ -232,6 +233,7 @@ def _parse_node(data: dict[str, Any]) -> NodeReport:
         converter=data.get("converter", ""),
         kept_in_float32=_parse_kept(data.get("kept_in_float32")),
         communication=_parse_communication(data.get("communication")),
+        weight_in_floats=data.get("weight_in_floats", ""),
     )
 
 

@@ -15,6 +15,7 @@ from trt_core.precision import kept_in_float32
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.verdicts import IN_FLOATS
 from trt_partition.boundaries import Boundaries, find_boundaries
 from trt_partition.bridges import find_bridge
 from trt_partition.costs import estimate_flops, estimate_traffic
@@ -82,6 +83,7 @@ def _describe_nodes(
             flops=estimate_flops(node, reader.opt),
             converter=origin(node) if origin and plan.verdicts[node.name].supported else "",
             kept_in_float32=kept_in_float32(node),
+            weight_in_floats=node.meta.get(IN_FLOATS, ""),
             communication=_communication(node, reader) if is_collective(node) else None,
         )
         for node in graph.nodes

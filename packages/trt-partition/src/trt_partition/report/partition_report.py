@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_core import PartitionError, logger
+from trt_core import PartitionError, Reason, logger
 from trt_core.wording import ShownReport, printable
 from trt_partition.plan import BlockKind
 from trt_partition.report.data import BlockReport, NodeReport, ReportData
@@ -97,6 +97,12 @@ def _lines(report: ReportData) -> Iterator[str]:
         for node in report.kept_in_float32:
             yield f"Node: {node.op}, with layer location: {node.location}"
             yield f"  {node.kept_in_float32}"
+    if report.weights_in_floats:
+        yield ""
+        yield "The following nodes read weights that the model stores in few bits, as floats:"
+        for node in report.weights_in_floats:
+            yield f"Node: {node.op}, with layer location: {node.location}"
+            yield f"  {Reason.WEIGHT_IN_FLOATS.code}: {node.weight_in_floats}"
     if report.collectives:
         yield ""
         yield "The following nodes communicate with other processes:"
