@@ -7,8 +7,9 @@ import importlib
 import pytest
 import torch
 
+from trt_converters.layers import quantization as layers
 from trt_converters.testing import check_conversion, emitted_layers
-from trt_core import Reason
+from trt_core import Provider, Reason
 from trt_core.quantization import dequantize, fake_quantize_blocks, quantize, quantize_in_blocks
 
 aten = torch.ops.aten
@@ -39,6 +40,19 @@ def test_weights_stay_quantized(shape: tuple[int, ...], axis: int, bits: int) ->
     layers = emitted_layers(dequantize, args, constants=(0, 1))
     assert "DEQUANTIZE" in layers and "ELEMENTWISE" not in layers
     check_conversion(dequantize, args, constants=(0, 1))
+
+
+@pytest.mark.parametrize(("size", "blocks", "packs"), [(32, 8, False), (64, 4, True), (128, 2, True), (256, 2, True)])
+def test_blocks_of_int4_are_those_that_tensorrt_documents(
+    size: int, blocks: int, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, scale = _int8(4, 256, low=-8, high=8), torch.rand(4, 256 // size) + 0.1
+    monkeypatch.setattr(layers, "current_provider", lambda: Provider.TENSORRT)
+    assert layers._packs(weight, scale) is packs
+    found = layers._in_blocks_of_int4(weight, scale)
+    assert found.shape == (4, blocks)
+    torch.testing.assert_close(found.repeat_interleave(256 // blocks, 1), scale.repeat_interleave(size, 1))
+    check_conversion(dequantize, (weight, scale, torch.float32, 4, -1), constants=(0, 1))
 
 
 def test_what_layers_cannot_scale_is_arithmetic() -> None:

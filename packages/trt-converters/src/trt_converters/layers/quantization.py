@@ -10,12 +10,15 @@ from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of
 from trt_converters.layers.casts import cast
 from trt_converters.layers.movement import reshape
 from trt_converters.layers.pointwise import activation, binary, unary
-from trt_core import to_trt, trt
+from trt_core import Provider, current_provider, to_trt, trt
 from trt_core.dtypes import FLOATS
 from trt_core.quantization import QUANTIZED, spread
 
 E2M1_BLOCK: Final = 16
 """Elements of E2M1 that share a scale."""
+
+INT4_BLOCKS: Final = (128, 64)
+"""Elements of INT4 that share a scale, as TensorRT documents it, the largest first."""
 
 E8M0_BLOCK: Final = 32
 """Elements that share a scale in E8M0."""
@@ -57,6 +60,8 @@ def dequantize_layer(
     """
     if bits == 4 and isinstance(value, torch.Tensor) and _packs(value, scale):
         stored = ctx.packed_tensor(value)
+        if value.dtype is torch.int8 and current_provider() is Provider.TENSORRT:
+            scale = _in_blocks_of_int4(value, scale)
     else:
         stored = ctx.tensor(value)
     single = scale.numel() == 1
@@ -69,12 +74,29 @@ def dequantize_layer(
     return layer.get_output(0)
 
 
+def _in_blocks_of_int4(value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Returns scales of larger blocks once for each block that TensorRT documents; others as they are."""
+    if scale.dim() < 2 or scale.numel() == 1:
+        return scale
+    for axis, extent in enumerate(_block(value, scale)):
+        for size in INT4_BLOCKS:
+            if extent not in INT4_BLOCKS and extent % size == 0:
+                return scale.repeat_interleave(extent // size, axis)
+    return scale
+
+
 def _packs(value: torch.Tensor, scale: torch.Tensor) -> bool:
-    """Whether a layer takes elements of 4 bits; those of E2M1 come in blocks of 16 on one of the last two axes."""
+    """Whether a layer takes elements of 4 bits.
+
+    Those of E2M1 come in blocks of 16 on one of the last two axes. Blocks of integers have 64 or 128 in TensorRT, or
+    multiples of these, which `_in_blocks_of_int4` divides; smaller ones keep 8 bits there.
+    """
     if value.shape[-1] % 2:
         return False
     if value.dtype is torch.int8:
-        return True
+        if current_provider() is not Provider.TENSORRT or scale.dim() < 2 or scale.numel() == 1:
+            return True
+        return all(extent == 1 or extent % INT4_BLOCKS[-1] == 0 for extent in _block(value, scale))
     return scale.dim() == value.dim() >= 2 and sorted(_block(value, scale)[-2:]) == [1, E2M1_BLOCK]
 
 
