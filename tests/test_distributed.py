@@ -10,7 +10,15 @@ from pathlib import Path
 import collective_forms
 import pytest
 import rank_programs
+import torch
 from ranks import run_failing_ranks, run_ranks
+from torch import nn
+
+import trt_frontends as trt
+import trt_runtime
+from trt_core import InputError
+from trt_core.files.folder import take_lock
+from trt_runtime.sharded import opened_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -104,6 +112,28 @@ def test_a_rank_that_cannot_save_leaves_nothing_half_written(way: str, failing: 
     assert ("OSError: the disk is gone" in outcomes[1 - failing].error) == (way == "throws")
     assert outcomes[failing].is_dead == (way != "throws")
     assert not list(folder.parent.iterdir())
+
+
+def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(tmp_path: Path) -> None:
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    killed, alive, other = (tmp_path / f".{name}" for name in ("m.saving-1", "m.saving-2", "n.saving-1"))
+    for folder in (killed, alive, other):
+        folder.mkdir()
+        (folder / "rank-0.trtp").write_bytes(b"half")
+    with opened_folder(alive) as descriptor:
+        assert take_lock(descriptor)
+        trt_runtime.save_sharded(compiled, tmp_path / "m")
+    assert {path.name for path in tmp_path.iterdir()} == {"m", alive.name, other.name}
+    (tmp_path / "m").rename(tmp_path / ".m.saving-2-old")  # as a saver leaves it that is killed between two names
+    (alive / "manifest.json").mkdir()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
+        patch.setattr("trt_runtime.program.saving.save", rank_programs.no_disk)
+        trt_runtime.save_sharded(compiled, tmp_path / "m")
+    assert {path.name for path in tmp_path.iterdir()} == {"m", other.name}
+    torch.testing.assert_close(trt.load(tmp_path / "m")(torch.ones(2, 4)), compiled(torch.ones(2, 4)))
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="a sharded model is a folder"):
+        trt_runtime.save_sharded(compiled, tmp_path / "file")
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:

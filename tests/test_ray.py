@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
+import subprocess
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,8 +22,8 @@ from torch import nn
 
 import trt_frontends as trt
 import trt_runtime
-from trt_core import Input, InputError
-from trt_frontends.integrations.ray import BatchInference, deployment
+from trt_core import ExecutionError, Input, InputError
+from trt_frontends.integrations.ray import BatchInference, ProgramServer, deployment
 
 FEATURES = 4
 
@@ -51,6 +55,37 @@ def test_wrong_columns_are_named(tmp_path: Path) -> None:
         BatchInference(tmp_path / "model.trtp")({"x": np.zeros((2, FEATURES))})
     with pytest.raises(InputError, match="2 columns are named for 1 result"):
         BatchInference(tmp_path / "model.trtp", outputs=["a", "b"])({"input": np.zeros((2, FEATURES))})
+
+
+def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = pytest.importorskip("ray.serve")
+    monkeypatch.setattr(serve, "batch", lambda **_: lambda together: together)  # Ray's wants a replica around it
+    model, twice = _saved(tmp_path / "one.trtp"), _saved(tmp_path / "two.trtp", 2.0)
+    x = torch.randn(5, FEATURES)
+    server = ProgramServer(str(tmp_path / "one.trtp"), max_batch_size=5)
+
+    async def come_and_change() -> list[Any]:
+        waiting = [(server._infer, {"input": row.numpy()}) for row in x[:3]]
+        await server.reconfigure({"path": str(tmp_path / "two.trtp")})
+        await server.check_health()
+        waiting.append((server._infer, {"input": x[3].numpy()}))
+        broken = BatchInference(tmp_path / "one.trtp")
+        monkeypatch.setattr(broken, "_program", fail)
+        server._infer = broken
+        with pytest.raises(ExecutionError, match="the device is gone"):
+            await server.check_health()
+        found: list[Any] = await server._together([*waiting, (broken, {"input": x[4].numpy()})])  # type: ignore[arg-type]
+        return found
+
+    def fail(*_: Any) -> Any:
+        raise ExecutionError("the device is gone")
+
+    *found, failed = asyncio.run(come_and_change())
+    for answer, row in zip(found, [*model(x[:3]), twice(x[3])], strict=True):
+        np.testing.assert_allclose(answer["output"], row.numpy(), rtol=1e-5, atol=1e-6)
+    assert isinstance(failed, ExecutionError)
 
 
 @pytest.fixture(scope="module")
@@ -119,8 +154,48 @@ def test_a_deployment_batches_answers_and_takes_a_new_program(cluster: Any, tmp_
         with pytest.raises(urllib.error.HTTPError, match="400"):
             _ask({"x": [1.0]})
         changed = {"user_config": {"path": str(tmp_path / "two.trtp")}}
-        serve.run(deployment(tmp_path / "one.trtp", columns={"input": "x"}, deployment_options=changed))
+        is_changed = threading.Event()
+
+        def ask_on(row: torch.Tensor) -> None:
+            """Asks without a pause while the program changes: no request fails, each is answered by one of both."""
+            old, new = model(row), twice(row)
+            while not is_changed.is_set():
+                found = torch.tensor(_ask({"x": row.tolist()})["output"])
+                assert torch.allclose(found, old, atol=1e-5) or torch.allclose(found, new, atol=1e-5)
+
+        with ThreadPoolExecutor(3) as pool:
+            asking = [pool.submit(ask_on, row) for row in x[:3]]
+            try:
+                serve.run(deployment(tmp_path / "one.trtp", columns={"input": "x"}, deployment_options=changed))
+            finally:
+                is_changed.set()
+            assert [each.result() for each in asking] == [None] * 3
         torch.testing.assert_close(torch.tensor(_ask({"x": x[0].tolist()})["output"]), twice(x[0]))
+    finally:
+        serve.shutdown()
+
+
+PAGE = (Path(__file__).parent.parent / "docs/howto/ray.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many seconds; nox -s stress runs it")
+def test_what_the_page_shows_runs(cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ray import serve
+
+    rows, service = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+    (command,) = re.findall(r"```sh\n(curl.*?)```", PAGE, re.S)
+    exec(compile(rows.replace("/tmp/", f"{tmp_path}/"), "infer.py", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out.strip().endswith("4000")
+    model = _saved(tmp_path / "one.trtp")
+    serve.start(http_options={"port": 18232})
+    try:
+        exec(compile(service.replace("/models/", f"{tmp_path}/").replace(": 2", ": 1"), "service.py", "exec"), {})
+        run = command.replace("localhost:8000", "127.0.0.1:18232")
+        answer = subprocess.run(run, shell=True, capture_output=True, text=True, check=True, timeout=60).stdout
+        wanted = model(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+        torch.testing.assert_close(torch.tensor(json.loads(answer)["output"]), wanted)
     finally:
         serve.shutdown()
 

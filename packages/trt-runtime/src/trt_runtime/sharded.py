@@ -19,7 +19,7 @@ import secrets
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -28,6 +28,7 @@ from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
 from trt_core.files import typed
+from trt_core.files.folder import take_lock
 from trt_core.files.opening import opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
@@ -40,6 +41,7 @@ FORMAT_VERSION: Final = 1
 """Version of the manifest; a folder of another version is refused."""
 
 _AGAIN: Final = "save the model again"
+_OLD: Final = "-old"
 _MAX_BYTES: Final = 64 << 20
 _FILE: Final = re.compile(r"rank-\d+\.trtp")
 _FIELDS: Final = ("format", "world_size", "mesh", "groups", "programs")
@@ -175,23 +177,23 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
         ExportError: See `save`.
     """
     target = Path(file_name(directory))
-    if target.exists() and not target.is_dir():
-        raise InputError("a sharded model is a folder, and this is a file", where=str(target))
     rank, world = _rank_and_world(group)
     together = _Together(group, world)
-    staged = Path(together.from_first(str(target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}"))))
-    try:
-        made = together.each(lambda: _write_part(compiled, staged, rank))
-        groups: dict[str, Ranks] = {}
-        for _, known in made:
-            groups.update(known)
-        shape = None if mesh is None else Mesh.of(mesh)
-        manifest = Manifest(world, shape, groups, tuple(program for program, _ in made))
-        _require_same_order(manifest, str(target))
-        together.each(lambda: _publish(staged, target, manifest) if rank == 0 else None)
-    except BaseException:  # each rank clears up: the first one may be gone
-        _discard(staged)
-        raise
+    with contextlib.ExitStack() as held:
+        folders = together.each(lambda: held.enter_context(_new_folder_for(target)) if rank == 0 else None)
+        staged = Path(folders[0])
+        try:
+            made = together.each(lambda: _write_part(compiled, staged, rank))
+            groups: dict[str, Ranks] = {}
+            for _, known in made:
+                groups.update(known)
+            shape = None if mesh is None else Mesh.of(mesh)
+            manifest = Manifest(world, shape, groups, tuple(program for program, _ in made))
+            _require_same_order(manifest, str(target))
+            together.each(lambda: _publish(staged, target, manifest) if rank == 0 else None)
+        except BaseException:  # each rank clears up: the first one may be gone
+            _discard(staged)
+            raise
 
 
 @dataclass(frozen=True)
@@ -373,10 +375,6 @@ class _Together:
     def __init__(self, group: Any, world: int) -> None:
         self._group, self._world = group, world
 
-    def from_first(self, value: str) -> str:
-        """Returns the value of the first rank."""
-        return str(self._exchange(value)[0])
-
     def each(self, work: Any) -> list[Any]:
         """Runs something on every rank and returns what each of them returned.
 
@@ -417,7 +415,12 @@ def _write_part(compiled: nn.Module, folder: Path, rank: int) -> tuple[RankProgr
     from trt_runtime.program.saving import save
 
     collectives, groups = _communication_of(compiled)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir():
+        raise FileError(
+            f"rank {rank} does not see the folder that rank 0 has made",
+            where=str(folder),
+            hint="save to a file system that all ranks see",
+        )
     path = folder / f"rank-{rank}.trtp"
     save(compiled, path)
     with opened(path) as file:
@@ -438,16 +441,56 @@ def _communication_of(compiled: nn.Module) -> tuple[dict[Ranks, str], dict[str, 
     return {}, {}
 
 
+@contextlib.contextmanager
+def _new_folder_for(target: Path) -> Iterator[str]:
+    """Makes an empty folder beside a target, and keeps it from those who clear up; yields its path.
+
+    What savers left that were killed with all their ranks goes: nobody holds its lock.
+
+    Raises:
+        InputError: The target is a file.
+        OSError: There is no making a folder there.
+    """
+    if target.exists() and not target.is_dir():
+        raise InputError("a sharded model is a folder, and this is a file", where=str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for path in sorted(target.parent.iterdir()):
+        if path.name.startswith(f".{target.name}.saving-"):
+            with contextlib.suppress(OSError), opened_folder(path) as descriptor:
+                if take_lock(descriptor):
+                    _clear_up(path, target)
+    staged = target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}")
+    staged.mkdir()
+    with opened_folder(staged) as descriptor:
+        take_lock(descriptor)
+        yield str(staged)
+
+
+def _clear_up(left: Path, target: Path) -> None:
+    """Removes what a killed saver left; a model that it had only moved out of the way gets its place back."""
+    if left.name.endswith(_OLD) and not target.exists():
+        left.rename(target)
+    else:
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path) -> Iterator[int]:
+    """Yields the descriptor of a folder, to make names in it last or to lock it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _publish(staged: Path, target: Path, manifest: Manifest) -> None:
     """Makes a complete folder the one that readers see."""
     (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for path in (staged / MANIFEST, staged):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
+        with opened_folder(path) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    old = staged.with_name(f"{staged.name}-old")
+    old = staged.with_name(f"{staged.name}{_OLD}")
     is_replaced = target.exists()
     if is_replaced:
         target.rename(old)

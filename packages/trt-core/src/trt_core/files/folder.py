@@ -114,7 +114,7 @@ class Folder:
         descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT)
         try:
             end = time.monotonic() + seconds
-            while not _take(descriptor):
+            while not take_lock(descriptor):
                 if time.monotonic() > end:
                     raise TimeoutError
                 time.sleep(0.02)
@@ -272,8 +272,11 @@ def _walk(path: str) -> int:
     return here
 
 
-def _take(descriptor: int) -> bool:
-    """Takes a lock that nobody has; one of a file system without locks is always free."""
+def take_lock(descriptor: int) -> bool:
+    """Takes the lock of an open file or folder, if nobody has it; one of a file system without locks is always free.
+
+    It is held until the file is closed, or its process ends in whatever way.
+    """
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)

@@ -7,6 +7,7 @@ each of them and fits batches into the sizes that it was compiled for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -105,6 +106,22 @@ class BatchInference:
         results = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
         taken = set(self._columns.values())
         return {**{name: column for name, column in batch.items() if name not in taken}, **results}
+
+    def check(self) -> None:
+        """Runs the program once, on zeros of the least sizes.
+
+        Raises:
+            ExecutionError: It does not run.
+        """
+        rows = max(self.least_rows, 1)
+        given = {
+            name: torch.zeros(
+                (rows, *(max(item.low, 1) for item in leaf.shape[1:])), dtype=leaf.dtype, device=leaf.device
+            )
+            for name, leaf in self._inputs.items()
+        }
+        with contextlib.suppress(InputError):  # the least sizes need not go together
+            self._run(given, 0, rows)
 
     def row(self, given: Any) -> dict[str, np.ndarray]:
         """Returns one row of each input, checked on its own, so that it spoils no batch.
@@ -207,10 +224,10 @@ class ProgramServer:
         size = min(max_batch_size, self._infer.most_rows)
         batching: Any = serve.batch(max_batch_size=size, batch_wait_timeout_s=batch_wait_seconds)
 
-        async def together(requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-            return await asyncio.to_thread(self._answer, self._infer, requests)
+        async def together(requests: list[_Request]) -> list[dict[str, Any] | Exception]:
+            return await asyncio.to_thread(_answers, requests)
 
-        self._together: Callable[[Mapping[str, Any]], Any] = batching(together)
+        self._together: Callable[[_Request], Any] = batching(together)
 
     async def infer(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the results for one row; for callers that hold a handle of the deployment.
@@ -218,7 +235,11 @@ class ProgramServer:
         Args:
             inputs: One row of each column, without the dimension of rows.
         """
-        return await self._together(self._infer.row(inputs))  # type: ignore[no-any-return]
+        infer = self._infer  # another program may come while the request waits
+        found: dict[str, Any] | Exception = await self._together((infer, infer.row(inputs)))
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def __call__(self, request: Any) -> Any:
         """Answers an HTTP request: a JSON object with a row for each column. Wrong requests are answered with 400."""
@@ -230,36 +251,51 @@ class ProgramServer:
             return JSONResponse({"error": str(error)}, status_code=400)
         return {name: np.asarray(value).tolist() for name, value in found.items()}
 
-    def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Takes another program, `{"path": ...}`; requests are answered by the old one until the new one is loaded."""
+    async def reconfigure(self, config: Mapping[str, Any]) -> None:
+        """Takes another program, `{"path": ...}`; the old one answers until the new one is loaded and has run once."""
         path = str(config.get("path", self._path))
         if path != self._path:
-            self._infer = BatchInference(path, **self._options)
+            self._infer = await asyncio.to_thread(self._loaded, path)
             self._path = path
 
-    def check_health(self) -> None:
-        """Fails where the program is gone; Ray then starts another replica.
+    def _loaded(self, path: str) -> BatchInference:
+        infer = BatchInference(path, **self._options)
+        infer.check()
+        return infer
+
+    async def check_health(self) -> None:
+        """Runs the program once; where that fails, Ray starts another replica.
 
         Raises:
-            RuntimeError: There is no program.
+            ExecutionError: The program does not run.
         """
-        if self._infer is None:
-            raise RuntimeError("no program is loaded")
+        await asyncio.to_thread(self._infer.check)
 
-    @staticmethod
-    def _answer(infer: BatchInference, requests: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, Any]]:
-        """Runs requests as the rows of batches, those of the same sizes together."""
-        groups: dict[Any, list[int]] = {}
-        for index, request in enumerate(requests):
-            groups.setdefault(tuple(row.shape for row in request.values()), []).append(index)
-        answers: list[dict[str, Any]] = [{} for _ in requests]
-        for members in groups.values():
-            found = infer(
-                {name: np.stack([requests[index][name] for index in members]) for name in requests[members[0]]}
-            )
-            for row, index in enumerate(members):
-                answers[index] = {name: column[row] for name, column in found.items()}
-        return answers
+
+_Request = tuple[BatchInference, Mapping[str, np.ndarray]]
+
+
+def _answers(requests: Sequence[_Request]) -> list[dict[str, Any] | Exception]:
+    """Runs requests as the rows of batches, those of one program and the same sizes together.
+
+    Returns:
+        What each request is answered with: results, or why its batch failed, which spoils no other one.
+    """
+    groups: dict[Any, list[int]] = {}
+    for index, (infer, given) in enumerate(requests):
+        groups.setdefault((id(infer), *(row.shape for row in given.values())), []).append(index)
+    answers: list[dict[str, Any] | Exception] = [{} for _ in requests]
+    for members in groups.values():
+        infer, first = requests[members[0]]
+        try:
+            found = infer({name: np.stack([requests[index][1][name] for index in members]) for name in first})
+        except Exception as error:
+            for index in members:
+                answers[index] = error
+            continue
+        for row, index in enumerate(members):
+            answers[index] = {name: column[row] for name, column in found.items()}
+    return answers
 
 
 def deployment(
