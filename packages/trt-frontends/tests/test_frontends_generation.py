@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from torch import nn
 from trt_core import InputError, PlanError
 from trt_frontends import compile, compile_generation, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.generation import CachedStep, _parts, _rules
+from trt_frontends.generation import CachedStep, _choice, _parts, _rules
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.generation import GenerationLimits
+from trt_runtime.token_choice import TokenChoice
 
 SIZES: Final = {
     "vocab_size": 300,
@@ -62,6 +64,10 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
     "Olmo": SIZES,
     "StableLm": SIZES,
     "Falcon": {**{name: WHOLE[name] for name in WHOLE if name != "intermediate_size"}, "alibi": False},
+    "Falcon-alibi": {**{name: WHOLE[name] for name in WHOLE if name != "intermediate_size"}, "alibi": True}
+    | {"multi_query": False},
+    "Bloom": {"vocab_size": 300, "hidden_size": 48, "n_layer": 2, "n_head": 3, "pad_token_id": 0},
+    "Mpt": {"vocab_size": 300, "d_model": 48, "n_layers": 2, "n_heads": 3, "max_seq_len": 512, "pad_token_id": 0},
     "OPT": {**WHOLE, "ffn_dim": 96, "word_embed_proj_dim": 64},
     "Cohere": SIZES,
     "Granite": SIZES,
@@ -74,6 +80,7 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
 
 def model_of(name: str) -> Any:
     sizes = ARCHITECTURES[name]
+    name = name.partition("-")[0]
     config = getattr(transformers, f"{name}TextConfig" if name == "Gemma3" else f"{name}Config")(**sizes)
     kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     model = getattr(transformers, kind)(config).eval()
@@ -192,6 +199,42 @@ def test_steps_of_encoder_decoders_generate_what_transformers_does(name: str) ->
     one = {key: value[:1] for key, value in given.items()}  # rows that are missing are filled up
     made = generator.generate(**one, max_new_tokens=9)
     assert torch.equal(made, generated_by_transformers(model, one, 9, eos_token_id=None))
+
+
+SEARCHES: Final[list[dict[str, Any]]] = [
+    {"num_beams": 3},
+    {"num_beams": 4, "num_return_sequences": 3, "length_penalty": -1.0, "early_stopping": True},
+    {"num_beams": 2, "length_penalty": 2.0, "early_stopping": "never", "no_repeat_ngram_size": 2},
+    {"num_beams": 3, "do_sample": True, "temperature": 0.8, "top_p": 0.9, "min_p": 0.01},
+    {"num_return_sequences": 2, "do_sample": True, "top_k": 0, "min_p": 0.05},
+    {"do_sample": True},  # from the 50 likeliest, as transformers does
+    {"repetition_penalty": 1.3, "min_new_tokens": 6},
+    {"no_repeat_ngram_size": 1},
+]
+
+
+@pytest.mark.parametrize("name", ["Gemma2", "Bloom", "Bart"])
+def test_searches_samples_and_penalties_are_those_of_transformers(name: str) -> None:
+    """In PyTorch: beams reorder caches, rings of windows among them, and end where those of transformers do."""
+    if name == "Bart":
+        model, given = encoder_decoder_of(name)
+    else:
+        model, (ids, mask) = model_of(name), padded_prompts()
+        given = {"input_ids": ids, "attention_mask": mask}
+    limits = GenerationLimits(8, 64, 4, (), 1, 1, _rules(model, ()), choice=_choice(model))
+    parts = _parts(model, limits, 100, None)
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    plain = generator.generate(**given, max_new_tokens=24)
+    some = [int(plain[0, -6]), int(plain[1, -14])]
+    for how in SEARCHES:
+        for ends in ((), some[:1], [*some, *range(40, 160)]):
+            found = []
+            for generate in (generator.generate, functools.partial(transformers.GenerationMixin.generate, model)):
+                torch.manual_seed(5)
+                theirs: dict[str, Any] = {"do_sample": False} if generate != generator.generate else {}
+                options = {**theirs, **how, "eos_token_id": ends or (() if not theirs else None)}
+                found.append(generate(**given, **options, max_new_tokens=24, pad_token_id=1))
+            assert torch.equal(*found), (how, ends)
 
 
 WITHOUT_TRANSFORMERS: Final = """
@@ -341,7 +384,8 @@ FEATURES: Final = torch.zeros(2, 8, 40)
         ("Bart", {"input_ids": TEXT, "attention_mask": torch.ones(2, 4)}, "does not fit"),
         ("Bart", {"input_ids": TEXT, "decoder_input_ids": TEXT[:1]}, "1 rows begin the text of 2"),
         ("Bart", {"input_ids": TEXT, "max_new_tokens": 17}, "ask for 16 at most"),
-        ("Bart", {"input_ids": TEXT, "num_beams": 4}, "generate takes no num_beams"),
+        ("Bart", {"input_ids": TEXT, "num_beams": 4}, "2 prompts of 4 texts each are more than the 2 rows"),
+        ("Whisper", {"input_features": FEATURES, "num_beams": 2}, "2 prompts of 2 texts each"),
         ("Bart", {"input_features": FEATURES}, "generate takes no input_features"),
         ("Whisper", {"input_ids": TEXT}, "takes input_features by name"),
         ("Whisper", {"input_features": FEATURES, "input_ids": TEXT}, "takes input_features by name"),
@@ -361,6 +405,9 @@ def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.Lo
     model.generation_config.num_beams, model.generation_config.bad_words_ids = 4, [[5, 6], [7]]
     assert _rules(model, ()).suppressed == (7,)
     assert "num_beams, bad_words_ids of several tokens" in caplog.text
+    model.generation_config.update(temperature=0.5, repetition_penalty=1.2, top_p=0.9)
+    assert _choice(model) == TokenChoice(0.5, 50, 0.9, repetition_penalty=1.2)
+    assert _choice(nn.Identity()) == TokenChoice()
 
 
 @pytest.mark.slow
@@ -424,9 +471,11 @@ def test_a_saved_generator_generates_the_same(tmp_path: Path) -> None:
     path = tmp_path / "model.trtp"
     generator.save(path)
     loaded = TextGenerator.load(path)
-    assert loaded.limits == generator.limits == GenerationLimits(2, 32, 8, (2,), 0)
+    assert loaded.limits == generator.limits == GenerationLimits(2, 32, 8, (2,), 0, choice=TokenChoice(top_k=50))
     made = loaded.generate(ids, mask, max_new_tokens=20)
     assert torch.equal(made, generator.generate(ids, mask, max_new_tokens=20))
+    found = loaded.generate(ids[:1], num_beams=2, max_new_tokens=12)
+    assert torch.equal(found, model.generate(ids[:1], num_beams=2, max_new_tokens=12, do_sample=False))
     loaded.save(path)
     assert torch.equal(TextGenerator.load(path).generate(ids, mask, max_new_tokens=20), made)
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
-from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator, TokenRules
+from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
+from trt_runtime.token_choice import TokenChoice, TokenRules
 
 VOCABULARY = 23
 
@@ -254,7 +256,20 @@ def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said:
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 0}, "whole number from 1"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "temperature": 0.0}, "temperature"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_p": 1.5}, "top_p"),
-        (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_k": 0}, "top_k"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_k": -1}, "top_k"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"min_p": 2}, "min_p is at least 0 and at most 1"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"repetition_penalty": 0.0}, "repetition_penalty is above 0"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"no_repeat_ngram_size": 1.5}, "no_repeat_ngram_size"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"temperature": "hot"}, "temperature"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"temperature": float("nan")}, "temperature"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 0}, "num_beams is a whole number"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 4}, "1 prompts of 4 texts each are more"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "early_stopping": 3}, "early_stopping"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "length_penalty": "a"}, "length_penalty"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"num_return_sequences": 2}, "would be equal"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "num_return_sequences": 3}, "do not give 3"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"stop_strings": ["a"]}, "StopStringCriteria"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"typical_p": 0.2}, "give logits_processor"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"eos_token_id": "end"}, "eos_token_id"),
     ],
 )
@@ -267,7 +282,35 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert generator.step.calls == []
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"max_batch":1}', GenerationLimits(0, 1, 1).to_text()])
+BAD_CHOICE = GenerationLimits(1, 1, 1).to_text().replace('"temperature":1.0', '"temperature":-1')
+
+
+def test_criteria_end_rows() -> None:
+    prompts = [[3, 1, 4], [2, 7, 1]]
+    made = generator_of(pad_token_id=0).generate(
+        torch.tensor(prompts), max_new_tokens=12, stopping_criteria=[lambda text, _: text.sum(1) > 60]
+    )
+    for row, prompt in zip(made, prompts, strict=True):
+        count = next(n for n in range(1, 13) if sum([*prompt, *continued(prompt, n)]) > 60)
+        width = made.shape[1] - 3
+        assert row[3:].tolist() == continued(prompt, count) + [0] * (width - count)
+
+
+def test_a_search_takes_no_streamer() -> None:
+    with pytest.raises(InputError, match="one text a row"):
+        generator_of().generate(torch.tensor([[3, 1]]), num_beams=2, streamer=Mock())
+
+
+def test_beams_leave_tables_of_a_step_alone() -> None:
+    generator = generator_of(rows=2)
+    generator.step.register_buffer("table", torch.arange(6.0).view(3, 2))
+    generator.generate(torch.tensor([[3, 1, 4]]), num_beams=2, max_new_tokens=6)
+    generator.reset()
+    assert torch.equal(generator.step.table, torch.arange(6.0).view(3, 2))
+    assert not generator.step.seen.any()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"max_batch":1}', GenerationLimits(0, 1, 1).to_text(), BAD_CHOICE])
 def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(PlanError, match="in no readable way"):
         GenerationLimits.from_text(text)
@@ -283,7 +326,7 @@ def test_limits_are_read_as_they_were_written() -> None:
         SourceLimits(("input_ids", "attention_mask"), 9, 2),
         SourceLimits(("x",), 0, None, 3, 4, 5, 6, 7, 8),
     ):
-        whole = replace(limits, assisted_tokens=4, rules=rules, source=source)
+        whole = replace(limits, assisted_tokens=4, rules=rules, source=source, choice=TokenChoice(0.5, 7, min_p=0.1))
         assert GenerationLimits.from_text(whole.to_text()) == whole
 
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -19,7 +19,8 @@ from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
-from trt_runtime.generation import SOURCE_STEP, GenerationLimits, SourceLimits, TextGenerator, TokenRules
+from trt_runtime.generation import SOURCE_STEP, GenerationLimits, SourceLimits, TextGenerator
+from trt_runtime.token_choice import TokenChoice, TokenRules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -107,7 +108,9 @@ def compile_generation(
             hint="give a larger prefill_chunk, or fewer assisted_tokens",
         )
     ends, pad = _special_tokens(model, eos_token_id, pad_token_id)
-    limits = GenerationLimits(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends))
+    limits = GenerationLimits(
+        max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends), choice=_choice(model)
+    )
     parts = _parts(model, limits, max_source_length or max_length, source_inputs)
     run = functools.partial(compile, progress=progress, registry=registry, **settings)
     encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
@@ -180,7 +183,8 @@ def _rules(model: nn.Module, ends: Sequence[int]) -> TokenRules:
         left.append("bad_words_ids of several tokens")
     if left:
         logger.warning(
-            "%s asks for %s when it generates, which is left to the caller: give logits_processor to generate",
+            "%s asks for %s when it generates, which is left to the caller: give num_beams, do_sample or "
+            "logits_processor to generate",
             type(model).__name__,
             ", ".join(left),
         )
@@ -193,13 +197,31 @@ def _rules(model: nn.Module, ends: Sequence[int]) -> TokenRules:
     )
 
 
+def _choice(model: nn.Module) -> TokenChoice:
+    """Returns the numbers of a model's configuration by which tokens are chosen, as its own `generate` reads them."""
+    configured = getattr(model, "generation_config", None)
+    if configured is None:
+        return TokenChoice()
+    given = {field.name: getattr(configured, field.name, None) for field in fields(TokenChoice)}
+    return TokenChoice(**{"top_k": _TOP_K, **{name: value for name, value in given.items() if value is not None}})
+
+
+_TOP_K: Final = 50
+"""What transformers draws from where a configuration says nothing."""
+
 _OTHER_RULES: Final = {
     "num_beams": 1,
-    "no_repeat_ngram_size": 0,
+    "do_sample": False,
     "encoder_no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
     "min_length": 0,
-    "min_new_tokens": 0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "top_h": None,
+    "guidance_scale": 1.0,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
 }
 """What is not done of a generation configuration, and what says nothing."""
 
@@ -249,6 +271,8 @@ class CachedStep(nn.Module):
         parameters = inspect.signature(model.forward).parameters
         self._require(parameters)
         self._takes_places = "logits_to_keep" in parameters
+        self._takes_positions = "position_ids" in parameters
+        self._masks_places = self._knows_length = False
         layers = self._probe()
         self._layers = len(layers)
         self._window = _window(model, layers)
@@ -258,6 +282,8 @@ class CachedStep(nn.Module):
             for name, tensor in (("keys", layer.keys), ("values", layer.values)):
                 shape = (limits.max_batch, tensor.shape[1], length, tensor.shape[3])
                 self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape))
+        if not self._takes_positions or getattr(model.config, "alibi", False):
+            self._find_form()
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
         """Holds the model to what a step calls it with.
@@ -265,17 +291,57 @@ class CachedStep(nn.Module):
         Raises:
             InputError: It takes something else.
         """
-        lacking = [name for name in ("input_ids", "position_ids", "past_key_values") if name not in parameters]
+        lacking = [name for name in ("input_ids", "past_key_values") if name not in parameters]
         if lacking:
             raise _cannot(
                 self.model,
                 f"its forward takes no {', '.join(lacking)}",
                 "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator",
             )
-        if getattr(self.model.config, "alibi", False):
-            raise _cannot(
-                self.model, "its attention falls with the distance of tokens (ALiBi), which needs no positions"
-            )
+
+    def _find_form(self) -> None:
+        """Finds out how a model is told places that takes no positions, or whose attention falls with distance (ALiBi).
+
+        Some read them from the mask of tokens, some from the length of the cache. What has the scores that the model
+        has without caches, of a padded row and of others, is right.
+
+        Raises:
+            InputError: Neither is.
+        """
+        rows, count = self._limits.max_batch, min(4, self._length)
+        device = self.model.device
+        padding = torch.zeros(rows, dtype=torch.int64, device=device)
+        padding[0] = count // 2
+        ids = torch.arange(1, rows * count + 1, device=device).view(rows, count)
+        table: Any = self.model.get_input_embeddings()
+        ids %= table.num_embeddings
+        real = torch.arange(count, device=device) >= padding[:, None]
+        failure: Exception | None = None
+        with torch.no_grad():
+            model: Any = self.model
+            expected = model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits[:, -1]
+            forms = ((False, True), (True, False)) if self._window is None else ((False, True),)  # windows need masks
+            for self._masks_places, self._knows_length in forms:
+                try:
+                    for place in range(count):
+                        found = self._next(ids[:, place : place + 1], padding.new_tensor([place]), padding)
+                except Exception as error:
+                    failure = error
+                    continue
+                finally:
+                    for cache in self.buffers(recurse=False):
+                        cache.zero_()
+                if float((found - expected).abs().max()) <= 0.02 * float(expected.abs().max()):
+                    return
+        raise _cannot(
+            self.model,
+            "it takes no position_ids, and its scores with a static cache are not those that it has without",
+            cause=failure,
+        )
+
+    def _next(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        places = start + torch.arange(input_ids.shape[1], device=input_ids.device)
+        return self._scores(input_ids, places, padding, self._caches(start, places), 1, ())[:, -1]
 
     def _probe(self) -> list[Any]:
         """Returns the layers of a static cache that the model has filled once, which say what it keeps."""
@@ -335,9 +401,9 @@ class CachedStep(nn.Module):
             result = self.model(
                 **self._embedded(input_ids, context),
                 attention_mask=self._mask(places, padding),
-                position_ids=(places - padding[:, None]).clamp(min=0),
                 past_key_values=caches,
                 use_cache=True,
+                **({"position_ids": (places - padding[:, None]).clamp(min=0)} if self._takes_positions else {}),
                 **({"logits_to_keep": kept} if self._takes_places and isinstance(kept, int) else {}),
             )
         logits: torch.Tensor = result.logits
@@ -349,9 +415,13 @@ class CachedStep(nn.Module):
     def _mask(self, places: torch.Tensor, padding: torch.Tensor) -> Any:
         """Returns which cached places each token looks at, (rows, 1, n, length), for each kind of layer if they differ.
 
+        For models that read places from it, (rows, length) int64: which of them hold tokens.
         Padding looks at itself, so that no row of a softmax is empty.
         """
         masks = {}
+        if self._masks_places:
+            cached = torch.arange(self._length, device=places.device)
+            return ((cached <= places[-1:]) & (cached >= padding[:, None])).long()
         for kind, window, length in self._kinds():
             cached = torch.arange(length, device=places.device)
             if length < self._length:  # a ring: each row holds the last place that falls on it
@@ -385,7 +455,7 @@ class CachedStep(nn.Module):
             if length < self._length:
                 written = start % length + torch.arange(places.shape[0], device=places.device)
             keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
-            layers.append(layer(keys, values, places, written))
+            layers.append(layer(keys, values, None if self._knows_length else places, written))
         return cache(layers=layers)
 
 
@@ -459,6 +529,9 @@ class CrossCachedStep(CachedStep):
         lacking = [name for name in names if name not in parameters]
         if lacking:
             raise _cannot(self.model, f"its forward takes no {', '.join(lacking)}")
+
+    def _find_form(self) -> None:
+        """Decoders count the places of their caches."""
 
     def _probe(self) -> list[Any]:
         cache = _cross_cache()
@@ -734,7 +807,7 @@ def _cache_classes() -> tuple[Any, Any]:
             self,
             keys: torch.Tensor,
             values: torch.Tensor,
-            places: torch.Tensor | None = None,  # those of what is read; None where all is there
+            places: torch.Tensor | None = None,  # those of what is read; None where all is there, or nobody asks
             written: Any = None,  # and where it goes
         ) -> None:
             super().__init__()

@@ -6,11 +6,10 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Protocol
 
 import torch
@@ -22,6 +21,7 @@ from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.wording import kind_of
 from trt_runtime.program.loading import load_with
 from trt_runtime.program.saving import save_with
+from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules
 
 _METADATA: Final = "generation"
 """Name of the entry of a saved program's metadata that says what its step takes."""
@@ -43,6 +43,9 @@ SOURCE_STEP: Final = 64
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Changes scores before a token is chosen: tokens so far, (rows, length), and scores, (rows, vocabulary) float32."""
 
+StoppingCriterion = Callable[[torch.Tensor, Any], Any]
+"""Says which rows end: tokens so far, (rows, length), and nothing; returns (rows,) bool, or one bool for all."""
+
 
 class Streamer(Protocol):
     """Takes tokens as they come; the streamers of transformers are such."""
@@ -52,57 +55,6 @@ class Streamer(Protocol):
 
     def end(self) -> None:
         """Is told that no more tokens come."""
-
-
-@dataclass(frozen=True)
-class TokenRules:
-    """What a model's configuration says of tokens that may or must come.
-
-    Attributes:
-        suppressed: Tokens that never come.
-        first_suppressed: Tokens that are not the first new one.
-        forced_first: What follows a prompt of a single token; None for anything.
-        forced_last: What a text ends with that is as long as it may be; () for anything.
-    """
-
-    suppressed: tuple[int, ...] = ()
-    first_suppressed: tuple[int, ...] = ()
-    forced_first: int | None = None
-    forced_last: tuple[int, ...] = ()
-
-    def applied(self, scores: torch.Tensor, made: int, begin: int, end: int) -> torch.Tensor:
-        """Returns the scores of a token by these rules.
-
-        Args:
-            scores: (rows, vocabulary), float32.
-            made: Tokens that there are.
-            begin: Of which this many are the prompt.
-            end: Most tokens that there will be.
-        """
-        if self.suppressed:
-            scores = scores.index_fill(1, _indices(self.suppressed, scores), -torch.inf)
-        first = begin + 1 if begin == 1 and self.forced_first is not None else begin
-        if self.first_suppressed and made == first:
-            scores = scores.index_fill(1, _indices(self.first_suppressed, scores), -torch.inf)
-        if self.forced_first is not None and made == 1:
-            scores = _only(scores, (self.forced_first,))
-        if self.forced_last and made == end - 1:
-            scores = _only(scores, self.forced_last)
-        return scores
-
-
-def _only(scores: torch.Tensor, tokens: tuple[int, ...]) -> torch.Tensor:
-    return torch.full_like(scores, -torch.inf).index_fill(1, _indices(tokens, scores), 0)
-
-
-def _indices(tokens: tuple[int, ...], scores: torch.Tensor) -> torch.Tensor:
-    return _on_device(tokens, scores.shape[1], scores.device)
-
-
-@functools.lru_cache(maxsize=64)  # else each step would copy them to the device
-def _on_device(tokens: tuple[int, ...], vocabulary: int, device: torch.device) -> torch.Tensor:
-    """Returns tokens as indices; configurations name some that a model does not have."""
-    return torch.tensor([token for token in tokens if 0 <= token < vocabulary], dtype=torch.int64, device=device)
 
 
 @dataclass(frozen=True)
@@ -148,6 +100,7 @@ class GenerationLimits:
         pad_token_id: What rows that have ended are filled up with.
         assisted_tokens: Most tokens that one call of the step gives logits for; 1 for steps that are not told which.
         rules: Tokens that may or must come.
+        choice: How tokens are chosen, unless a call says otherwise.
         source: What the encoder takes; None where there is none.
     """
 
@@ -157,8 +110,9 @@ class GenerationLimits:
     eos_token_ids: tuple[int, ...] = ()
     pad_token_id: int = 0
     assisted_tokens: int = 1
-    rules: TokenRules = TokenRules()
+    rules: TokenRules = field(default_factory=TokenRules)
     source: SourceLimits | None = None
+    choice: TokenChoice = field(default_factory=TokenChoice)
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -178,7 +132,7 @@ class GenerationLimits:
         """
         try:
             return _limits_of(parse_json(text.encode(), max_bytes=_MOST_BYTES))
-        except (BadJson, KeyError, TypeError, ValueError, AttributeError) as error:
+        except (BadJson, KeyError, TypeError, ValueError, AttributeError, InputError) as error:
             raise PlanError(f"the program says in no readable way what it generates: {text!r:.200}") from error
 
 
@@ -200,6 +154,7 @@ def _limits_of(fields: Any) -> GenerationLimits:
             _token_or_none(rules, "forced_first"),
             _token_ids(rules.get("forced_last", ())),
         ),
+        choice=TokenChoice(**fields.get("choice") or {}),
     )
     if source is None:
         return limits
@@ -308,11 +263,20 @@ class TextGenerator(nn.Module):
         pad_token_id: int | None = None,
         decoder_input_ids: torch.Tensor | None = None,
         do_sample: bool = False,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        no_repeat_ngram_size: int | None = None,
+        min_new_tokens: int | None = None,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
+        num_return_sequences: int = 1,
         generator: torch.Generator | None = None,
         logits_processor: Sequence[LogitsProcessor] = (),
+        stopping_criteria: Sequence[StoppingCriterion] = (),
         streamer: Streamer | None = None,
         prompt_lookup_num_tokens: int | None = None,
         assistant_model: TextGenerator | None = None,
@@ -331,11 +295,15 @@ class TextGenerator(nn.Module):
             decoder_input_ids: What the text of an encoder-decoder begins with, (rows, length), the start token
                 included, without padding; None for the start token alone.
             do_sample: Draw tokens by their probabilities, else take the likeliest.
-            temperature: Scores are divided by it before drawing.
-            top_k: Draw from the k likeliest tokens alone.
-            top_p: Draw from the fewest likeliest tokens whose probabilities reach this sum.
+            temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, min_new_tokens: See
+                `TokenChoice`; None for what the limits say, which is what the model's generation configuration says.
+            num_beams: Texts of a row that are continued at once, of which the likeliest is returned. Rows of all of
+                them fit into `max_batch`.
+            length_penalty, early_stopping: See `BeamOptions`.
+            num_return_sequences: Texts to return for each row: samples, or the best of its beams.
             generator: What draws; None for PyTorch's own on the step's device.
             logits_processor: Change the scores before a token is chosen, one after the other.
+            stopping_criteria: End rows, beside the tokens that do; criteria of transformers are such.
             streamer: Takes tokens as they come.
             prompt_lookup_num_tokens: Guess this many tokens at once, those that followed the last ones where they
                 stand earlier in the text, and take those that are right. For one row, without sampling.
@@ -349,42 +317,106 @@ class TextGenerator(nn.Module):
         Raises:
             InputError: Something does not fit; nothing was written to the caches then.
         """
-        asked = self._read(input_ids, attention_mask, decoder_input_ids, source)
+        beams = BeamOptions(num_beams, length_penalty, early_stopping)
+        copies = _copies(beams.count, num_return_sequences, do_sample=do_sample)
+        asked = self._read(input_ids, attention_mask, decoder_input_ids, source, copies)
         rows, begin = asked.prompt.shape
         new = self._read_count(begin, max_new_tokens)
+        numbers: dict[str, Any] = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
+            "min_new_tokens": min_new_tokens,
+        }
+        choice = replace(self.limits.choice, **{name: value for name, value in numbers.items() if value is not None})
         ends = _read_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
         pad = self.limits.pad_token_id if pad_token_id is None else pad_token_id
         if type(pad) is not int:
             raise InputError(f"pad_token_id is a token, not {pad!r:.80}")
-        choose = _chooser(do_sample, temperature, top_k, top_p, generator)
         assistant = self._assistant(prompt_lookup_num_tokens, assistant_model, num_assistant_tokens)
         if assistant is not None:
-            if do_sample or rows > 1:
+            if do_sample or rows * copies > 1:
                 raise InputError("guesses are for one row, without sampling", hint="leave assistant and lookup out")
             assistant.expect(input_ids, attention_mask, decoder_input_ids, source)
-        reader = _Reader(self, asked)
+        if streamer is not None and copies > 1:
+            raise InputError("a streamer takes one text a row", where="streamer", hint="leave it or the beams out")
+        reader = _Reader(self, asked, copies)
+        _require_room(8 * rows * copies * (begin + new), "the text")
+        text = torch.full((rows * copies, begin + new), pad, dtype=torch.int64, device=self.device)
+        text[:, :begin] = asked.prompt.repeat_interleave(copies, 0)
+        scored = reader.one_by_one(text) if assistant is None else reader.guessed(text, assistant)
+        request = _Choosing(self.limits.rules, choice, ends, begin, tuple(logits_processor), tuple(stopping_criteria))
+        back = _device_of(input_ids, *source.values())
+        if beams.count > 1:
+            return self._search(
+                scored, text, request, beams, pad, num_return_sequences, _drawn(do_sample, generator)
+            ).to(back)
         if streamer is not None:
             streamer.put(asked.prompt.cpu())
-        _require_room(8 * rows * (begin + new), "the text")
-        text = torch.full((rows, begin + new), pad, dtype=torch.int64, device=self.device)
-        text[:, :begin] = asked.prompt
-        scored = reader.one_by_one(text) if assistant is None else reader.guessed(text, assistant)
-        ended = _Ends(ends, rows, self.device)
+        ended = _Ends(ends, len(text), self.device)
         made = begin
         for logits in scored:
-            scores = logits[:rows].to(torch.float32)
-            for process in logits_processor:
-                scores = process(text[:, :made], scores)
-            scores = self.limits.rules.applied(scores, made, begin, begin + new)
-            text[:, made] = token = ended.take(choose(scores), pad)
+            scores = request.scores(logits[: len(text)].to(torch.float32), text, made)
+            if do_sample:
+                likely = choice.warped(scores).softmax(-1)
+                token = torch.multinomial(likely, 1, generator=generator).squeeze(1)
+            else:
+                token = scores.argmax(-1)
+            text[:, made] = token = ended.take(token, pad)
             made += 1
             if streamer is not None:
                 streamer.put(token.cpu())
-            if made == begin + new or ended.all_have(waiting=streamer is not None):
+            if stopping_criteria:
+                ended.add(request.stopped(text[:, :made]))
+            if made == begin + new or ended.all_have(waiting=streamer is not None or bool(stopping_criteria)):
                 break
         if streamer is not None:
             streamer.end()
-        return text[:, : ended.length(text, begin, made)].to(_device_of(input_ids, *source.values()))
+        return text[:, : made if stopping_criteria else ended.length(text, begin, made)].to(back)
+
+    def _search(
+        self,
+        scored: Iterator[torch.Tensor],
+        text: torch.Tensor,
+        request: _Choosing,
+        options: BeamOptions,
+        pad: int,
+        count: int,
+        draw: Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]] | None,
+    ) -> torch.Tensor:
+        """Returns the best texts of a beam search, (rows * count, length) int64; see `_Choosing` and `Beams`."""
+        ends, made, end = request.ends, request.begin, text.shape[1]
+        beams = Beams(text, made, options, pad or (ends[0] if ends else pad))  # fills up as transformers does
+        least = len(ends) + 1
+        for logits in scored:
+            chances = request.scores(logits[: len(text)].to(torch.float32).log_softmax(-1), text, made)
+            if draw is not None:
+                chances = request.choice.warped(chances, least)
+            kept = min(max(2, least) * options.count, options.count * chances.shape[1])
+            order = beams.take(chances, made, lambda texts: request.ended(texts, end), draw or _likeliest, kept)
+            made += 1
+            if beams.is_done:
+                break
+            self._reorder(order, made)
+        return beams.best(count)
+
+    def _reorder(self, order: torch.Tensor, made: int) -> None:
+        """Has each row of the caches continue what was another one, where it is another one.
+
+        Args:
+            order: Which row each continues, (rows,) int64.
+            made: Tokens that there are, of which the caches hold fewer.
+        """
+        own = torch.arange(len(order), device=order.device)
+        moved = (order != own).nonzero().flatten()
+        if not len(moved):
+            return
+        for cache in self._caches():
+            held = cache[:, :, :made] if cache.dim() == 4 else cache
+            held.index_copy_(0, moved, held.index_select(0, order[moved]))
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
@@ -396,7 +428,12 @@ class TextGenerator(nn.Module):
         return f"max_batch={self.limits.max_batch}, max_length={self.limits.max_length}"
 
     def _caches(self) -> Iterator[torch.Tensor]:
-        return (buffer for buffer in self.step.buffers() if buffer.dtype.is_floating_point)
+        """What a step keeps of the tokens so far, of which each row is one of the step's; not its tables."""
+        return (
+            buffer
+            for buffer in self.step.buffers()
+            if buffer.dtype.is_floating_point and buffer.dim() > 1 and len(buffer) == self.limits.max_batch
+        )
 
     def _assistant(self, looked_up: int | None, model: TextGenerator | None, count: int | None) -> _Assistant | None:
         """Returns what guesses tokens; None for nothing.
@@ -432,8 +469,15 @@ class TextGenerator(nn.Module):
             raise InputError("the assistant is a model of another kind", where="assistant_model")
         return _Draft(model, number)
 
-    def _read(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, others: Mapping[str, Any]) -> _Request:
-        """Returns what is asked for, on the step's device.
+    def _read(
+        self,
+        input_ids: Any,
+        attention_mask: Any,
+        decoder_input_ids: Any,
+        others: Mapping[str, Any],
+        copies: int = 1,
+    ) -> _Request:
+        """Returns what is asked for, on the step's device, of which each row is to take some rows of the step.
 
         Raises:
             InputError: Something does not fit.
@@ -450,16 +494,16 @@ class TextGenerator(nn.Module):
         if source is None or source.start_token_id is None:
             if decoder_input_ids is not None:
                 raise _unknown_argument("decoder_input_ids", names)
-            prompt, padding = self._read_prompt(input_ids, attention_mask)
+            prompt, padding = self._read_prompt(input_ids, attention_mask, copies)
             if source is None:
                 return _Request(prompt, padding)
             (name,) = names
             pictures = () if name not in others else (_pictures(self._read_input(others[name], name), masks),)
             return _Request(prompt, padding, pictures)
         if source.is_text:
-            rows, given = self._read_source_text(source, input_ids, attention_mask)
+            rows, given = self._read_source_text(source, input_ids, attention_mask, copies)
         else:
-            rows, given = self._read_features(source, input_ids, others)
+            rows, given = self._read_features(source, input_ids, others, copies)
         if decoder_input_ids is None:
             decoder_input_ids = torch.full((rows, 1), source.start_token_id, dtype=torch.int64)
         self._check_tokens(decoder_input_ids, "decoder_input_ids")
@@ -471,7 +515,7 @@ class TextGenerator(nn.Module):
         return _Request(decoder_input_ids.to(self.device, torch.int64), padding, given)
 
     def _read_features(
-        self, source: SourceLimits, input_ids: Any, others: Mapping[str, Any]
+        self, source: SourceLimits, input_ids: Any, others: Mapping[str, Any], copies: int
     ) -> tuple[int, tuple[torch.Tensor, ...]]:
         """Returns how many rows an encoder-decoder is asked for, and what its encoder is given, which is no text."""
         if input_ids is not None or len(others) != len(source.inputs):
@@ -482,7 +526,7 @@ class TextGenerator(nn.Module):
             )
         given = tuple(self._read_input(others[name], name) for name in source.inputs)
         rows = len(given[0])
-        self._require_rows(rows, source.inputs[0])
+        self._require_rows(rows, source.inputs[0], copies)
         return rows, tuple(_filled_up(value, self.limits.max_batch) for value in given)
 
     def _read_input(self, value: Any, name: str) -> torch.Tensor:
@@ -495,10 +539,10 @@ class TextGenerator(nn.Module):
         return next((cache.dtype for cache in self._caches()), torch.float32)
 
     def _read_source_text(
-        self, source: SourceLimits, input_ids: Any, attention_mask: Any
+        self, source: SourceLimits, input_ids: Any, attention_mask: Any, copies: int
     ) -> tuple[int, tuple[torch.Tensor, ...]]:
         """Returns how many rows a text has, and the text and its mask, filled up to one of few lengths."""
-        self._check_tokens(input_ids, "input_ids")
+        self._check_tokens(input_ids, "input_ids", copies)
         rows, length = input_ids.shape
         if length > source.max_length:
             raise InputError(
@@ -517,16 +561,16 @@ class TextGenerator(nn.Module):
         real[rows:] = True  # no row of a softmax is empty
         return rows, (ids.to(self.device), real.to(self.device))
 
-    def _read_prompt(self, input_ids: Any, attention_mask: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read_prompt(self, input_ids: Any, attention_mask: Any, copies: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the prompts, (rows, length), and the padding of each row of the step, on its device."""
-        self._check_tokens(input_ids, "input_ids")
+        self._check_tokens(input_ids, "input_ids", copies)
         rows, length = input_ids.shape
         padding = torch.zeros(self.limits.max_batch, dtype=torch.int64)
         if attention_mask is not None:
             padding[:rows] = _padding_of(attention_mask, rows, length)
         return input_ids.to(self.device, torch.int64), padding.to(self.device)
 
-    def _check_tokens(self, ids: Any, name: str) -> None:
+    def _check_tokens(self, ids: Any, name: str, copies: int = 1) -> None:
         """Holds prompts to what the step takes.
 
         Raises:
@@ -540,12 +584,13 @@ class TextGenerator(nn.Module):
                 where=name,
                 hint="give (rows, length), each with a token at least",
             )
-        self._require_rows(len(ids), name)
+        self._require_rows(len(ids), name, copies)
 
-    def _require_rows(self, rows: int, name: str) -> None:
-        if rows > self.limits.max_batch:
+    def _require_rows(self, rows: int, name: str, copies: int) -> None:
+        if rows * copies > self.limits.max_batch:
+            texts = f"{rows} prompts" + (f" of {copies} texts each" if copies > 1 else "")
             raise InputError(
-                f"{rows} prompts are more than the {self.limits.max_batch} rows of the caches",
+                f"{texts} are more than the {self.limits.max_batch} rows of the caches",
                 where=name,
                 hint="give fewer at once, or compile with a larger max_batch",
             )
@@ -589,19 +634,26 @@ class _Ends:
     def __init__(self, tokens: Sequence[int], rows: int, device: torch.device) -> None:
         self._tokens = torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
         self._ended = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._is_used = bool(tokens)
         self._steps = 0
 
     def take(self, token: torch.Tensor, pad: int) -> torch.Tensor:
         """Returns the tokens of a step, (rows,): of rows that have ended before, `pad`."""
-        if self._tokens is None:
+        if not self._is_used:
             return token
         token = torch.where(self._ended, pad, token)
-        self._ended |= torch.isin(token, self._tokens)
+        if self._tokens is not None:
+            self._ended |= torch.isin(token, self._tokens)
         return token
+
+    def add(self, told: torch.Tensor) -> None:
+        """Takes rows that ended for another reason, (rows,) bool."""
+        self._ended |= told
+        self._is_used = True
 
     def all_have(self, *, waiting: bool) -> bool:
         """Whether all rows are known to have ended; on a GPU it is looked up now and then, since that waits for it."""
-        if self._tokens is None:
+        if not self._is_used:
             return False
         self._steps += 1
         look = waiting or self._ended.device.type == "cpu" or self._steps % _CHECK_EVERY == 0
@@ -687,12 +739,17 @@ def _unknown_argument(name: str, names: Sequence[str]) -> InputError:
 
 
 _INSTEAD: Final = {
-    "num_beams": "several texts a row are searched by generate of transformers: "
-    'torch.compile(model.forward, backend="torch_tensorrt") serves it',
     "max_length": "give max_new_tokens; the caches have the length that the model was compiled for",
     "decoder_input_ids": "the model continues prompts: give input_ids",
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
     "past_key_values": "the generator keeps keys and values itself",
+    "stop_strings": "give stopping_criteria=[transformers.StopStringCriteria(tokenizer, stop_strings)]",
+    "max_time": "give stopping_criteria=[transformers.MaxTimeCriteria(seconds)]",
+    "min_length": "give min_new_tokens",
+    **dict.fromkeys(
+        ("typical_p", "epsilon_cutoff", "eta_cutoff", "sequence_bias", "bad_words_ids", "suppress_tokens"),
+        "give logits_processor the processor of transformers that does it",
+    ),
 }
 
 
@@ -715,18 +772,90 @@ class _Request:
     given: tuple[torch.Tensor, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Choosing:
+    """How the tokens of one call of `generate` are chosen.
+
+    Attributes:
+        rules, choice: What the model, and the call, say of tokens.
+        ends: What ends a row.
+        begin: Tokens of the prompts.
+        processors, criteria: Those of the caller.
+    """
+
+    rules: TokenRules
+    choice: TokenChoice
+    ends: tuple[int, ...]
+    begin: int
+    processors: tuple[LogitsProcessor, ...]
+    criteria: tuple[StoppingCriterion, ...]
+
+    def scores(self, scores: torch.Tensor, text: torch.Tensor, made: int) -> torch.Tensor:
+        """Returns scores, (rows, vocabulary) float32, by all that is said; `text` is as long as it may be."""
+        scores = self.choice.penalized(scores, text[:, :made], self.begin, self.ends)
+        scores = self.rules.applied(scores, made, self.begin, text.shape[1])
+        for process in self.processors:
+            scores = process(text[:, :made], scores)
+        return scores
+
+    def stopped(self, text: torch.Tensor) -> torch.Tensor:
+        """Which rows the criteria end, (rows,) bool."""
+        told = torch.zeros(len(text), dtype=torch.bool, device=text.device)
+        for criterion in self.criteria:
+            told = told | torch.as_tensor(criterion(text, None), device=text.device)
+        return told
+
+    def ended(self, text: torch.Tensor, end: int) -> torch.Tensor:
+        """Which rows end with their last token, (rows,) bool: by it, by criteria, or since no more are asked for."""
+        told = self.stopped(text) | (text.shape[1] == end)
+        return told | torch.isin(text[:, -1], text.new_tensor(self.ends)) if self.ends else told
+
+
+def _likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = scores.topk(count)
+    return values, places
+
+
+def _drawn(
+    do_sample: bool, generator: torch.Generator | None
+) -> Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]] | None:
+    def draw(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        places = torch.multinomial(scores.softmax(-1), count, generator=generator)
+        return scores.gather(1, places), places
+
+    return draw if do_sample else None
+
+
+def _copies(beams: int, returned: int, *, do_sample: bool) -> int:
+    """Returns how many rows of the step each prompt takes.
+
+    Raises:
+        InputError: As many texts cannot be returned.
+    """
+    if type(returned) is not int or returned < 1:
+        raise InputError(f"num_return_sequences is a whole number from 1, not {returned!r:.80}")
+    if beams == 1 and returned > 1 and not do_sample:
+        raise InputError(
+            f"{returned} texts for each prompt would be equal", hint="give do_sample=True or num_beams for others"
+        )
+    if 1 < beams < returned:
+        raise InputError(f"{beams} beams do not give {returned} texts", hint="give more num_beams")
+    return beams if beams > 1 else returned
+
+
 class _Reader:
     """Reads the texts of one request with a step: what comes first, and what follows.
 
     Args:
         owner: The generator.
         request: What is asked for; its source is encoded.
+        copies: How many rows of the step each prompt takes.
 
     Raises:
         InputError: Prompts have another number of places for pictures than the pictures fill.
     """
 
-    def __init__(self, owner: TextGenerator, request: _Request) -> None:
+    def __init__(self, owner: TextGenerator, request: _Request, copies: int = 1) -> None:
         self._step = owner.step
         self._limits = owner.limits
         self._padding = request.padding
@@ -739,8 +868,18 @@ class _Reader:
             else:
                 made = _tensors_of(owner.encoder(*request.given))
                 self._context = (request.given[1], *made) if source.is_text else made
+        if copies > 1:
+            self._repeat(copies)
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
+
+    def _repeat(self, copies: int) -> None:
+        """Has rows of the step be copies of each prompt, one after the other."""
+        limits, source = self._limits, self._limits.source
+        rows = torch.arange(limits.max_batch, device=self._prompt.device) // copies
+        self._prompt, self._padding = self._prompt.repeat_interleave(copies, 0), self._padding[rows]
+        if source is not None and source.image_token_id is None:  # the table of pictures is that of all rows
+            self._context = tuple(value[rows] for value in self._context)
 
     def one_by_one(self, text: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yields the logits after the prompt, and after each token that was written to `text` since."""
@@ -945,37 +1084,3 @@ def _read_tokens(value: Any, name: str) -> tuple[int, ...]:
     if tokens is None or any(type(token) is not int for token in tokens):
         raise InputError(f"{name} is a token or a list of them, not {value!r:.80}")
     return tokens
-
-
-def _chooser(
-    do_sample: bool, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
-) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns what chooses a token for each row of scores, (rows, vocabulary) float32.
-
-    Raises:
-        InputError: A number is out of range.
-    """
-    if not do_sample:
-        return lambda scores: scores.argmax(-1)
-    if not temperature > 0:
-        raise InputError(
-            f"temperature is above 0, not {temperature!r}", hint="do_sample=False takes the likeliest token"
-        )
-    if top_k is not None and (type(top_k) is not int or top_k < 1):
-        raise InputError(f"top_k is a whole number from 1, not {top_k!r}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise InputError(f"top_p lies above 0 and at most at 1, not at {top_p!r}")
-
-    def draw(scores: torch.Tensor) -> torch.Tensor:
-        scores = scores / temperature
-        if top_k is not None:
-            least = scores.topk(min(top_k, scores.shape[-1])).values[:, -1:]
-            scores = scores.masked_fill(scores < least, -torch.inf)
-        if top_p is not None and top_p < 1:
-            ordered, places = scores.sort(descending=False)
-            unlikely = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
-            unlikely[:, -1:] = False
-            scores = scores.masked_fill(unlikely.scatter(1, places, unlikely), -torch.inf)
-        return torch.multinomial(scores.softmax(-1), 1, generator=generator).squeeze(1)
-
-    return draw
