@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -167,6 +169,45 @@ def test_a_dimension_that_the_model_fixes(batch: Input) -> None:
     with pytest.raises(InputError, match="dimension 0 of input x cannot vary: the model works for 4 only") as caught:
         trt_frontends.trace(Fixed(), arg_inputs=(batch,))
     assert "give 4 as min, opt and max" in caught.value.hint
+
+
+class Counted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.zeros(len(x), int(x.shape[1]))
+
+
+class Listed(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[at] * at for at in range(len(x))])
+
+
+def test_sizes_that_a_model_makes_numbers_of_vary() -> None:
+    inputs = Input(min_shape=(1, 1), opt_shape=(2, 3), max_shape=(8, 8))
+    compiled = trt_frontends.compile(Counted(), arg_inputs=(inputs,))
+    for shape in ((1, 1), (2, 3), (8, 1), (1, 8)):
+        torch.testing.assert_close(compiled(torch.ones(shape)), torch.ones(shape))
+
+
+class Waves(nn.Module):
+    """`istft` looks at the values of its window, which tells nothing of its sizes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.istft(torch.complex(x, x), 16, 4, window=torch.hann_window(16))
+
+
+def test_operators_that_ask_for_values_work_at_one() -> None:
+    inputs = Input(min_shape=(1, 9, 5), opt_shape=(2, 9, 6), max_shape=(4, 9, 8))
+    program = trt_frontends.trace(Waves(), arg_inputs=(inputs,))
+    for shape in ((1, 9, 5), (4, 9, 8)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program.module()(x), Waves()(x))
+
+
+def test_a_model_that_counts_the_rows_of_an_input_says_where(batch: Input, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InputError, match="dimension 0 of input x cannot vary") as caught:
+        trt_frontends.trace(Listed(), arg_inputs=(batch,))
+    assert re.match(rf"{re.escape(__file__)}:\d+$", caught.value.where)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_models_that_branch_on_values_are_refused_with_the_line() -> None:

@@ -6,10 +6,11 @@ import contextlib
 import copy
 import inspect
 import itertools
+import logging
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -156,7 +157,11 @@ def _export(
     try:
         program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
     except ExportError as error:
-        raise _fixed_dimension(error) or _other_types(mod, examples, signature) or error from error.__cause__
+        fixed = _fixed_dimension(error, questions)
+        retried = None if fixed is None or strict else _read_strictly(mod, args, kwargs, dynamic_shapes, questions)
+        if retried is None:
+            raise fixed or _other_types(mod, examples, signature) or error from error.__cause__
+        program = retried
     _warn_of_training(program, mod)
     constrain_to_inputs(program, examples.leaves())
     if settle_sizes and dynamic_shapes is not None:
@@ -291,7 +296,25 @@ def _other_types(
 _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")
 
 
-def _fixed_dimension(error: ExportError) -> InputError | None:
+def _read_strictly(
+    mod: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, questions: list[SizeQuestion]
+) -> torch.export.ExportedProgram | None:
+    """Captures a model whose code takes `len(x)` or `int(x.shape[0])`, by reading the code.
+
+    Running it fixes such sizes. None where reading finds them fixed as well, or does not understand the code.
+    """
+    questions.clear()
+    log = logging.getLogger("torch._guards")  # it prints a trace of PyTorch's own code where it refuses
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        return export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True, questions=questions)
+    except ExportError:
+        return None
+    finally:
+        log.disabled = was_disabled
+
+
+def _fixed_dimension(error: ExportError, questions: Iterable[SizeQuestion]) -> InputError | None:
     """Returns what to say when a model fixes a dimension that was asked to vary; None for other failures."""
     found = _FIXED.search(str(error.__cause__))
     if found is None:
@@ -299,6 +322,7 @@ def _fixed_dimension(error: ExportError) -> InputError | None:
     name, path, axis, extent = found.groups()
     return InputError(
         f"dimension {axis} of input {name}{path} cannot vary: the model works for {extent} only",
+        where=next((question.place for question in questions if question.fixes(int(extent))), ""),
         why="capturing the model with that dimension dynamic met code that fixes it",
         hint=f"give {extent} as min, opt and max of dimension {axis}, or change the code that fixes it",
     )

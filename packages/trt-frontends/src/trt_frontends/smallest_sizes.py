@@ -22,7 +22,7 @@ from torch.export import ExportedProgram
 
 from trt_core import Input, logger
 from trt_core.exported_programs import module_of
-from trt_core.internals import FakeTensorMode, OpOverload, pytree
+from trt_core.internals import DataDependentOutputException, FakeTensorMode, OpOverload, pytree
 from trt_core.log import unlogged
 from trt_core.provenance import source_line
 from trt_core.sizes.functions import relation_name
@@ -352,6 +352,8 @@ def _is_as_said(node: fx.Node, sizes: Mapping[Any, int], known: dict[Any, bool])
         args, kwargs = pytree.tree_unflatten([_fake(leaf) for leaf in leaves], spec)
         try:
             known[key] = _shapes(target(*args, **kwargs)) == said
+        except DataDependentOutputException:  # it asks for values, at any size
+            known[key] = True
         except Exception:  # what an operator raises is its own
             known[key] = False
     return known[key]

@@ -36,7 +36,7 @@ _OWN_CODE: Final = os.path.dirname(__file__) + os.sep
 
 @dataclass(frozen=True)
 class SizeQuestion:
-    """A comparison of sizes by which a model chose its way.
+    """A comparison of sizes by which a model chose its way, or a size that it read as a number of Python's.
 
     Attributes:
         answer: What holds for the sizes that the model was captured for, a relation of sympy.
@@ -45,6 +45,13 @@ class SizeQuestion:
 
     answer: Any
     place: str
+
+    def fixes(self, size: int) -> bool:
+        """Whether the answer holds for one size, and not for the next."""
+        if len(self.answer.free_symbols) != 1:
+            return False
+        (symbol,) = self.answer.free_symbols
+        return bool(self.answer.subs(symbol, size)) and not self.answer.subs(symbol, size + 1)
 
 
 @contextlib.contextmanager
@@ -59,18 +66,16 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
 
     environments: Any = ShapeEnv
     evaluate, thread = environments.evaluate_expr, threading.get_ident()
-    known: set[tuple[Any, bool]] = set()
+    known: set[tuple[Any, Any]] = set()
 
     def noting(self: Any, expression: Any, *args: Any, **kwargs: Any) -> Any:
         answer = evaluate(self, expression, *args, **kwargs)
         is_general = any(args[2:]) or kwargs.get("size_oblivious") or kwargs.get("fallback_value") is not None
-        if is_general or threading.get_ident() != thread or not _is_truth_value(expression):
+        if is_general or threading.get_ident() != thread or not expression.free_symbols:
             return answer
-        if expression.free_symbols and (key := (expression, bool(answer))) not in known:
-            place = _place_in_model()
-            if place is not None:
-                known.add(key)
-                found.append(SizeQuestion(expression if answer else ~expression, place))
+        if (key := (expression, answer)) not in known and (place := _place_in_model()) is not None:
+            known.add(key)
+            found.append(SizeQuestion(_what_holds(expression, answer), place))
         return answer
 
     # PyTorch notes the innermost frame outside of its own files as where a guard comes from
@@ -82,9 +87,13 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
         environments.evaluate_expr = evaluate
 
 
-def _is_truth_value(expression: Any) -> bool:
-    """Whether an expression of sympy is true or false, rather than a number."""
-    return bool(getattr(expression, "is_Relational", False) or getattr(expression, "is_Boolean", False))
+def _what_holds(expression: Any, answer: Any) -> Any:
+    """Returns what holds where an expression of sympy, a truth value or a number, has the value that was found."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    if getattr(expression, "is_Relational", False) or getattr(expression, "is_Boolean", False):
+        return expression if answer else ~expression
+    return sympy.Eq(expression, answer)
 
 
 def _place_in_model() -> str | None:
