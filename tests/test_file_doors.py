@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import collections
+import json
 import os
 import signal
 import sys
@@ -30,6 +32,7 @@ from trt_runtime import signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
+from trt_runtime.program.model_facts import ModelFacts, ResultClass, rebuilder
 from trt_runtime.program_file import PROGRAM
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pipes, devices and modes of POSIX")
@@ -428,3 +431,21 @@ def test_files_are_opened_on_one_ground() -> None:
                 found |= {(place, call) for call in _opening_calls(source)}
     assert found - ELSEWHERE.keys() == set()
     assert ELSEWHERE.keys() - found == set()
+
+
+@pytest.mark.parametrize("rank", [1, 2**62])
+def test_manifests_name_no_rank_beyond_the_last(rank: int) -> None:
+    program = {"file": "rank-0.trtp", "bytes": 1, "sha256": "", "collectives": [[[0, rank], "x"]]}
+    document = {"format": 1, "world_size": 1, "mesh": None, "groups": {}, "programs": [program]}
+    with pytest.raises(TrtError, match="damaged"):
+        trt_runtime.sharded.Manifest.from_json(json.dumps(document).encode(), "a folder")
+
+
+@pytest.mark.parametrize("parts", [None, ("zz",)])
+def test_parts_that_do_not_fit_the_callers_class_are_told(parts: tuple[str, ...] | None) -> None:
+    name = "collections:OrderedDict"
+    facts = ModelFacts(results={"output": ResultClass(name, parts, 5)})
+    rebuild = rebuilder({"a": 1}, facts, [collections.OrderedDict])
+    assert rebuild is not None
+    with pytest.raises(TrtError, match="cannot be made a"):
+        rebuild({"a": 1})

@@ -43,7 +43,7 @@ FORMAT_VERSION: Final = 1
 _AGAIN: Final = "save the model again"
 _OLD: Final = "-old"
 _MAX_BYTES: Final = 64 << 20
-_FILE: Final = re.compile(r"rank-\d+\.trtp")
+_FILE: Final = re.compile(r"rank-[0-9]{1,9}\.trtp")
 _FIELDS: Final = ("format", "world_size", "mesh", "groups", "programs")
 _PROGRAM_FIELDS: Final = ("file", "bytes", "sha256", "collectives")
 
@@ -151,7 +151,7 @@ class Manifest:
                 )
             found = typed.fields(found, "the manifest", _FIELDS)
             world = typed.integer(found["world_size"], "world_size", 1)
-            programs = tuple(_read_program(item) for item in typed.items(found["programs"], "programs", world))
+            programs = tuple(_read_program(item, world) for item in typed.items(found["programs"], "programs", world))
             groups = {
                 name: typed.integers(ranks, f"the ranks of {name!r}", 0, world - 1)
                 for name, ranks in typed.mapping(found["groups"], "groups").items()
@@ -554,7 +554,7 @@ def _digest_of(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _read_program(value: Any) -> RankProgram:
+def _read_program(value: Any, world: int) -> RankProgram:
     found = typed.fields(value, "a program", _PROGRAM_FIELDS)
     name = typed.text(found["file"], "file")
     if not _FILE.fullmatch(name):
@@ -562,7 +562,7 @@ def _read_program(value: Any) -> RankProgram:
     collectives: dict[Ranks, str] = {}
     for item in typed.items(found["collectives"], "collectives"):
         ranks, digest = typed.items(item, "collectives", 2)
-        collectives[typed.integers(ranks, "ranks")] = typed.text(digest, "digest")
+        collectives[typed.integers(ranks, "ranks", 0, world - 1)] = typed.text(digest, "digest")
     return RankProgram(name, typed.integer(found["bytes"], "bytes"), typed.text(found["sha256"], "sha256"), collectives)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.errors import InputError
+from trt_core.errors import ExecutionError, InputError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.internals import pytree
@@ -328,6 +328,27 @@ def _maker(tree: Any, found: ResultClass | None, chosen: Mapping[str, type]) -> 
     kind = chosen.get(found.name)
     if kind is None:
         return Result if isinstance(tree, dict) else None
+    make = _made_by(kind, tree, found)
+
+    def checked(value: Any) -> Any:
+        try:
+            return make(value)
+        except Exception as error:  # the parts are whatever the program says, and the class is the caller's
+            raise ExecutionError(
+                f"a result cannot be made a {found.name}",
+                why=f"{type(error).__name__}: {error}",
+                hint="leave the class out of result_types: its parts are attributes",
+            ) from error
+
+    return checked
+
+
+def _made_by(kind: type, tree: Any, found: ResultClass) -> Rebuild:
+    """Returns what makes a part of a result of a class of the caller's.
+
+    Raises:
+        InputError: Nothing does.
+    """
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return lambda value: kind(*value)
     registered = pytree.SUPPORTED_NODES.get(kind)
