@@ -53,7 +53,8 @@ def codes_in_rows(packed: torch.Tensor, shape: Sequence[int], *, tiled: bool) ->
     if tiled:
         rows, columns = shape
         tiles = halves.reshape(rows // _CPU_ROWS, columns // 2, _CPU_ROWS)
-        codes = torch.cat((tiles & 15, tiles >> 4), -1).unflatten(-1, (_CPU_ROWS, 2))
+        codes = torch.cat((tiles & 15, tiles >> 4), -1)
+        codes = codes.reshape(*codes.shape[:-1], _CPU_ROWS, 2)
         return codes.transpose(1, 2).reshape(rows, columns)
     codes = torch.stack((halves.reshape(-1) >> 4, halves.reshape(-1) & 15), -1).reshape(-1)
     return codes[: math.prod(shape)].reshape(tuple(shape))

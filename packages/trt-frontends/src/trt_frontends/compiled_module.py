@@ -83,8 +83,8 @@ class CompiledModule(fx.GraphModule):
         super().__init__(root, graph, "CompiledModule")
         self.meta = dict(getattr(root, "meta", {}))
         if any(model_name(name) != name for name, _ in super()._named_members(_tensors_of)):
-            self.register_state_dict_post_hook(_say_names_of_model)
-            self.register_load_state_dict_pre_hook(_say_names_of_graph)
+            self.register_state_dict_post_hook(_say_names_of_model)  # type: ignore[no-untyped-call]  # PyTorch's own
+            self.register_load_state_dict_pre_hook(_say_names_of_graph)  # type: ignore[no-untyped-call]
         self.__prepare(reader, graphs_on)
 
     def recompile(self) -> Any:
