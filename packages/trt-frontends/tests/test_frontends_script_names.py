@@ -73,8 +73,9 @@ def test_outputs_of_the_next_call_are_allocated_in_a_call(compiled: nn.Module) -
     assert not engine.allocates_ahead
 
 
-def test_memory_of_engines_is_given_back_after_each_call(compiled: nn.Module) -> None:
+def test_memory_of_engines_is_given_back_after_each_call(compiled: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     (engine,) = engines_of(compiled)
+    monkeypatch.setattr(engine, "_tensor_calls", None)  # as on GPUs, where calls have contexts
     wanted = compiled(X)
     assert len(engine.contexts) == 1
     with ResourceAllocationStrategy(compiled):
