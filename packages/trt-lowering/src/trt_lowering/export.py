@@ -25,7 +25,7 @@ import torch
 
 from trt_core import ExportError
 from trt_core.nesting import distinct_tensors
-from trt_core.sizes.guards import Asker, asker_in
+from trt_core.sizes.guards import Asker, asker_in, condition_of
 from trt_lowering.internals import graphs_lazy
 from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
 from trt_lowering.tracing import tracing_lock
@@ -75,7 +75,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
             return answer
         if (key := (expression, answer)) not in known and (place := _place_in_model()) is not None:
             known.add(key)
-            found.append(SizeQuestion(_what_holds(expression, answer), place))
+            found.append(SizeQuestion(condition_of(expression, answer), place))
         return answer
 
     # PyTorch notes the innermost frame outside of its own files as where a guard comes from
@@ -85,15 +85,6 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
         yield
     finally:
         environments.evaluate_expr = evaluate
-
-
-def _what_holds(expression: Any, answer: Any) -> Any:
-    """Returns what holds where an expression of sympy, a truth value or a number, has the value that was found."""
-    import sympy  # PyTorch has imported it where sizes vary
-
-    if getattr(expression, "is_Relational", False) or getattr(expression, "is_Boolean", False):
-        return expression if answer else ~expression
-    return sympy.Eq(expression, answer)
 
 
 def _place_in_model() -> str | None:

@@ -327,6 +327,15 @@ def shape_environment(nodes: Iterable[fx.Node]) -> Any:
     return None
 
 
+def condition_of(expression: Any, answer: Any) -> Any:
+    """Returns the relation under which an expression of sympy, a truth value or a number, has the value found."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    if getattr(expression, "is_Relational", False) or getattr(expression, "is_Boolean", False):
+        return expression if answer else ~expression
+    return sympy.Eq(expression, answer)
+
+
 def is_of_strides(guard: Any) -> bool:
     """Whether a guard of a shape environment is about how tensors lie in memory; no extent or value depends on it."""
     return asker_of(guard) is Asker.STRIDES
