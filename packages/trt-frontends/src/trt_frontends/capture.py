@@ -6,7 +6,6 @@ import contextlib
 import copy
 import inspect
 import itertools
-import logging
 import re
 import sys
 import warnings
@@ -20,6 +19,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, Device, ExportError, Input, InputError, logger, read_settings
 from trt_core.dtypes import dtype_name
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, pytree
+from trt_core.log import unlogged
 from trt_core.nesting import children_of
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
@@ -304,14 +304,9 @@ def _read_strictly(
     Running it fixes such sizes. None where reading finds them fixed as well, or does not understand the code.
     """
     questions.clear()
-    log = logging.getLogger("torch._guards")  # it prints a trace of PyTorch's own code where it refuses
-    was_disabled, log.disabled = log.disabled, True
-    try:
+    with contextlib.suppress(ExportError), unlogged("torch._guards"):  # it prints a trace of PyTorch's own code
         return export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True, questions=questions)
-    except ExportError:
-        return None
-    finally:
-        log.disabled = was_disabled
+    return None
 
 
 def _fixed_dimension(error: ExportError, questions: Iterable[SizeQuestion]) -> InputError | None:
