@@ -23,7 +23,7 @@ from torch import nn
 
 import trt_frontends
 import trt_runtime
-from trt_converters.timing_cache_file import TimingCacheFile
+from trt_converters.build import TimingCacheFile
 from trt_core import CacheError, TrtError, trt
 from trt_core.log import provider_logger
 from trt_frontends import refit
@@ -374,7 +374,7 @@ ELSEWHERE: Final = {
     ("trt_runtime/command_line/commands.py", "torch.load"): "from an open file, weights only",
     ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",
     ("trtc/model_source.py", "zipfile.is_zipfile"): "in an open file",
-    ("trt_converters/timing_cache_file.py", "Folder.open"): "the ground's own",
+    ("trt_converters/build.py", "Folder.open"): "the ground's own",
     ("trt_runtime/signatures.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/engine_cache.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/isolation/messages.py", "mmap.mmap"): "memory without a file",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trt_converters.aten import experts
+from trt_converters.aten import libraries
 from trt_converters.testing import check_conversion, emitted_layers
 
 pytest.importorskip("transformers.integrations.moe")  # defines the operator
-experts.register()
+libraries.register()
 GROUPED = torch.ops.transformers.grouped_mm_fallback.default
 PYTORCHS = torch.ops.aten._grouped_mm.default  # takes bfloat16 alone
 DEPTH, WIDTH = 16, 24
@@ -24,14 +24,14 @@ def _rows(*ends: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor,
 @pytest.mark.parametrize("ends", [(2, 5, 9), (0, 0, 7), (7, 7, 7), (8,)])
 def test_rows_in_groups(ends: tuple[int, ...], by_group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_group:
-        monkeypatch.setattr(experts, "GATHER_LIMIT", 0)
+        monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
     check_conversion(GROUPED, _rows(*ends))
 
 
 @pytest.mark.parametrize("by_group", [False, True])
 def test_half_precision(by_group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_group:
-        monkeypatch.setattr(experts, "GATHER_LIMIT", 0)
+        monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
     check_conversion(GROUPED, _rows(3, 4, 9, dtype=torch.float16))
     check_conversion(PYTORCHS, _rows(3, 4, 9, dtype=torch.bfloat16))
 
@@ -52,12 +52,12 @@ def test_a_batch_has_no_groups() -> None:
 
 def test_few_rows_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NON_ZERO" not in emitted_layers(GROUPED, _rows(2, 5, 8))
-    monkeypatch.setattr(experts, "GATHER_LIMIT", 0)
+    monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
     assert emitted_layers(GROUPED, _rows(2, 5, 8)).count("NON_ZERO") == 3
 
 
 def test_too_many_groups_stay_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experts, "GATHER_LIMIT", 0)
-    monkeypatch.setattr(experts, "EXPERT_LIMIT", 2)
+    monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
+    monkeypatch.setattr(libraries, "EXPERT_LIMIT", 2)
     result = check_conversion(GROUPED, _rows(2, 5, 8), expect_supported=False)
     assert "3 groups" in result.verdict.message

@@ -7,7 +7,7 @@ import importlib
 import pytest
 import torch
 
-from trt_converters.layers import quantization as layers
+from trt_converters.aten import quantization as layers
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import Provider, Reason
 from trt_core.quantization import dequantize, fake_quantize_blocks, quantize, quantize_in_blocks

@@ -12,7 +12,7 @@ import torch
 from fresh_process import run_python
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters
-from trt_converters.loading import BLOCK_LIST, GROUP, PluginStatus, load_plugins
+from trt_converters.aten import BLOCK_LIST, GROUP, PluginStatus, load_plugins
 from trt_converters.testing import check_conversion, record_call
 from trt_core import CompilationSettings
 

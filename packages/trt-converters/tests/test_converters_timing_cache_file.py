@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import trt_portable
-from trt_converters.timing_cache_file import TimingCacheFile
+from trt_converters.build import TimingCacheFile
 from trt_core import provider_module, trt
 from trt_core.log import provider_logger
 

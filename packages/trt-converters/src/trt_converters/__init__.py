@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
+from trt_converters.aten import load_converters, plugin_status
 from trt_converters.build import BuiltEngine, build_block
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext
 from trt_converters.converter import Converter
 from trt_converters.interpreter import BlockInterpreter
-from trt_converters.loading import load_converters, plugin_status
 from trt_converters.plugin_converter import plugin_from_operator
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter, require_registry
 from trt_converters.support import ConverterSupport, preserve_predicate

@@ -1,10 +1,16 @@
-"""Builds the engine of a block: convert, set the profiles and the builder's options, let the provider build."""
+"""Builds the engine of a block: convert, set the profiles and the builder's options, let the provider build.
+
+The builder's timing cache is a file that any number of processes read and add to.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -12,7 +18,6 @@ from torch import fx
 
 from trt_converters.interpreter import BlockInterpreter, KnownPlace
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_converters.timing_cache_file import TimingCacheFile
 from trt_core import (
     BuildError,
     CompilationSettings,
@@ -22,11 +27,88 @@ from trt_core import (
     provider_identity,
     trt,
 )
+from trt_core.errors import TrtError
+from trt_core.files.folder import Folder
+from trt_core.files.opening import read_file
+from trt_core.files.replacing import replacing
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.process_groups import GroupMembers, groups_in
 from trt_core.refit_table import RefitTable
 from trt_core.settings import ObservedSettings
 from trt_core.sizes.ranges import Bounds, ShapeRanges
+
+_MOST_BYTES: Final = 256 << 20
+_LOCK_SECONDS: Final = 60.0
+
+
+class TimingCacheFile:
+    """Tactic timings on disk.
+
+    Timings make builds faster and never wrong, so whatever goes wrong with the file is a warning. Timings that were
+    taken with another release or on another device are left out by the provider; the file then starts anew.
+
+    Args:
+        path: The file; it and its folder are made when they are missing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser().absolute()
+
+    def attach(self, config: Any) -> None:
+        """Gives a builder configuration the timings of the file.
+
+        Args:
+            config: A `trt.IBuilderConfig`, before the build.
+        """
+        cache = self._read(config)
+        if cache is None or not config.set_timing_cache(cache, False):
+            config.set_timing_cache(config.create_timing_cache(b""), False)
+
+    def merge(self, config: Any) -> None:
+        """Adds what a build has timed to the file, beside what others added meanwhile.
+
+        Args:
+            config: The configuration, after the build.
+        """
+        cache = config.get_timing_cache()
+        if cache is None:
+            return
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with Folder.open(str(self.path.parent)).locked(f"{self.path.name}.lock", _LOCK_SECONDS):
+                known = self._read(config)
+                if known is not None:
+                    cache.combine(known, False)
+                content = bytes(memoryview(cache.serialize()))
+                if content != self._content():
+                    with replacing(self.path) as file:
+                        file.write(content)
+        except TimeoutError:
+            self._warn_of(f"it was in use for {_LOCK_SECONDS:.0f} seconds")
+        except (OSError, TrtError) as error:
+            self._warn_of(str(error))
+
+    def _warn_of(self, why: str) -> None:
+        warnings.warn(f"tactic timings are not kept in {self.path}: {why}", RuntimeWarning, stacklevel=3)
+
+    def _read(self, config: Any) -> Any:
+        content = self._content()
+        if not content:
+            return None
+        try:
+            found = config.create_timing_cache(content)
+        except (RuntimeError, TypeError, ValueError):
+            found = None
+        if found is None:
+            warnings.warn(f"the timing cache {self.path} is damaged and starts anew", RuntimeWarning, stacklevel=3)
+        return found
+
+    def _content(self) -> bytes:
+        try:
+            return read_file(str(self.path), _MOST_BYTES)
+        except (OSError, TrtError):
+            return b""
+
 
 InputBounds = dict[str, tuple[Bounds, ...]]
 """(min, opt, max) of every dimension of every input, by name."""

@@ -18,7 +18,7 @@ from torch import fx
 import trt_core
 from trt_converters import BuiltEngine, ConverterRegistry, build_block
 from trt_converters.block_key import describe_block, digest_of, source_digest, tensor_digest
-from trt_converters.timing_cache_file import TimingCacheFile
+from trt_converters.build import TimingCacheFile
 from trt_core import (
     CompilationSettings,
     Device,

@@ -20,8 +20,7 @@ from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
 from trt_converters.block_key import digest_of, digest_of_file
-from trt_converters.build import build_network, new_builder
-from trt_converters.timing_cache_file import TimingCacheFile
+from trt_converters.build import TimingCacheFile, build_network, new_builder
 from trt_core import (
     ExportError,
     Input,

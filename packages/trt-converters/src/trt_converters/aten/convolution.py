@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions of one to three spatial axes, and sliding blocks of images."""
+"""Convolutions, transposed ones among them, sliding blocks of images, and max and average pooling."""
 
 from __future__ import annotations
 
@@ -7,27 +7,495 @@ from typing import Any
 
 import torch
 
+from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
-from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
 from trt_converters.layers import (
     binary,
     cast,
     combine,
     crop_and_pad,
     dimension,
+    expand,
+    gather,
+    index_range,
     permute,
+    reduce,
     reshape,
+    scatter_elements,
+    select,
+    slice_tensor,
     squeeze,
     take_windows,
+    unary,
     unsqueeze,
 )
+from trt_converters.layers.gathering import linear_range
+from trt_converters.layers.movement import is_same_size
+from trt_converters.layers.reductions import extremum
 from trt_converters.layers.spatial import SpatialForm, per_axis
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict, to_trt, trt
-from trt_core.dtypes import FLOATS
+from trt_core.dtypes import FLOATS, INTEGERS
 
 aten = torch.ops.aten
+NUMBERS = FLOATS | INTEGERS
+
+
+def lowest(dtype: torch.dtype) -> float | int:
+    """Returns what no element of the type is smaller than."""
+    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def pool(
+    ctx: ConversionContext,
+    kind: str,
+    value: Operand,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool = True,
+) -> Any:
+    """Adds one pooling layer; `kind` is the name of a `trt.PoolingType`.
+
+    Args:
+        ctx: The context.
+        kind: MAX or AVERAGE.
+        value: (N, C, *spatial), or (C, *spatial), floats.
+        kernel, stride, padding: One int per spatial axis.
+        ceil_mode: Whether the last window may be incomplete.
+        count_include_pad: Whether padding counts in the divisor of an average.
+    """
+    form = SpatialForm(rank_of(value), len(kernel))
+    kernel = _within(shape_of(value)[-len(kernel) :], kernel, padding)
+    layer = ctx.own(
+        ctx.network.add_pooling_nd(
+            ctx.tensor(form.enter(ctx, value)), getattr(trt.PoolingType, kind), form.sizes(kernel, 1)
+        )
+    )
+    layer.stride_nd = form.sizes(stride, 1)
+    layer.pre_padding = layer.post_padding = form.sizes(padding, 0)
+    layer.padding_mode = trt.PaddingMode.EXPLICIT_ROUND_UP if ceil_mode else trt.PaddingMode.EXPLICIT_ROUND_DOWN
+    if kind == "AVERAGE":
+        layer.average_count_excludes_padding = not count_include_pad
+    result = form.leave(ctx, layer.get_output(0))
+    if ceil_mode and any(
+        step + low > size for size, step, low in zip(kernel, stride, padding, strict=True)
+    ):  # PyTorch drops a last window that starts in the padding, the layer keeps it
+        result = _trim(ctx, result, len(kernel))
+    return result
+
+
+def _within(extents: Sequence[int], kernel: Sequence[int], padding: Sequence[int]) -> list[int]:
+    """Cuts windows to the padded extents: a larger one, which only `ceil_mode` allows, sees nothing more."""
+    return [
+        min(size, extent + 2 * low) if extent >= 0 else size  # an open extent is -1
+        for extent, size, low in zip(extents, kernel, padding, strict=True)
+    ]
+
+
+def _trim(ctx: ConversionContext, value: Any, spatial: int) -> Any:
+    rank = rank_of(value)
+    sizes = [None if axis < rank - spatial else ctx.result_shape[axis] for axis in range(rank)]
+    return slice_tensor(ctx, value, [0] * rank, sizes)
+
+
+def max_windows(
+    ctx: ConversionContext,
+    value: Operand,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[Any, Any]:
+    """Returns every window of a max pooling, and where its elements come from.
+
+    Args:
+        ctx: The context.
+        value: (..., *spatial).
+        kernel, stride, padding, dilation: One int per spatial axis.
+
+    Returns:
+        (..., *windows, *kernel), and flat positions in the unpadded spatial axes: (*windows, *kernel), int64.
+    """
+    spatial = len(kernel)
+    first = rank_of(value) - spatial
+    counts = ctx.result_shape[first:]
+    # the windows of ceil_mode end behind the padding; every element that a window reaches must exist
+    after = [
+        low + (size - 1) * gap + step for low, size, gap, step in zip(padding, kernel, dilation, stride, strict=True)
+    ]
+    padded = crop_and_pad(ctx, value, [0] * first + list(padding), [0] * first + after, lowest(dtype_of(value)))
+    for axis in reversed(range(spatial)):
+        padded = take_windows(ctx, padded, first + axis, counts[axis], kernel[axis], stride[axis], dilation[axis])
+    # (..., windows0, kernel0, windows1, kernel1, ...)
+    order = [
+        *range(first),
+        *(first + 2 * axis for axis in range(spatial)),
+        *(first + 2 * axis + 1 for axis in range(spatial)),
+    ]
+    return permute(ctx, padded, order), _positions(ctx, value, counts, kernel, stride, padding, dilation)
+
+
+def _positions(
+    ctx: ConversionContext,
+    value: Operand,
+    counts: Sequence[Any],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+) -> Any:
+    spatial = len(kernel)
+    first = rank_of(value) - spatial
+    total: Any = None
+    scale: Any = 1
+    for axis in reversed(range(spatial)):
+        along = linear_range(ctx, [counts[axis], kernel[axis]], [stride[axis], dilation[axis]], -padding[axis])
+        shape: list[Any] = [1] * (2 * spatial)
+        shape[axis], shape[spatial + axis] = counts[axis], kernel[axis]
+        along = reshape(ctx, along, shape)
+        if not (isinstance(scale, int) and scale == 1):
+            along = scaled(ctx, along, scale)
+        total = along if total is None else added(ctx, total, along)
+        scale = combine(ctx, "mul", [scale, dimension(ctx, value, first + axis)])
+    return total
+
+
+def scaled(ctx: ConversionContext, value: Any, scale: Any) -> Any:
+    """Multiplies positions by a size."""
+    if isinstance(value, torch.Tensor) and isinstance(scale, int):
+        return value * scale
+    return binary(ctx, "PROD", value, torch.tensor(scale) if isinstance(scale, int) else scale, "position")
+
+
+def added(ctx: ConversionContext, left: Any, right: Any) -> Any:
+    """Adds positions, at once when both are known."""
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return left + right
+    return binary(ctx, "SUM", left, right, "position")
+
+
+def first_maximum(ctx: ConversionContext, windows: Any, positions: Any, axes: Sequence[int]) -> tuple[Any, Any]:
+    """Returns the maximum of windows over axes, and the smallest of the positions where it lies.
+
+    Args:
+        ctx: The context.
+        windows: Values of any shape.
+        positions: int64, broadcast to the windows.
+        axes: Axes of the windows' elements.
+    """
+    largest = extremum(ctx, windows, axes, True, True)
+    found = binary(ctx, "EQUAL", windows, largest)
+    if dtype_of(windows).is_floating_point:  # NaN is its own maximum
+        found = binary(ctx, "OR", found, unary(ctx, "ISNAN", windows))
+    where = select(ctx, found, positions, torch.tensor(torch.iinfo(torch.int64).max))
+    return squeeze(ctx, largest, axes), reduce(ctx, "MIN", where, axes, False)
+
+
+def _max_pool(
+    ctx: ConversionContext,
+    self: Operand,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    spatial: int,
+    with_indices: bool = False,
+) -> tuple[Any, Any]:
+    kernel = per_axis(kernel_size, spatial)
+    stride = per_axis(stride, spatial, kernel)
+    padding, dilation = per_axis(padding, spatial), per_axis(dilation, spatial)
+    if dtype_of(self).is_floating_point and set(dilation) == {1} and not with_indices:
+        return pool(ctx, "MAX", self, kernel, stride, padding, ceil_mode), None
+    windows, positions = max_windows(ctx, self, kernel, stride, padding, dilation)
+    rank = rank_of(windows)
+    axes = range(rank - spatial, rank)
+    if not with_indices:
+        return extremum(ctx, windows, axes, False, True), None
+    return first_maximum(ctx, windows, positions, axes)
+
+
+def _spatial_axes(ctx: ConversionContext) -> int:
+    assert ctx.node is not None
+    return _spatial_axes_of(ctx.node.target)
+
+
+def _spatial_axes_of(operator: Any) -> int:
+    """The number in an operator's name."""
+    return int(next(digit for digit in str(operator) if digit in "123"))
+
+
+def window_rank(call: Call) -> Verdict | None:
+    """Refuses windows whose elements need more axes than tensors have."""
+    spatial = _spatial_axes_of(call.node.target)
+    dilation = call.arguments.get("dilation", 1)
+    plain = set(per_axis(dilation, spatial)) == {1} and call.tensor("self").dtype in FLOATS
+    if "with_indices" in str(call.node.target):
+        plain = plain and not call.uses(1)
+    rank = call.tensor("self").dim() + spatial
+    if plain or rank <= 8:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"its windows need {rank} dimensions, at most 8 exist")
+
+
+@converter(
+    aten.max_pool1d.default,
+    aten.max_pool2d.default,
+    aten.max_pool3d.default,
+    checks=(dtypes("self", NUMBERS), window_rank),
+)
+def aten_max_pool2d(
+    ctx: ConversionContext,
+    self: Operand,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Any:
+    """max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor"""  # noqa: E501
+    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode, _spatial_axes(ctx))[0]
+
+
+@converter(
+    aten.max_pool1d_with_indices.default,
+    aten.max_pool2d_with_indices.default,
+    aten.max_pool3d_with_indices.default,
+    checks=(dtypes("self", NUMBERS), window_rank),
+)
+def aten_max_pool2d_with_indices(
+    ctx: ConversionContext,
+    self: Operand,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> tuple[Any, Any]:
+    """max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)"""  # noqa: E501
+    assert ctx.call is not None
+    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode, _spatial_axes(ctx), ctx.call.uses(1))
+
+
+@converter(aten.avg_pool1d.default, checks=dtypes("self", FLOATS))
+def aten_avg_pool1d(
+    ctx: ConversionContext,
+    self: Operand,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+) -> Any:
+    """avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool ceil_mode=False, bool count_include_pad=True) -> Tensor"""  # noqa: E501
+    kernel = per_axis(kernel_size, 1)
+    return pool(
+        ctx,
+        "AVERAGE",
+        self,
+        kernel,
+        per_axis(stride, 1, kernel),
+        per_axis(padding, 1),
+        ceil_mode,
+        count_include_pad,
+    )
+
+
+@converter(aten.avg_pool2d.default, aten.avg_pool3d.default, checks=dtypes("self", FLOATS))
+def aten_avg_pool2d(
+    ctx: ConversionContext,
+    self: Operand,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Any:
+    """avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor"""  # noqa: E501
+    spatial = _spatial_axes(ctx)
+    kernel = per_axis(kernel_size, spatial)
+    strides = per_axis(stride, spatial, kernel)
+    paddings = per_axis(padding, spatial)
+    if divisor_override is None:
+        return pool(ctx, "AVERAGE", self, kernel, strides, paddings, ceil_mode, count_include_pad)
+    # zeros that belong to the input make every window complete: its average times its size is its sum
+    lead = [0] * (rank_of(self) - spatial)
+    after = [low + (step - 1 if ceil_mode else 0) for low, step in zip(paddings, strides, strict=True)]
+    padded = crop_and_pad(ctx, self, lead + list(paddings), lead + after, 0)
+    averages = pool(ctx, "AVERAGE", padded, kernel, strides, (0,) * spatial, False)
+    volume = torch.Size(kernel).numel()
+    scale = torch.tensor(volume / divisor_override, dtype=dtype_of(self))
+    return binary(ctx, "PROD", _trim(ctx, averages, spatial), scale, "divisor")
+
+
+def unpooled(ctx: ConversionContext, self: Operand, indices: Operand, spatial: int) -> Any:
+    """Puts values at flat positions of the result's spatial axes, zeros elsewhere."""
+    shape = ctx.result_shape
+    lead = rank_of(self) - spatial
+    target: Any = 1
+    for extent in shape[lead:]:
+        target = target * extent
+    flat = [*ctx.symbolic_shape("self")[:lead], -1]
+    zeros = expand(ctx, torch.zeros((1,) * (lead + 1), dtype=dtype_of(self)), [*shape[:lead], target])
+    scattered = scatter_elements(ctx, zeros, reshape(ctx, indices, flat), reshape(ctx, self, flat), lead)
+    return reshape(ctx, scattered, shape)
+
+
+@converter(aten.max_unpool2d.default, checks=dtypes("self", NUMBERS))
+def aten_max_unpool2d(ctx: ConversionContext, self: Operand, indices: Operand, output_size: Sequence[int]) -> Any:
+    """max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"""
+    return unpooled(ctx, self, indices, 2)
+
+
+@converter(aten.max_unpool3d.default, checks=dtypes("self", NUMBERS))
+def aten_max_unpool3d(
+    ctx: ConversionContext,
+    self: Operand,
+    indices: Operand,
+    output_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+) -> Any:
+    """max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor"""
+    return unpooled(ctx, self, indices, 3)
+
+
+# Adaptive pooling ---------------------------------------------------------------------------------------------------
+# Window i of an axis is [floor(i * in / out), ceil((i + 1) * in / out)).
+
+
+def known_output_size(call: Call) -> Verdict | None:
+    """Refuses symbolic output sizes, except those that leave an axis as it is."""
+    wanted = call["output_size"]
+    extents = call.tensor("self").shape[-len(wanted) :]
+    for size, extent in zip(wanted, extents, strict=True):
+        if not isinstance(size, int) and not is_same_size(size, extent):
+            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"output_size {size} is symbolic")
+    return None
+
+
+def window_bounds(ctx: ConversionContext, extent: Size, windows: int) -> tuple[Any, Any]:
+    """Returns where each window starts and ends: two values of shape (windows,), int64."""
+    number = torch.arange(windows)
+    if isinstance(extent, int):
+        return number * extent // windows, -((number + 1) * extent // -windows)
+    divisor = torch.tensor([windows])
+    starts = binary(ctx, "FLOOR_DIV", binary(ctx, "PROD", extent, number), divisor)
+    # ceil(a / b) = floor((a + b - 1) / b)
+    rounded = binary(ctx, "SUM", binary(ctx, "PROD", extent, number + 1), torch.tensor([windows - 1]))
+    return starts, binary(ctx, "FLOOR_DIV", rounded, divisor)
+
+
+def averaging_matrix(ctx: ConversionContext, extent: Size, windows: int) -> Any:
+    """Returns the matrix whose column i averages window i: shape (extent, windows), float32."""
+    starts, ends = window_bounds(ctx, extent, windows)
+    if isinstance(starts, torch.Tensor):
+        positions = torch.arange(extent).unsqueeze(1)
+        inside = (positions >= starts) & (positions < ends)
+        return inside.float() / (ends - starts)
+    positions = unsqueeze(ctx, index_range(ctx, extent), (1,))
+    starts, ends = unsqueeze(ctx, starts, (0,)), unsqueeze(ctx, ends, (0,))
+    before = binary(ctx, "LESS", binary(ctx, "SUB", starts, torch.ones((), dtype=torch.int64)), positions)
+    inside = cast(ctx, binary(ctx, "AND", before, binary(ctx, "LESS", positions, ends)), torch.float32)
+    return binary(ctx, "DIV", inside, cast(ctx, binary(ctx, "SUB", ends, starts), torch.float32), "average")
+
+
+def adaptive_average(ctx: ConversionContext, value: Operand, output_size: Sequence[Size]) -> Any:
+    """Averages windows of the last axes.
+
+    One reduction where every window is the whole axis, one pooling layer where windows are equal, and otherwise one
+    matrix product per axis.
+    """
+    rank, spatial = rank_of(value), len(output_size)
+    first = rank - spatial
+    extents = shape_of(value)[first:]
+    if all(isinstance(size, int) and size == 1 for size in output_size):
+        return reduce(ctx, "AVG", value, range(first, rank), True)
+    if all(isinstance(size, int) and e > 0 and e % size == 0 for e, size in zip(extents, output_size, strict=True)):
+        window = [extent // int(size) for extent, size in zip(extents, output_size, strict=True)]
+        return pool(ctx, "AVERAGE", value, window, window, (0,) * spatial, False)
+    dtype = dtype_of(value)
+    value = cast(ctx, value, torch.float32)
+    for axis, size in enumerate(output_size, start=first):
+        extent = dimension(ctx, value, axis)
+        if not isinstance(size, int) or extent == size:
+            continue
+        order = list(range(rank))
+        order[axis], order[-1] = order[-1], order[axis]
+        matrix = averaging_matrix(ctx, extent, size)
+        value = permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), matrix), order)
+    return cast(ctx, value, dtype)
+
+
+def adaptive_windows(ctx: ConversionContext, value: Operand, axis: int, windows: int) -> tuple[Any, Any]:
+    """Replaces an axis by windows and their elements; short windows repeat their last element.
+
+    Returns:
+        The value with the axis replaced by two, and the positions on the axis: (windows, elements), int64.
+    """
+    extent = dimension(ctx, value, axis)
+    starts, ends = window_bounds(ctx, extent, windows)
+    longest = combine(ctx, "add", [combine(ctx, "ceildiv", [extent, windows]), 1])
+    offsets = index_range(ctx, longest)
+    if isinstance(starts, torch.Tensor):
+        positions = torch.minimum(starts.unsqueeze(1) + offsets, ends.unsqueeze(1) - 1)
+    else:
+        last = binary(ctx, "SUB", ends, torch.ones((), dtype=torch.int64))
+        reached = binary(ctx, "SUM", unsqueeze(ctx, starts, (1,)), unsqueeze(ctx, offsets, (0,)))
+        positions = binary(ctx, "MIN", reached, unsqueeze(ctx, last, (1,)))
+    return gather(ctx, value, positions, axis), positions
+
+
+@converter(
+    aten.adaptive_avg_pool1d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool3d.default,
+    checks=(dtypes("self", FLOATS), known_output_size),
+)
+def aten_adaptive_avg_pool2d(ctx: ConversionContext, self: Operand, output_size: Sequence[Size]) -> Any:
+    """adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor"""
+    return adaptive_average(ctx, self, output_size)
+
+
+def adaptive_window_rank(call: Call) -> Verdict | None:
+    """Refuses windows whose elements need more axes than tensors have."""
+    rank = call.tensor("self").dim() + len(call["output_size"])
+    if rank <= 8:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"its windows need {rank} dimensions, at most 8 exist")
+
+
+@converter(
+    aten.adaptive_max_pool1d.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
+    checks=(dtypes("self", NUMBERS), known_output_size, adaptive_window_rank),
+)
+def aten_adaptive_max_pool2d(ctx: ConversionContext, self: Operand, output_size: Sequence[int]) -> tuple[Any, Any]:
+    """adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)"""
+    assert ctx.call is not None
+    spatial = len(output_size)
+    first = rank_of(self) - spatial
+    windows, positions, scale = self, None, 1
+    for axis in reversed(range(spatial)):
+        extent = dimension(ctx, self, first + axis)
+        windows, along = adaptive_windows(ctx, windows, first + axis, output_size[axis])
+        shape: list[Any] = [1] * (2 * spatial)
+        shape[2 * axis], shape[2 * axis + 1] = output_size[axis], dimension(ctx, windows, first + axis + 1)
+        along = scaled(ctx, reshape(ctx, along, shape), scale)
+        positions = along if positions is None else added(ctx, positions, along)
+        scale = combine(ctx, "mul", [scale, extent])
+    axes = [first + 2 * axis + 1 for axis in range(spatial)]
+    if not ctx.call.uses(1):
+        return extremum(ctx, windows, axes, False, True), None
+    return first_maximum(ctx, windows, positions, axes)
 
 
 def fixed_channels(call: Call) -> Verdict | None:

@@ -38,10 +38,9 @@ from trt_converters.layers import (
     unsqueeze,
 )
 from trt_converters.layers.casts import result_type
-from trt_converters.layers.elementary import is_nan, maximum, minimum
-from trt_converters.layers.extremum import extremum, first_extremum, positions
 from trt_converters.layers.gathering import gather, gather_elements
-from trt_converters.layers.scan import running_sum
+from trt_converters.layers.pointwise import is_nan, maximum, minimum
+from trt_converters.layers.reductions import extremum, first_extremum, positions, running_sum
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import INTEGERS

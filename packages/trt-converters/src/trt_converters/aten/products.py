@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_converters.aten.slicing import diagonal
+from trt_converters.aten.views import diagonal
 from trt_converters.call import Call
 from trt_converters.checks import computable, dtypes, refuses, static_axis
 from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, normalize_axis, rank_of

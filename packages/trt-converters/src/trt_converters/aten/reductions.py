@@ -32,9 +32,8 @@ from trt_converters.layers import (
     squeeze,
     unary,
 )
-from trt_converters.layers.elementary import is_nan, widen
-from trt_converters.layers.extremum import any_along, extremum, positions
-from trt_converters.layers.scan import running_sum, scan
+from trt_converters.layers.pointwise import is_nan, widen
+from trt_converters.layers.reductions import any_along, extremum, positions, running_sum, scan
 from trt_converters.registry import converter
 from trt_core.dtypes import FLOATS, INTEGERS
 

@@ -1,29 +1,39 @@
-"""Shapes and axes: reshape, permute, squeeze, expand, cat, repeat, and what is made of them alone."""
+"""Shapes and axes (reshape, permute, expand, cat, repeat), parts of tensors, writing such parts back, and padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import constant
-from trt_converters.context import ConversionContext, Operand, Size, normalize_axis, rank_of
+from trt_converters.checks import constant, refuses
+from trt_converters.context import ConversionContext, Operand, Size, dtype_of, normalize_axis, rank_of
+from trt_converters.converter import Check
 from trt_converters.layers import (
+    binary,
     cast,
     combine,
     concatenate,
+    crop_and_pad,
     dimension,
     expand,
     gather,
+    index_range,
+    pad_by_sampling,
     permute,
+    reduce,
     reshape,
+    select,
+    slice_axis,
     slice_tensor,
     squeeze,
+    take_windows,
     unsqueeze,
     with_rank,
 )
+from trt_converters.layers.movement import is_same_size, sampling_takes
 from trt_converters.registry import converter
 from trt_core import Reason, Verdict
 
@@ -385,3 +395,409 @@ def _rolled(ctx: ConversionContext, value: Any, shifts: dict[int, Any], shape: S
     ]
     sizes = [extents[axis] if axis in shifts else None for axis in range(rank)]
     return slice_tensor(ctx, value, starts, sizes, None, "WRAP")
+
+
+def from_front(ctx: ConversionContext, index: Size, extent: Size, clamp: bool = False) -> Any:
+    """Returns an index that may count from the end as one that counts from the front.
+
+    Args:
+        ctx: The context.
+        index: In [-extent, extent), or anything when it is clamped.
+        extent: Of the axis.
+        clamp: Whether to move it into [0, extent], as the ends of slices are.
+    """
+    if isinstance(index, int) and isinstance(extent, int):
+        moved = index + extent if index < 0 else index
+        return min(max(moved, 0), extent) if clamp else moved
+    high, smallest = ctx.ranges.bounds(index)[2], ctx.ranges.bounds(extent)[0]
+    if (isinstance(index, int) and index < 0) or (not isinstance(index, int) and _is_negative(index)):
+        moved = combine(ctx, "add", [extent, index])
+        return combine(ctx, "max", [moved, 0]) if clamp and not _reaches(index, smallest) else moved
+    if clamp and high > smallest:
+        return combine(ctx, "min", [index, extent])
+    return index
+
+
+def _is_negative(index: Any) -> bool:
+    from trt_core.internals import statically_known_true
+
+    return bool(statically_known_true(index < 0))
+
+
+def _reaches(index: Size, smallest: int) -> bool:
+    return isinstance(index, int) and -index <= smallest
+
+
+def known_sign(call: Call) -> Verdict | None:
+    """Refuses symbolic indices that may be negative or not."""
+    from trt_core.internals import statically_known_true
+
+    for name in ("start", "end", "index"):
+        index = call.arguments.get(name)
+        if isinstance(index, torch.SymInt) and not (
+            statically_known_true(index >= 0) or statically_known_true(index < 0)
+        ):
+            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"{name}={index} may count from either end")
+    return None
+
+
+def _slice(ctx: ConversionContext, self: Operand, dim: int, start: Size | None, step: Size) -> Any:
+    axis = normalize_axis(dim, rank_of(self))
+    extent = ctx.symbolic_shape("self")[axis]
+    first = from_front(ctx, 0 if start is None else start, extent, clamp=True)
+    return slice_axis(ctx, self, axis, first, _taken(ctx, axis, extent, first, step), step)
+
+
+def _taken(ctx: ConversionContext, axis: int, extent: Size, first: Any, step: Size) -> Size | None:
+    size = ctx.result_shape[axis]
+    whole = isinstance(first, int) and first == 0 and isinstance(step, int) and step == 1
+    return None if whole and is_same_size(size, extent) else size
+
+
+@converter(aten.slice.Tensor, aten.slice_copy.Tensor, checks=known_sign)
+def aten_slice(
+    ctx: ConversionContext, self: Operand, dim: int, start: Size | None, end: Size | None, step: Size
+) -> Any:
+    """slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)"""
+    return _slice(ctx, self, dim, start, step)
+
+
+@converter(aten.narrow.default, aten.narrow_copy.default, checks=known_sign)
+def aten_narrow(ctx: ConversionContext, self: Operand, dim: int, start: Size, length: Size) -> Any:
+    """narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)"""
+    return _slice(ctx, self, dim, start, 1)
+
+
+@converter(aten.select.int, aten.select_copy.int, checks=known_sign)
+def aten_select(ctx: ConversionContext, self: Operand, dim: int, index: Size) -> Any:
+    """select.int(Tensor(a) self, int dim, SymInt index) -> Tensor(a)"""
+    axis = normalize_axis(dim, rank_of(self))
+    first = from_front(ctx, index, ctx.symbolic_shape("self")[axis])
+    return squeeze(ctx, slice_axis(ctx, self, axis, first, 1), (axis,))
+
+
+def pieces(ctx: ConversionContext, self: Operand, dim: int) -> list[Any]:
+    """Cuts an axis into the pieces that the graph's metadata lists, one after the other."""
+    axis = normalize_axis(dim, rank_of(self))
+    found, start = [], 0
+    for index, part in enumerate(ctx.result):
+        size = part.shape[axis]
+        used = ctx.call is None or ctx.call.uses(index)
+        found.append(slice_axis(ctx, self, axis, start, size) if used else None)
+        start = start + size
+    return found
+
+
+@converter(aten.split.Tensor, aten.unsafe_split.Tensor, aten.split_copy.Tensor)
+def aten_split(ctx: ConversionContext, self: Operand, split_size: Size, dim: int) -> list[Any]:
+    """split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]"""
+    return pieces(ctx, self, dim)
+
+
+@converter(aten.split.sizes)
+def aten_split_sizes(ctx: ConversionContext, self: Operand, split_size: Sequence[Size], dim: int) -> list[Any]:
+    """split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]"""
+    return pieces(ctx, self, dim)
+
+
+@converter(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, aten.split_with_sizes_copy.default)
+def aten_split_with_sizes(ctx: ConversionContext, self: Operand, split_sizes: Sequence[Size], dim: int) -> list[Any]:
+    """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]"""
+    return pieces(ctx, self, dim)
+
+
+@converter(aten.chunk.default, aten.unsafe_chunk.default)
+def aten_chunk(ctx: ConversionContext, self: Operand, chunks: int, dim: int) -> list[Any]:
+    """chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]"""
+    return pieces(ctx, self, dim)
+
+
+@converter(aten.tensor_split.sections)
+def aten_tensor_split_sections(ctx: ConversionContext, self: Operand, sections: Size, dim: int) -> list[Any]:
+    """tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
+    return pieces(ctx, self, dim)
+
+
+def ascending(call: Call) -> Verdict | None:
+    """Refuses cuts whose pieces overlap: indices that go backwards."""
+    indices = call["indices"]
+    if all(isinstance(index, int) and index >= 0 for index in indices) and list(indices) == sorted(indices):
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"indices={indices} are not ascending numbers")
+
+
+@converter(aten.tensor_split.indices, checks=ascending)
+def aten_tensor_split_indices(ctx: ConversionContext, self: Operand, indices: Sequence[Size], dim: int) -> list[Any]:
+    """tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""
+    return pieces(ctx, self, dim)
+
+
+@converter(aten.unbind.int, aten.unbind_copy.int)
+def aten_unbind(ctx: ConversionContext, self: Operand, dim: int) -> list[Any]:
+    """unbind.int(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]"""
+    axis = normalize_axis(dim, rank_of(self))
+    return [
+        squeeze(ctx, slice_axis(ctx, self, axis, index, 1), (axis,))
+        if ctx.call is None or ctx.call.uses(index)
+        else None
+        for index in range(len(ctx.result))
+    ]
+
+
+def written(
+    ctx: ConversionContext, self: Operand, src: Operand, axis: int, start: Any, extent: Size, size: Size, step: Size
+) -> Any:
+    """Returns the value with `src` at `start + i * step` of an axis, i below `size`.
+
+    With step 1 it is joined from the parts before, in and behind; otherwise each element picks its source.
+    """
+    if isinstance(step, int) and step == 1:
+        end = combine(ctx, "add", [start, size])
+        rest = combine(ctx, "add", [extent, combine(ctx, "mul", [end, -1])])
+        parts = []
+        if not (isinstance(start, int) and start == 0):
+            parts.append(slice_axis(ctx, self, axis, 0, start))
+        parts.append(src)
+        if not (isinstance(rest, int) and rest == 0):
+            parts.append(slice_axis(ctx, self, axis, end, rest))
+        return concatenate(ctx, parts, axis)
+    known = [ctx.size(item) for item in (start, extent, size, step)]
+    if all(isinstance(item, int) for item in known):
+        start, extent, size, step = known
+        source = torch.arange(extent)
+        source[start : start + size * step : step] = extent + torch.arange(size)
+        return gather(ctx, concatenate(ctx, [self, src], axis), source, axis)
+    offset = binary(ctx, "SUB", index_range(ctx, extent), _vector(known[0]), "offset")
+    number = binary(ctx, "FLOOR_DIV", offset, _vector(known[3]))
+    exact = binary(ctx, "EQUAL", binary(ctx, "PROD", number, _vector(known[3])), offset)
+    last = _vector(combine(ctx, "add", [size, -1]))
+    inside = binary(ctx, "EQUAL", binary(ctx, "MIN", binary(ctx, "MAX", number, _vector(0)), last), number)
+    picked = gather(ctx, src, binary(ctx, "MIN", binary(ctx, "MAX", number, _vector(0)), last), axis)
+    mask = binary(ctx, "AND", exact, inside)
+    rank = rank_of(self)
+    return select(ctx, unsqueeze(ctx, mask, [i for i in range(rank) if i != axis]), picked, self)
+
+
+def _vector(value: Any) -> Any:
+    return torch.tensor([value]) if isinstance(value, int) else value
+
+
+@converter(aten.slice_scatter.default, checks=known_sign)
+def aten_slice_scatter(
+    ctx: ConversionContext,
+    self: Operand,
+    src: Operand,
+    dim: int,
+    start: Size | None,
+    end: Size | None,
+    step: Size,
+) -> Any:
+    """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""  # noqa: E501
+    axis = normalize_axis(dim, rank_of(self))
+    extent, size = ctx.symbolic_shape("self")[axis], ctx.symbolic_shape("src")[axis]
+    first = from_front(ctx, 0 if start is None else start, extent, clamp=True)
+    return written(ctx, self, _fitting(ctx, src, axis), axis, first, extent, size, step)
+
+
+def _fitting(ctx: ConversionContext, src: Operand, axis: int) -> Any:
+    """Gives the source the type of the result, and its extents on every other axis."""
+    src = cast(ctx, src, ctx.result_dtype)
+    shape = ctx.symbolic_shape("src")
+    lifted = [1] * (len(ctx.result_shape) - len(shape)) + list(shape)
+    sizes = [lifted[i] if i == axis else extent for i, extent in enumerate(ctx.result_shape)]
+    return expand(ctx, src, sizes, shape)
+
+
+@converter(aten.select_scatter.default, checks=known_sign)
+def aten_select_scatter(ctx: ConversionContext, self: Operand, src: Operand, dim: int, index: Size) -> Any:
+    """select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"""
+    axis = normalize_axis(dim, rank_of(self))
+    extent = ctx.symbolic_shape("self")[axis]
+    first = from_front(ctx, index, extent)
+    row = unsqueeze(ctx, cast(ctx, src, ctx.result_dtype), (axis,))
+    return written(ctx, self, row, axis, first, extent, 1, 1)
+
+
+def diagonal(ctx: ConversionContext, value: Operand, offset: int, first: int, second: int, length: Size) -> Any:
+    """Returns the diagonal of two axes as the last axis: one strided slice of the flattened matrices.
+
+    Args:
+        ctx: The context.
+        value: A tensor of rank >= 2.
+        offset: How far the diagonal lies above the main one.
+        first, second: Non-negative axes of rows and columns.
+        length: Of the diagonal.
+    """
+    rank = rank_of(value)
+    others = [axis for axis in range(rank) if axis not in (first, second)]
+    moved = permute(ctx, value, [*others, first, second])
+    lead = [dimension(ctx, moved, axis) for axis in range(rank - 2)]
+    rows, columns = dimension(ctx, moved, rank - 2), dimension(ctx, moved, rank - 1)
+    flat = reshape(ctx, moved, [*lead, combine(ctx, "mul", [rows, columns])])
+    start = offset if offset >= 0 else combine(ctx, "mul", [columns, -offset])
+    return slice_axis(ctx, flat, rank - 2, start, length, combine(ctx, "add", [columns, 1]))
+
+
+@converter(aten.diagonal.default, aten.diagonal_copy.default)
+def aten_diagonal(ctx: ConversionContext, self: Operand, offset: int, dim1: int, dim2: int) -> Any:
+    """diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)"""
+    rank = rank_of(self)
+    return diagonal(ctx, self, offset, dim1 % rank, dim2 % rank, ctx.result_shape[-1])
+
+
+@converter(aten.trace.default)
+def aten_trace(ctx: ConversionContext, self: Operand) -> Any:
+    """trace(Tensor self) -> Tensor"""
+    rows, columns = ctx.symbolic_shape("self")
+    length = rows if isinstance(rows, int) and rows == columns else torch.sym_min(rows, columns)
+    return reduce(ctx, "SUM", cast(ctx, diagonal(ctx, self, 0, 0, 1, length), ctx.result_dtype), (0,), False)
+
+
+def fixed_diagonal(call: Call) -> Verdict | None:
+    """Refuses diagonals of matrices of symbolic shape."""
+    shape = call.tensor("self").shape
+    if isinstance(shape[call["dim1"]], int) and isinstance(shape[call["dim2"]], int):
+        return None
+    return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"self has shape {tuple(shape)}")
+
+
+@converter(aten.diagonal_scatter.default, checks=fixed_diagonal)
+def aten_diagonal_scatter(
+    ctx: ConversionContext, self: Operand, src: Operand, offset: int, dim1: int, dim2: int
+) -> Any:
+    """diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
+    rank = rank_of(self)
+    first, second = dim1 % rank, dim2 % rank
+    order = [*(axis for axis in range(rank) if axis not in (first, second)), first, second]
+    shape = ctx.symbolic_shape("self")
+    rows, columns = int(shape[first]), int(shape[second])
+    lead = [shape[axis] for axis in order[:-2]]
+    flat = reshape(ctx, permute(ctx, self, order), [*lead, rows * columns])
+    length = ctx.symbolic_shape("src")[-1]
+    start = offset if offset >= 0 else -offset * columns
+    source = cast(ctx, src, dtype_of(self))
+    result = written(ctx, flat, source, rank - 2, start, rows * columns, length, columns + 1)
+    inverse = [order.index(axis) for axis in range(rank)]
+    return permute(ctx, reshape(ctx, result, [*lead, rows, columns]), inverse)
+
+
+@converter(aten.unfold.default, aten.unfold_copy.default)
+def aten_unfold(ctx: ConversionContext, self: Operand, dimension: int, size: int, step: int) -> Any:
+    """unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)"""
+    rank = rank_of(self)
+    if rank == 0:
+        return reshape(ctx, self, ctx.result_shape)
+    axis = dimension % rank
+    windows = take_windows(ctx, self, axis, ctx.result_shape[axis], size, step)
+    order = [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1]
+    return permute(ctx, windows, order)
+
+
+@converter(aten.flip.default)
+def aten_flip(ctx: ConversionContext, self: Operand, dims: Sequence[int]) -> Any:
+    """flip(Tensor self, int[] dims) -> Tensor"""
+    rank, shape = rank_of(self), ctx.symbolic_shape("self")
+    axes = {normalize_axis(axis, rank) for axis in dims} if rank else set()
+    if not axes:
+        return self
+    starts: list[Any] = [combine(ctx, "add", [shape[axis], -1]) if axis in axes else 0 for axis in range(rank)]
+    sizes = [shape[axis] if axis in axes else None for axis in range(rank)]
+    strides = [-1 if axis in axes else 1 for axis in range(rank)]
+    return slice_tensor(ctx, self, starts, sizes, strides)
+
+
+# Padding ------------------------------------------------------------------------------------------------------------
+
+
+SAMPLE_MODES: Final = {"reflect": "REFLECT", "replicate": "CLAMP", "circular": "WRAP"}
+
+
+def takes_amounts(parameter: str) -> Check:
+    """Refuses amounts that depend on a shape where the way to pad depends on their sign."""
+
+    @refuses(f"`{parameter}` that depends on a shape, of int64 or circular")
+    def check(call: Call) -> Verdict | None:
+        if all(isinstance(amount, int) for amount in call[parameter]):
+            return None
+        if call.arguments.get("mode", "") == "circular" or call.tensor("self").dtype is torch.int64:
+            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"{parameter} is symbolic")
+        return None
+
+    return check
+
+
+def known_amounts(call: Call) -> Verdict | None:
+    """Refuses amounts that depend on a shape."""
+    if all(isinstance(amount, int) for amount in call["pad"]):
+        return None
+    return Verdict.refuse(Reason.DYNAMIC_SHAPE, "pad is symbolic")
+
+
+def sampled_type(call: Call) -> Verdict | None:
+    """Refuses to extend int64 tensors by their own elements: the layer has no such type, and no other one holds it."""
+    if call.arguments.get("mode", "reflect") in ("constant", "circular") or sampling_takes(call.tensor("self").dtype):
+        return None
+    return Verdict.refuse(
+        Reason.UNSUPPORTED_DTYPE, f"a slice that samples outside takes no {call.tensor('self').dtype}"
+    )
+
+
+def wraps_whole(call: Call) -> Verdict | None:
+    """Refuses circular padding that crops: PyTorch then wraps around inside of what remains."""
+    if call.arguments.get("mode", "circular") == "circular" and any(
+        isinstance(amount, int) and amount < 0 for amount in call["pad"]
+    ):
+        return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"pad={call['pad']}: circular padding that crops")
+    return None
+
+
+def amounts(pad: Sequence[Size], rank: int) -> tuple[list[Size], list[Size]]:
+    """Returns what is added before and behind each axis; PyTorch lists pairs from the last axis to the first."""
+    before: list[Size] = [0] * rank
+    after: list[Size] = [0] * rank
+    for pair in range(len(pad) // 2):
+        before[rank - 1 - pair], after[rank - 1 - pair] = pad[2 * pair], pad[2 * pair + 1]
+    return before, after
+
+
+@converter(aten.constant_pad_nd.default, checks=takes_amounts("pad"))
+def aten_constant_pad_nd(ctx: ConversionContext, self: Operand, pad: Sequence[Size], value: float) -> Any:
+    """constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor"""
+    return crop_and_pad(ctx, self, *amounts(pad, rank_of(self)), value)
+
+
+@converter(aten.pad.default, checks=(takes_amounts("pad"), sampled_type, wraps_whole))
+def aten_pad(ctx: ConversionContext, self: Operand, pad: Sequence[Size], mode: str, value: float | None) -> Any:
+    """pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor"""
+    before, after = amounts(pad, rank_of(self))
+    if mode == "constant":
+        return crop_and_pad(ctx, self, before, after, 0 if value is None else value)
+    return pad_by_sampling(ctx, self, before, after, SAMPLE_MODES[mode])
+
+
+@converter(aten._pad_circular.default, checks=(known_amounts, wraps_whole))
+def aten__pad_circular(ctx: ConversionContext, self: Operand, pad: Sequence[int]) -> Any:
+    """_pad_circular(Tensor self, SymInt[] pad) -> Tensor"""
+    return pad_by_sampling(ctx, self, *amounts(pad, rank_of(self)), "WRAP")
+
+
+@converter(
+    aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default,
+    aten.reflection_pad3d.default,
+    checks=(takes_amounts("padding"), sampled_type),
+)
+def aten_reflection_pad2d(ctx: ConversionContext, self: Operand, padding: Sequence[Size]) -> Any:
+    """reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor"""
+    return pad_by_sampling(ctx, self, *amounts(padding, rank_of(self)), "REFLECT")
+
+
+@converter(
+    aten.replication_pad1d.default,
+    aten.replication_pad2d.default,
+    aten.replication_pad3d.default,
+    checks=(takes_amounts("padding"), sampled_type),
+)
+def aten_replication_pad2d(ctx: ConversionContext, self: Operand, padding: Sequence[Size]) -> Any:
+    """replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor"""
+    return pad_by_sampling(ctx, self, *amounts(padding, rank_of(self)), "CLAMP")

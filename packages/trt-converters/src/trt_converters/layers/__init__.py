@@ -18,7 +18,9 @@ from trt_converters.layers.gathering import (
 )
 from trt_converters.layers.movement import (
     concatenate,
+    crop_and_pad,
     expand,
+    pad_by_sampling,
     permute,
     reshape,
     slice_axis,
@@ -27,7 +29,6 @@ from trt_converters.layers.movement import (
     unsqueeze,
     with_rank,
 )
-from trt_converters.layers.padding import crop_and_pad, pad_by_sampling
 from trt_converters.layers.pointwise import (
     activation,
     binary,

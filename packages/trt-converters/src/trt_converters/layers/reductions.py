@@ -1,16 +1,20 @@
-"""Reductions, softmax and top-k."""
+"""Reductions along axes, softmax, top-k, where largest and smallest elements stand, and running values.
+
+A scan gives running values of an associative operation, in log2(extent) steps.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from trt_converters.context import ConversionContext, Operand, Size, axes_mask, normalize_axis, rank_of
+from trt_converters.context import ConversionContext, Operand, Size, axes_mask, dtype_of, normalize_axis, rank_of
 from trt_converters.layers.casts import cast
-from trt_converters.layers.movement import squeeze, unsqueeze
-from trt_converters.layers.pointwise import binary
+from trt_converters.layers.gathering import gather, index_range
+from trt_converters.layers.movement import reshape, squeeze, unsqueeze
+from trt_converters.layers.pointwise import binary, is_nan, select
 from trt_core import trt
 
 
@@ -82,3 +86,100 @@ def topk(ctx: ConversionContext, value: Operand, k: Size, axis: int, largest: bo
     results = [permute(ctx, layer.get_output(index), order) for index in range(2)]
     values, indices = (squeeze(ctx, result, range(lifted)) for result in results)
     return values, indices
+
+
+_FAR = torch.iinfo(torch.int64).max
+
+
+def positions(ctx: ConversionContext, size: Size, axis: int, rank: int) -> Any:
+    """Returns 0, 1, ... along one axis of a tensor whose other extents are 1, int64."""
+    return reshape(ctx, index_range(ctx, size), [size if index == axis else 1 for index in range(rank)])
+
+
+def any_along(ctx: ConversionContext, condition: Operand, axes: Sequence[int], keep: bool) -> Any:
+    """Returns where a bool value holds anywhere along axes; reductions take no bools."""
+    if rank_of(condition) == 0:
+        return condition
+    return cast(ctx, reduce(ctx, "MAX", cast(ctx, condition, torch.int32), axes, keep), torch.bool)
+
+
+def extremum(ctx: ConversionContext, value: Operand, axes: Sequence[int], keep: bool, largest: bool) -> Any:
+    """Returns the largest (or smallest) element along axes; NaN where there is one, which no layer promises."""
+    operation = "MAX" if largest else "MIN"
+    dtype = dtype_of(value)
+    if dtype is torch.bool:
+        return cast(ctx, reduce(ctx, operation, cast(ctx, value, torch.int32), axes, keep), torch.bool)
+    found = reduce(ctx, operation, value, axes, keep)
+    if not dtype.is_floating_point or rank_of(value) == 0:
+        return found
+    poisoned = any_along(ctx, is_nan(ctx, value), axes, keep)
+    return select(ctx, poisoned, torch.tensor(float("nan"), dtype=dtype), found)
+
+
+def first_extremum(ctx: ConversionContext, value: Operand, axis: int, size: Size, largest: bool) -> tuple[Any, Any]:
+    """Returns the largest (or smallest) element along an axis, and where it stands first; both keep the axis.
+
+    Args:
+        ctx: The context.
+        value: A tensor of rank >= 1; a NaN counts as the extremum.
+        axis: A non-negative axis.
+        size: Its extent.
+        largest: Which end.
+
+    Returns:
+        The values, and int64 indices. A top-k layer would leave it open which of equal elements it points to.
+    """
+    dtype = dtype_of(value)
+    if dtype is torch.bool:
+        values, indices = first_extremum(ctx, cast(ctx, value, torch.int32), axis, size, largest)
+        return cast(ctx, values, torch.bool), indices
+    found = extremum(ctx, value, (axis,), True, largest)
+    hits = binary(ctx, "EQUAL", value, found)
+    if dtype.is_floating_point:
+        # where the extremum is NaN nothing equals it, and the NaNs are the hits
+        hits = binary(ctx, "OR", hits, is_nan(ctx, value))
+        hits = select(ctx, is_nan(ctx, found), is_nan(ctx, value), hits)
+    places = positions(ctx, size, axis, rank_of(value))
+    return found, reduce(ctx, "MIN", select(ctx, hits, places, torch.tensor(_FAR)), (axis,), True)
+
+
+Combine = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
+"""Joins the running values of an earlier and of a later stretch."""
+
+
+def running_sum(ctx: ConversionContext, value: Operand, axis: int) -> Any:
+    """Returns running sums along a non-negative axis, in the value's own type (a number type)."""
+    place = ctx.tensor(torch.tensor(axis, dtype=torch.int64))
+    layer = ctx.network.add_cumulative(ctx.tensor(value), place, trt.CumulativeOperation.SUM, False, False)
+    return ctx.output(layer, "running_sum")
+
+
+def scan(ctx: ConversionContext, values: Sequence[Operand], axis: int, size: Size, combine: Combine) -> list[Any]:
+    """Runs an associative operation along an axis by doubling: each step joins stretches twice as long.
+
+    Args:
+        ctx: The context.
+        values: Tensors of one shape that the operation works on together.
+        axis: A non-negative axis.
+        size: Its extent; when symbolic, its maximum decides how many steps there are.
+        combine: The operation.
+    """
+    rank = rank_of(values[0])
+    _, _, largest = ctx.ranges.bounds(size) if not isinstance(size, int) else (size, size, size)
+    places = index_range(ctx, size)
+    ramp = positions(ctx, size, axis, rank)
+    current = list(values)
+    step = 1
+    while step < largest:
+        # the first `step` elements have nothing before them; the index 0 that they take instead is not used
+        if isinstance(places, torch.Tensor):
+            before = (places - step).clamp(min=0)
+            alone = ramp < step
+        else:
+            before = binary(ctx, "MAX", binary(ctx, "SUB", places, step), 0)
+            alone = binary(ctx, "LESS", ramp, step)
+        earlier = [gather(ctx, value, before, axis) for value in current]
+        joined = combine(earlier, current)
+        current = [select(ctx, alone, value, both) for value, both in zip(current, joined, strict=True)]
+        step *= 2
+    return current

@@ -16,8 +16,7 @@ from trt_converters.testing.calls import (
     samples_from_opinfo,
 )
 from trt_converters.testing.comparison import TOLERANCES, compare, rounding_bounds
-from trt_converters.testing.conversion import ConversionResult, check_conversion, emitted_layers
-from trt_converters.testing.engines import run_engine
+from trt_converters.testing.conversion import ConversionResult, check_conversion, emitted_layers, run_engine
 
 __all__ = [
     "TOLERANCES",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trt_converters import layers
-from trt_converters.layers import elementary
+from trt_converters.layers import pointwise
 
 Helper = Callable[[Any, Any, Any, str, Any, Any], Any]
 """(ctx, target, source_ir, name, lhs_val, rhs_val) -> `trt.ITensor`."""
@@ -43,8 +43,8 @@ def _quotient(ctx: Any, lhs: Any, rhs: Any) -> Any:
 add, sub, mul, pow = (_layer(name) for name in ("SUM", "SUB", "PROD", "POW"))  # noqa: A001 - what scripts call it
 div = _named(_quotient, "Divides; the quotient of integers is float32.")
 floor_divide = _layer("FLOOR_DIV")
-max = _named(elementary.maximum, "Returns the larger one; NaN where either is.")  # noqa: A001
-min = _named(elementary.minimum, "Returns the smaller one; NaN where either is.")  # noqa: A001
+max = _named(pointwise.maximum, "Returns the larger one; NaN where either is.")  # noqa: A001
+min = _named(pointwise.minimum, "Returns the smaller one; NaN where either is.")  # noqa: A001
 eq, gt, lt = _layer("EQUAL"), _layer("GREATER"), _layer("LESS")
 ge = _named(layers.greater_equal, "Whether the left one is the larger one, or both are equal; not for NaN.")
 le = _named(layers.less_equal, "Whether the left one is the smaller one, or both are equal; not for NaN.")
