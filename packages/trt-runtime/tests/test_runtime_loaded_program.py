@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import multiprocessing
 import pickle
@@ -19,6 +20,8 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from trt_core import ExportError, Input, InputError, PlanError
 from trt_runtime import LoadedProgram, TRTModule, load, save
+from trt_runtime.program.loading import LoadKeywords
+from trt_runtime.program.saving import SaveKeywords
 
 
 @pytest.fixture
@@ -26,6 +29,13 @@ def loaded(saved: Path) -> LoadedProgram:
     module = load(saved)
     assert isinstance(module, LoadedProgram)
     return module
+
+
+def test_keywords_that_type_checkers_know_are_those_of_the_doors() -> None:
+    """Annotations of a `TypedDict` are strings here, as those of the functions are."""
+    for keywords, door in ((LoadKeywords, load), (SaveKeywords, save)):
+        options = [one for one in inspect.signature(door).parameters.values() if one.kind is one.KEYWORD_ONLY]
+        assert {one.name for one in options} == keywords.__annotations__.keys()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import torch
@@ -38,7 +38,17 @@ from trt_runtime.refit import refit_module
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from trt_core.limits import CallLimits
     from trt_core.setting_keywords import SettingKeywords
+
+    class _LoadKeywords(SettingKeywords, total=False):
+        operators: Collection[str]
+        trust: bool
+        allow_host_code: bool
+        trusted_keys: Collection[Path]
+        data_dependent_elements: int
+        limits: CallLimits | None
+
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -230,7 +240,7 @@ class MutableModule:
         write_file(path, weights_in(own.module), compiled)
 
     @staticmethod
-    def load(path: Path, module: nn.Module | None = None, **settings: Any) -> MutableModule:
+    def load(path: Path, module: nn.Module | None = None, **settings: Unpack[_LoadKeywords]) -> MutableModule:
         """Loads what `save` wrote; it may come from anyone.
 
         Args:
@@ -245,13 +255,14 @@ class MutableModule:
             FileError, PlanError: The file is none of ours, damaged, or its engines cannot run here.
             OSError: The file cannot be read.
         """
-        trust = {name: settings.pop(name) for name in _TRUST if name in settings}
+        given: dict[str, Any] = {**settings}
+        trust = {name: given.pop(name) for name in _TRUST if name in given}
         weights, programs = read_file(path, **trust)
         if module is None:
             module = _SavedWeights(weights)
         else:
             _give(module, weights)
-        loaded = MutableModule(module, **settings)
+        loaded = MutableModule(module, **given)
         loaded._own.adopt(programs)
         return loaded
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -26,6 +26,12 @@ from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_runtime.program import load
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trt_runtime.program.loading import LoadKeywords
+    from trt_runtime.program.saving import SaveKeywords
 
 MANIFEST: Final = "compiled.json"
 """Says which parts of a saved pipeline are programs."""
@@ -154,7 +160,7 @@ def with_parts(pipeline: Any, parts: Mapping[str, CompiledPart]) -> Any:
     return twin
 
 
-def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Any) -> None:
+def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpack[SaveKeywords]) -> None:
     """Saves a pipeline with compiled parts: each part as programs, the rest as diffusers saves it.
 
     Args:
@@ -194,7 +200,7 @@ def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Any)
         stream.write(json.dumps(manifest, indent=1).encode())
 
 
-def load_pipeline(folder: str | os.PathLike[str], **options: Any) -> Any:
+def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Any:
     """Loads a pipeline that `save_pipeline` wrote; needs diffusers, and nothing that compiles.
 
     Programs are read as `load` reads them. Schedulers, tokenizers and the parts that were not compiled are read by

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 from torch import nn
@@ -19,9 +19,12 @@ from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.wording import kind_of
-from trt_runtime.program.loading import load_with
+from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
 from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _METADATA: Final = "generation"
 """Name of the entry of a saved program's metadata that says what its step takes."""
@@ -211,7 +214,7 @@ class TextGenerator(nn.Module):
         self.encoder = encoder
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], **options: Any) -> TextGenerator:
+    def load(cls, path: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> TextGenerator:
         """Loads what `save` wrote; transformers is not needed.
 
         Args:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from trt_converters.byte_tensor import ByteTensor, as_bytes
 from trt_converters.context import ConversionContext, Operand, dtype_of, is_size_number, rank_of
 from trt_core import to_trt
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
@@ -45,7 +48,7 @@ def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
     return ctx.output(ctx.network.add_cast(value, to_trt(dtype)), "cast")
 
 
-def moves_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
+def moves_bytes(function: F) -> F:
     """Lets a function that moves a value's elements, and does not compute with them, take uint8 as well."""
 
     @functools.wraps(function)
@@ -54,7 +57,7 @@ def moves_bytes(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(ctx, value, *arguments, **options)
         return as_bytes(function(ctx, cast(ctx, value, torch.float32), *arguments, **options))
 
-    return moved
+    return typing.cast("F", moved)
 
 
 def result_type(*values: Operand) -> torch.dtype:

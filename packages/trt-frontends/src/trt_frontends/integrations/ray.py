@@ -21,11 +21,27 @@ from trt_core.wording import kind_of
 from trt_runtime import LoadedProgram, load
 from trt_runtime.program.graph import TensorInput
 from trt_runtime.program.loaded_program import captured_from
+from trt_runtime.program.loading import LoadKeywords
 
 if TYPE_CHECKING:
     from ray.serve import Application
+    from typing_extensions import Unpack
 
 _MOST_ROWS: Final = 1 << 31
+
+
+class BatchKeywords(LoadKeywords, total=False):
+    """Keywords of `BatchInference`, for type checkers."""
+
+    columns: Mapping[str, str] | None
+    outputs: Sequence[str]
+
+
+class ServerKeywords(BatchKeywords, total=False):
+    """Keywords of `ProgramServer`, for type checkers."""
+
+    max_batch_size: int
+    batch_wait_seconds: float
 
 
 class BatchInference:
@@ -59,7 +75,7 @@ class BatchInference:
         *,
         columns: Mapping[str, str] | None = None,
         outputs: Sequence[str] = (),
-        **options: Any,
+        **options: Unpack[LoadKeywords],
     ) -> None:
         program = load(path, **options)
         if not isinstance(program, LoadedProgram):
@@ -214,7 +230,12 @@ class ProgramServer:
     """
 
     def __init__(
-        self, path: str, *, max_batch_size: int = 8, batch_wait_seconds: float = 0.005, **options: Any
+        self,
+        path: str,
+        *,
+        max_batch_size: int = 8,
+        batch_wait_seconds: float = 0.005,
+        **options: Unpack[BatchKeywords],
     ) -> None:
         from ray import serve
 
@@ -303,7 +324,7 @@ def deployment(
     *,
     name: str = "model",
     deployment_options: Mapping[str, Any] | None = None,
-    **options: Any,
+    **options: Unpack[ServerKeywords],
 ) -> Application:
     """Returns an application for `ray.serve.run` that serves a program.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from torch import fx
 
@@ -30,15 +30,18 @@ if TYPE_CHECKING:
     from trt_core.setting_keywords import SettingKeywords
 
 
+M = TypeVar("M", bound=Callable[..., Any])
+
+
 @entry_point
 def optimize(
-    model: Callable[..., Any],
+    model: M,
     *,
     dynamic: bool | None = None,
     fullgraph: bool = False,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Unpack[SettingKeywords],
-) -> Any:
+) -> M:
     """Returns what `torch.compile(model, backend="torch_tensorrt", options=settings)` does, and captures more of it.
 
     A backend is asked when PyTorch has decided what becomes a graph. Here PyTorch is told before: recurrent layers are
@@ -73,7 +76,8 @@ def optimize(
         raise InputError(f"cannot optimize {kind_of(model)}", hint="give an nn.Module or a function")
     refuse_settings_of_whole_models(read_settings(settings))
     chosen = None if registry is DYNAMO_CONVERTERS else registry
-    return optimize_with(EngineBackend({**settings}, chosen), nopython=fullgraph, dynamic=dynamic)(model)
+    make = optimize_with(EngineBackend({**settings}, chosen), nopython=fullgraph, dynamic=dynamic)
+    return cast("M", make(model))
 
 
 class EngineBackend(GraphKeeper):

@@ -184,7 +184,7 @@ def _inspect(parsed: argparse.Namespace) -> None:
 def _load(parsed: argparse.Namespace) -> nn.Module:
     from trt_runtime.program import load
 
-    return load(
+    loaded: nn.Module = load(
         parsed.file,
         operators=parsed.operators,
         trust=parsed.trust,
@@ -192,6 +192,7 @@ def _load(parsed: argparse.Namespace) -> nn.Module:
         copy=parsed.copy or None,
         isolated=parsed.isolated,
     )
+    return loaded
 
 
 def _trust(parsed: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import functools
 import io
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, overload
 
 import torch
 from torch import nn
@@ -37,7 +37,9 @@ from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 from trt_runtime.signatures import read_keys, why_not_trusted
 
 if TYPE_CHECKING:
-    from trt_runtime.isolation import Isolation
+    from typing_extensions import Unpack
+
+    from trt_runtime.isolation import IsolatedProgram, Isolation
 
 _ZIP: Final = b"PK\x03\x04"
 _PORTABLE: Final = b"TRTPORT\n"
@@ -49,6 +51,38 @@ _COMPILED: Final = 3
 """Kind of the section of a plan of portable's that holds compiled code."""
 
 
+class RunKeywords(TypedDict, total=False):
+    """Keywords of `load`, for type checkers, but for those that decide what it returns; a test holds them to it."""
+
+    operators: Collection[str]
+    allow_host_code: bool
+    trusted_keys: Collection[Path]
+    data_dependent_elements: int
+    device: torch.device | str | None
+    result_types: Collection[Any]
+    copy: bool | None
+    limits: CallLimits | None
+    mesh: Any
+    group: Any
+
+
+class LoadKeywords(RunKeywords, total=False):
+    """Keywords of `load`, for type checkers: what other doors hand on to it."""
+
+    trust: bool
+    isolated: bool | Isolation
+
+
+@overload
+def load(
+    path: Path, *, trust: Literal[False] = ..., isolated: Literal[False] = ..., **options: Unpack[RunKeywords]
+) -> LoadedProgram: ...
+@overload
+def load(
+    path: Path, *, isolated: Literal[True] | Isolation, trust: bool = ..., **options: Unpack[RunKeywords]
+) -> IsolatedProgram: ...
+@overload
+def load(path: Path, **options: Unpack[LoadKeywords]) -> nn.Module: ...
 def load(
     path: Path,
     *,
@@ -141,7 +175,7 @@ def load(
         raise _told_of(name, error) from error
 
 
-def load_with(path: Path, **options: Any) -> tuple[nn.Module, ...]:
+def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, ...]:
     """Loads a saved program and the programs inside of its file, which are trusted as it is.
 
     Args:
@@ -158,8 +192,10 @@ def load_with(path: Path, **options: Any) -> tuple[nn.Module, ...]:
         if content is None or SectionKind.PROGRAM not in kinds_in(memoryview(content)):
             return (load(path, **options),)
         read_keys(options.get("trusted_keys", ()))
-        options = {key: value for key, value in options.items() if key not in ("copy", "isolated", "mesh", "group")}
-        return programs_from_memory(content, **options)
+        of_bytes: dict[str, Any] = {**options}
+        for of_files in ("copy", "isolated", "mesh", "group"):
+            of_bytes.pop(of_files, None)
+        return programs_from_memory(content, **of_bytes)
     except PlanError as error:
         raise _told_of(name, error) from error
 

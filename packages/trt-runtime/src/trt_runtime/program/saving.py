@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypedDict
 
 import torch
 from torch import fx, nn
@@ -54,6 +54,17 @@ if TYPE_CHECKING:
 PROGRAM: Final = "program"
 EXPORTED_PROGRAM: Final = "exported_program"
 _PIECE_BYTES: Final = 16 << 20
+
+
+class SaveKeywords(TypedDict, total=False):
+    """Keywords of `save`, for type checkers; a test holds them to it."""
+
+    arg_inputs: Sequence[Any] | None
+    kwarg_inputs: Mapping[str, Any] | None
+    dynamic_shapes: Any
+    metadata: Mapping[str, str] | None
+    sign: bool | None
+    format: str
 
 
 def save(
