@@ -40,6 +40,8 @@ NAMES: Final = {
         "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
     ),
     "torch_tensorrt.dynamo.conversion.impl": "trt_frontends.dynamo.conversion.impl",
+    "torch_tensorrt.dynamo.conversion.converter_utils": "trt_frontends.dynamo.conversion.converter_utils",
+    "torch_tensorrt.dynamo.lowering": "trt_frontends.dynamo.lowering",
     "torch_tensorrt.dynamo.SourceIR": "trt_frontends.dynamo.SourceIR",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.plugins.custom_op"),
     "torch_tensorrt.dynamo.conversion.plugins.generate_plugin_converter": (
@@ -88,6 +90,9 @@ DIFFERENCES: Final = {
     ),
     "torch_tensorrt.dynamo.conversion.impl": (
         "`elementwise`, `unary`, `activation`, `reduce`, `shuffle`, `condition`; all of `trt_converters.layers`"
+    ),
+    "torch_tensorrt.dynamo.lowering": (
+        "`_aten_lowering_pass` and `add_lowering_pass` for functions; a `GraphPass` goes into `lowering_passes`"
     ),
     "torch_tensorrt.dynamo.Debugger": "logs, also to a folder; pictures of graphs and profiles are made otherwise",
     "torch_tensorrt.dtype": "names of PyTorch's types",

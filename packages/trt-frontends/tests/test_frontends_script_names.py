@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import re
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +16,11 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExecutionError, InputError, logger
-from trt_frontends import dynamo, runtime
-from trt_frontends.dynamo import _defaults, utils
+from trt_core import ExecutionError, InputError, LoweringError, logger
+from trt_frontends import dynamo, runtime, torch_tensorrt
+from trt_frontends.dynamo import _defaults, lowering, utils
 from trt_frontends.dynamo._engine_cache import BaseEngineCache
+from trt_frontends.dynamo.conversion import converter_utils
 from trt_frontends.dynamo.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
 from trt_runtime import TRTModule
 from trt_runtime.module import engines_of
@@ -171,6 +175,85 @@ def test_submodules_are_imported_under_the_alias() -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.stdout.strip() == "TRTModule", result.stderr
+
+
+GUIDES = """
+Input _Input.Input Device _Device.Device DeviceType EngineCapability dtype memory_format _enums.dtype compile save
+load convert_method_to_trt_engine MutableTorchTensorRTModule logging.set_level dynamo.CompilationSettings
+dynamo.Debugger dynamo.compile dynamo.trace dynamo.refit_module_weights dynamo.SourceIR
+dynamo.convert_exported_program_to_serialized_trt_engine dynamo._compiler.compile dynamo._tracer.trace
+dynamo._refit.refit_module_weights dynamo._settings.CompilationSettings dynamo.types.TRTTensor
+dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS dynamo.conversion._ConversionContext.ConversionContext
+dynamo.conversion.dynamo_tensorrt_converter dynamo.conversion.converter_utils.get_trt_tensor
+dynamo.conversion.impl.elementwise.add dynamo.conversion.plugins.custom_op dynamo.lowering.get_decompositions
+dynamo.lowering.pre_export_lowering dynamo.lowering.post_lowering dynamo.lowering.passes.add_lowering_pass
+dynamo.lowering.passes._aten_lowering_pass._aten_lowering_pass
+dynamo.lowering.passes.pass_utils.clean_up_graph_after_modifications dynamo.partitioning.get_graph_converter_support
+dynamo.partitioning.hierarchical_adjacency_partition dynamo.runtime.TorchTensorRTModule runtime.TorchTensorRTModule
+runtime.PythonTorchTensorRTModule runtime.set_multi_device_safe_mode runtime.enable_cudagraphs
+runtime.get_cudagraphs_mode runtime.get_whole_cudagraphs_mode runtime.set_cudagraphs_mode
+runtime.enable_pre_allocated_outputs runtime.weight_streaming runtime.enable_output_allocator
+"""
+"""Names that torch-tensorrt's guides and references write, after `torch_tensorrt.`"""
+
+
+@pytest.fixture
+def _alias() -> Iterator[None]:
+    trt_frontends.install_alias()
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torch_tensorrt"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_alias")
+@pytest.mark.parametrize(
+    "name",
+    GUIDES.split(),
+)
+def test_names_that_guides_write_are_there(name: str) -> None:
+    module, _, last = f"torch_tensorrt.{name}".rpartition(".")
+    assert getattr(importlib.import_module(module), last) is not None
+    if "._" not in name:
+        assert eval(f"torch_tensorrt.{name}", {"torch_tensorrt": trt_frontends}) is not None
+
+
+@pytest.mark.usefixtures("_alias")
+@pytest.mark.parametrize("name", torch_tensorrt.ABSENT)
+def test_names_that_are_not_here_say_what_to_do(name: str) -> None:
+    hint = re.escape(torch_tensorrt.ABSENT[name])
+    parent, _, last = f"torch_tensorrt.{name}".rpartition(".")
+    for statement in (f"import torch_tensorrt.{name}", f"from {parent} import {last}"):
+        with pytest.raises(ImportError, match=hint):
+            exec(statement)
+    if "conversion." not in name:
+        with pytest.raises(AttributeError, match=hint):
+            eval(f"torch_tensorrt.{name}", {"torch_tensorrt": trt_frontends})
+    with pytest.raises(ImportError, match="lists the names that are"):
+        importlib.import_module("torch_tensorrt.dynamo.unheard_of")
+
+
+def test_axes_and_shapes_of_converters_are_read() -> None:
+    assert converter_utils.get_positive_dim(-1, 3) == 2
+    assert converter_utils.get_positive_dim([0, -2], 3) == (0, 1)
+    assert converter_utils.get_axes_for_reduce_op((0, 2, 2)) == 0b101
+    assert converter_utils.has_dynamic_shape((1, -1)) and not converter_utils.has_dynamic_shape((1, 2))
+    assert converter_utils.extend_attr_to_tuple(2, 3) == converter_utils.extend_attr_to_tuple([2], 3) == (2, 2, 2)
+    assert converter_utils.broadcastable(torch.ones(2, 3), torch.ones(3))
+    assert not converter_utils.broadcastable(torch.ones(2, 3), torch.ones(2))
+    assert converter_utils.SourceIR is dynamo.SourceIR
+
+
+def test_passes_of_scripts_are_functions_of_the_graph(mlp: nn.Module) -> None:
+    with pytest.raises(InputError, match="a function of a graph module"):
+        lowering.add_lowering_pass("relu")
+    with pytest.raises(InputError, match="there is no lowering pass 0"):
+        lowering.remove_lowering_pass(0)
+    lowering.add_lowering_pass(lambda gm: None)
+    try:
+        with pytest.raises(LoweringError, match="returned NoneType, not the graph module"):
+            trt_frontends.compile(mlp, arg_inputs=(X,))
+    finally:
+        lowering.remove_lowering_pass(0)
 
 
 def test_debuggers_log_to_a_folder_and_leave_all_as_it_was(mlp: nn.Module, tmp_path: Path) -> None:

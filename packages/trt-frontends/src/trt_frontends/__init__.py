@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from trt_core import CompilationSettings, Device, Input, set_provider
 from trt_core.lazy_names import lazy_names
+from trt_frontends.torch_tensorrt import ABSENT
 
 if TYPE_CHECKING:
     from trt_frontends import dynamo, logging, quantization, runtime
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from trt_frontends.saving import convert_method_to_trt_engine, save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_compile.optimize import optimize
-    from trt_frontends.torch_tensorrt import dtype, install_alias, memory_format
+    from trt_frontends.torch_tensorrt import DeviceType, EngineCapability, dtype, install_alias, memory_format
     from trt_partition import PartitionReport
     from trt_runtime import load
 
@@ -36,6 +37,8 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
 _LATE: Final = {
     "AccuracyReport": "trt_frontends.accuracy",
     "BisectReport": "trt_frontends.accuracy",
+    "DeviceType": "trt_frontends.torch_tensorrt",
+    "EngineCapability": "trt_frontends.torch_tensorrt",
     "ModelReport": "trt_frontends.torch_compile.model_report",
     "MutableModule": "trt_frontends.refit",
     "MutableTorchTensorRTModule": "trt_frontends.refit:MutableModule",
@@ -70,6 +73,8 @@ __all__ = [
     "BisectReport",
     "CompilationSettings",
     "Device",
+    "DeviceType",
+    "EngineCapability",
     "Input",
     "ModelReport",
     "MutableModule",
@@ -100,4 +105,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _LATE)
+__getattr__, __dir__ = lazy_names(__name__, _LATE, ABSENT)

@@ -12,20 +12,25 @@ from typing import Final, TypeVar
 from torch import nn
 
 from trt_core.settings_reader import level_of_caller
-from trt_runtime import PreAllocatedOutputs, weight_streaming
+from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
 from trt_runtime.graphed_calls import cuda_graphs
 from trt_runtime.module import running_device
 
 __all__ = [
+    "PythonTorchTensorRTModule",
+    "TorchTensorRTModule",
     "enable_cudagraphs",
     "enable_output_allocator",
     "enable_pre_allocated_outputs",
     "get_cudagraphs_mode",
+    "get_whole_cudagraphs_mode",
     "optimization_profile",
     "set_cudagraphs_mode",
     "set_multi_device_safe_mode",
     "weight_streaming",
 ]
+
+TorchTensorRTModule = PythonTorchTensorRTModule = TRTModule
 
 _WHOLE: Final = (
     "calls of one whole module are recorded: call what enable_cudagraphs(module) yields, or set use_cuda_graphs"
@@ -73,6 +78,11 @@ def set_cudagraphs_mode(mode: bool) -> None:
 
 def get_cudagraphs_mode() -> bool:
     """Whether all engines of the process run as CUDA graphs: never."""
+    return False
+
+
+def get_whole_cudagraphs_mode() -> bool:
+    """Whether whole modules of the process run as CUDA graphs by a mode: never, `enable_cudagraphs` records them."""
     return False
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from typing import Final
+from importlib.abc import MetaPathFinder
+from typing import Any, Final
 
 import torch
 
@@ -51,9 +52,29 @@ class memory_format:
     cdhw4: Final = torch.channels_last_3d
 
 
+class EngineCapability:
+    """What the setting `engine_capability` takes."""
+
+    STANDARD: Final = "standard"
+    DEFAULT: Final = "standard"
+    SAFETY: Final = "safety"
+    DLA_STANDALONE: Final = "dla_standalone"
+
+
+class DeviceType:
+    """Kinds of devices, as `Device` takes them."""
+
+    GPU: Final = "cuda"
+    DLA: Final = "dla"
+
+
 _ALIAS = "torch_tensorrt"
 _SUBMODULES = {
+    **{f"{part}": "" for part in ("_Device", "_Input", "_compile")},
+    "_enums": "torch_tensorrt",
     "dynamo": "dynamo",
+    "dynamo._refit": "dynamo",
+    "dynamo._tracer": "dynamo",
     "dynamo._SourceIR": "dynamo",
     "dynamo._compiler": "dynamo",
     "dynamo._settings": "dynamo",
@@ -61,12 +82,19 @@ _SUBMODULES = {
     "dynamo.debugger": "dynamo.debugger",
     "dynamo._defaults": "dynamo._defaults",
     "dynamo.conversion": "dynamo.conversion",
+    "dynamo.conversion._ConversionContext": "dynamo.conversion",
     "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
+    "dynamo.conversion.converter_utils": "dynamo.conversion.converter_utils",
     "dynamo.conversion.plugins": "dynamo.conversion.plugins",
     **{
         f"dynamo.conversion.impl{name}": f"dynamo.conversion.impl{name}"
         for name in ("", ".activation", ".condition", ".elementwise", ".reduce", ".shuffle", ".unary")
     },
+    "dynamo.lowering": "dynamo.lowering",
+    "dynamo.lowering.passes": "dynamo.lowering",
+    "dynamo.lowering.passes._aten_lowering_pass": "dynamo.lowering",
+    "dynamo.lowering.passes.pass_utils": "dynamo.lowering",
+    "dynamo.types": "dynamo.conversion.converter_utils",
     "dynamo.partitioning": "dynamo.partitioning",
     "dynamo.partitioning._hierarchical_partitioner": "dynamo.partitioning",
     "dynamo.runtime": "dynamo.runtime",
@@ -76,6 +104,40 @@ _SUBMODULES = {
 }
 """What scripts import, and the module of this package that stands for it."""
 
+_ELSEWHERE = "save a program here and load it there: files of portable engines run on every system"
+ABSENT: Final = {
+    "cross_compile_for_windows": _ELSEWHERE,
+    "load_cross_compiled_exported_program": _ELSEWHERE,
+    "dynamo.cross_compile_for_windows": _ELSEWHERE,
+    "dynamo.save_cross_compiled_exported_program": _ELSEWHERE,
+    "dynamo.load_cross_compiled_exported_program": _ELSEWHERE,
+    "dynamo.export": "save(model, path, output_format='exported_program') writes PyTorch's format",
+    "dynamo._exporter": "save(model, path, output_format='exported_program') writes PyTorch's format",
+    "dynamo.backend": 'torch.compile(model, backend="torch_tensorrt") is all that it takes',
+    "dynamo.conversion.aten_ops_converters": "trt_converters.converter(checks=...) takes checks of operators",
+    "fx": "compile captures models with torch.export; its converters are those of dynamo.conversion",
+    "ts": "compile captures models with torch.export, and takes no TorchScript",
+    "ptq": "models are quantized by trt_frontends.quantize",
+}
+"""Names of the other package that mean nothing here, and what to do instead."""
+
+
+class _Absent(MetaPathFinder):
+    """Says of names that scripts import and that are not here what to do instead."""
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
+        package, _, name = fullname.partition(".")
+        if package not in (_ALIAS, __package__) or sys.modules.get(_ALIAS) is not sys.modules[__package__]:
+            return
+        instead = next((hint for absent, hint in ABSENT.items() if f"{name}.".startswith(f"{absent}.")), "")
+        if instead:
+            raise ModuleNotFoundError(f"{_ALIAS}.{name} is not in {__package__}: {instead}")
+        if package == _ALIAS:
+            raise ModuleNotFoundError(
+                f"{_ALIAS}.{name} is not in {__package__}; the guide from_torch_tensorrt lists the names that are",
+                name=fullname,
+            )
+
 
 def install_alias() -> None:
     """Makes `import torch_tensorrt` mean `trt_frontends` in this process.
@@ -83,9 +145,7 @@ def install_alias() -> None:
     Raises:
         ImportError: A distribution of that name is installed, or already imported.
     """
-    from trt_frontends import __name__ as own_name
-
-    package = sys.modules[own_name]
+    package = importlib.import_module(__package__)
     known = sys.modules.get(_ALIAS)
     if known is package:
         return
@@ -93,4 +153,9 @@ def install_alias() -> None:
         raise ImportError(f"a package called {_ALIAS} is installed; the alias would hide it")
     sys.modules[_ALIAS] = package
     for name, own in _SUBMODULES.items():
-        sys.modules[f"{_ALIAS}.{name}"] = importlib.import_module(f"{own_name}.{own}")
+        module = sys.modules[f"{_ALIAS}.{name}"] = importlib.import_module(f"{__package__}.{own}".rstrip("."))
+        parent, _, last = f"{_ALIAS}.{name}".rpartition(".")
+        if not hasattr(sys.modules[parent], last):
+            setattr(sys.modules[parent], last, module)
+    if not any(isinstance(finder, _Absent) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Absent())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -21,6 +22,9 @@ GROUP: Final = "trt_lowering.passes"
 
 InstalledPass = Installed[GraphPass]
 """What became of an entry point."""
+
+process_passes: Final[list[Callable[[CompilationSettings], GraphPass]]] = []
+"""What makes the passes that every compilation of the process runs, from its settings."""
 
 
 @functools.cache
@@ -42,9 +46,11 @@ def _make_pass(point: EntryPoint) -> GraphPass:
 
 
 def extension_passes(settings: CompilationSettings) -> list[GraphPass]:
-    """Returns the passes of others, held to the form of graphs: installed ones, then those of the settings."""
+    """Returns the passes of others, held to the form of graphs: installed, of the process, and of the settings."""
     installed = [item.found for item in installed_passes() if item.found is not None]
-    return [_Held(each) for each in (*installed, *settings.lowering_passes)]
+    return [
+        _Held(each) for each in (*installed, *(make(settings) for make in process_passes), *settings.lowering_passes)
+    ]
 
 
 class _Held(GraphPass):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
-from trt_runtime import TRTModule
+from trt_frontends.runtime import PythonTorchTensorRTModule, TorchTensorRTModule
 from trt_runtime.context_pool import MOST_IDLE
 from trt_runtime.module import engines_of
 
 __all__ = ["PythonTorchTensorRTModule", "ResourceAllocationStrategy", "TorchTensorRTModule"]
-
-TorchTensorRTModule = PythonTorchTensorRTModule = TRTModule
 
 
 class ResourceAllocationStrategy:

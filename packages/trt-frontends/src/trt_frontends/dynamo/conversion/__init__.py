@@ -5,7 +5,7 @@ from __future__ import annotations
 from trt_converters import ConverterSupport, converter
 from trt_converters.context import ConversionContext
 from trt_core import CompilationSettings
-from trt_frontends.dynamo.conversion import impl, plugins
+from trt_frontends.dynamo.conversion import converter_utils, impl, plugins
 from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_frontends.dynamo.conversion.registration import ConverterPriority, SourceIR, dynamo_tensorrt_converter
 
@@ -18,6 +18,7 @@ __all__ = [
     "ConverterSupport",
     "SourceIR",
     "converter",
+    "converter_utils",
     "dynamo_tensorrt_converter",
     "impl",
     "plugins",
