@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -90,30 +91,6 @@ def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: s
     ]
 
 
-@pytest.mark.parametrize(
-    ("way", "failing"),
-    [
-        ("throws", 1),
-        ("dies", 1),
-        ("dies", 0),
-        pytest.param("hangs", 0, marks=STRESSED),
-        pytest.param("hangs", 1, marks=STRESSED),
-    ],
-)
-def test_a_rank_that_cannot_save_leaves_nothing_half_written(way: str, failing: int, tmp_path: Path) -> None:
-    (tmp_path / "meet").mkdir()
-    folder = tmp_path / "models" / "model"
-    given = (str(folder), way, failing)
-    only = (1 - failing,) if way == "hangs" else ()
-    outcomes = run_failing_ranks(
-        2, tmp_path / "meet", rank_programs.fail_to_save, *given, group_seconds=LIMIT, only=only
-    )
-    assert outcomes[1 - failing].error.startswith("FileError: ")
-    assert ("OSError: the disk is gone" in outcomes[1 - failing].error) == (way == "throws")
-    assert outcomes[failing].is_dead == (way != "throws")
-    assert not list(folder.parent.iterdir())
-
-
 def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(tmp_path: Path) -> None:
     compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
     killed, alive, other = (tmp_path / f".{name}" for name in ("m.saving-1", "m.saving-2", "n.saving-1"))
@@ -137,32 +114,43 @@ def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(tmp_path: Pat
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    first, _ = run_failing_ranks(2, tmp_path, rank_programs.never_come, group_seconds=LIMIT)
+    first, _ = run_failing_ranks(2, tmp_path, rank_programs.never_come, group_seconds=LIMIT, only=(0,))
     assert first.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")
 
 
-QUICK = {("build", "throws", 1), ("build", "hangs", 1), ("load", "dies", 1), ("call", "throws", 1), ("call", "dies", 0)}
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP")
+QUICK = {("build", "throws", 1), ("build", "SIGSTOP", 0), ("load", "SIGKILL", 1), ("call", "throws", 1)}
+QUICK |= {("call", "SIGTERM", 0), ("save", "throws", 1), ("save", "SIGKILL", 0), ("save", "SIGINT", 1)}
 FAILURES = [
-    pytest.param(when, way, failing, marks=() if (when, way, failing) in QUICK else STRESSED)
-    for when in ("build", "load", "call")
-    for way in ("throws", "dies", "hangs")
-    for failing in (0, 1)
+    pytest.param(2, *place, marks=() if place in QUICK else STRESSED)
+    for place in itertools.product(("build", "save", "load", "call"), ("throws", "hangs", *SIGNALS), (0, 1))
+]
+FAILURES += [
+    pytest.param(4, when, way, failing, marks=STRESSED)
+    for failing, (when, way) in enumerate(itertools.product(("build", "save", "load", "call"), SIGNALS))
 ]
 
 
-@pytest.mark.parametrize(("when", "way", "failing"), FAILURES)
-def test_a_rank_that_fails_ends_the_others(when: str, way: str, failing: int, tmp_path: Path) -> None:
-    given = (when, way, failing, str(tmp_path / "model"))
+@pytest.mark.parametrize(("world", "when", "way", "failing"), FAILURES)
+def test_a_rank_that_fails_ends_the_others(world: int, when: str, way: str, failing: int, tmp_path: Path) -> None:
+    failing %= world
+    (tmp_path / "meet").mkdir()
+    folder = tmp_path / "models" / "model"
+    others = [rank for rank in range(world) if rank != failing]
+    given = (when, way, failing, str(folder))
     outcomes = run_failing_ranks(
-        2, tmp_path, rank_programs.fail_somewhere, *given, group_seconds=LIMIT, only=(1 - failing,)
+        world, tmp_path / "meet", rank_programs.fail_somewhere, *given, limit=60, group_seconds=LIMIT, only=others
     )
-    other = outcomes[1 - failing]
-    assert other.seconds < LIMIT + 30  # building comes first
-    if when != "call" and failing == 1:
-        assert other.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")
-    else:  # the first rank keeps the store by which others are asked for
-        assert other.error.startswith("ExecutionError: ")
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    for rank in others:
+        told = outcomes[rank]
+        assert told.seconds < LIMIT + 30  # building comes first
+        assert told.error.startswith("FileError: " if when == "save" else "ExecutionError: "), told.error
+        if when in ("build", "load") and failing > 0:
+            assert f"rank {failing} did not come to the first call of the model" in told.error
+        if (when, way) == ("save", "throws"):
+            assert "ValueError: this rank has had enough" in told.error
+    assert when != "save" or not list(folder.parent.iterdir())
+    assert not list(tmp_path.rglob(".*"))
 
 
 def test_models_outlive_their_process_groups(tmp_path: Path) -> None:

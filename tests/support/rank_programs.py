@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -247,24 +248,6 @@ def differ(rank: int, way: str) -> str:
 def no_disk(*_: Any, **__: Any) -> None:
     """Stands for what writes to a disk."""
     raise OSError("the disk is gone")
-
-
-def fail_to_save(rank: int, directory: str, way: str, failing: int) -> None:
-    """One rank cannot write, or dies or hangs while it does."""
-    model = parallel_perceptron("tensor")
-    compiled = trt.compile(model, arg_inputs=(torch.randn(2, 4, 16),), min_block_size=1)
-    if rank == failing:
-        from trt_runtime.program import saving
-
-        def fail(*_: Any, **__: Any) -> None:
-            if way == "dies":
-                os._exit(3)
-            if way == "hangs":
-                time.sleep(600)
-            no_disk()
-
-        saving.save = fail
-    runtime.save_sharded(compiled, directory)
 
 
 def never_come(rank: int) -> None:
@@ -535,25 +518,44 @@ def destroy_groups(rank: int) -> str:
 
 
 def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str) -> None:
-    """One rank, the first or another, fails while it builds, loads or calls."""
+    """One rank, the first or another, fails in the midst of a build, a save, a load or a call.
+
+    Args:
+        rank: The rank.
+        when: In what it fails.
+        way: `throws`, `hangs`, or the signal that it gets.
+        failing: The rank that fails.
+        directory: Where models are saved.
+    """
+    from trt_frontends import engine_source
+    from trt_runtime import sharded
+    from trt_runtime.program import saving
+
     model = parallel_perceptron("tensor")
     x = torch.randn(2, 4, 16)
 
     def fail(*_: Any, **__: Any) -> Any:
-        if way == "dies":
-            os._exit(3)
+        if way.startswith("SIG"):
+            os.kill(os.getpid(), getattr(signal, way))
         if way == "hangs":
             time.sleep(600)
         raise ValueError("this rank has had enough")
 
-    if when == "build" and rank == failing:
-        from trt_frontends import engine_source
+    def half_save(_: nn.Module, path: Any) -> None:
+        path.write_bytes(b"half")
+        fail()
 
-        engine_source.build_block = fail
+    places: Any = {
+        "build": (engine_source, "build_block", fail),
+        "save": (saving, "save", half_save),
+        "load": (sharded, "_check_file", fail),
+    }
+    if rank == failing and when in places:
+        setattr(*places[when])
     compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
-    if when == "load":
+    if when in ("save", "load"):
         runtime.save_sharded(compiled, directory)
-        compiled = fail() if rank == failing else trt.load(directory)
+        compiled = trt.load(directory)
     compiled(x)
     if when == "call" and rank == failing:
         fail()

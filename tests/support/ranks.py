@@ -144,8 +144,9 @@ def _run(
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
     started = time.monotonic()
     try:
+        limit = timedelta(seconds=seconds)
         dist.init_process_group(
-            "gloo", init_method=f"file://{place}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds)
+            "gloo", store=_store(Path(place), rank == 0, limit), rank=rank, world_size=world, timeout=limit
         )
         started = time.monotonic()
         outcome = Outcome(function(rank, *args), seconds=time.monotonic() - started)
@@ -156,3 +157,18 @@ def _run(
     sender.send(outcome)
     sender.close()
     os._exit(0)  # destructors of a group whose peers are gone would wait for them
+
+
+def _store(place: Path, keeps: bool, limit: timedelta) -> Any:
+    """Connects to the store that the first rank keeps, as under most launchers, at a port that a file tells."""
+    import torch.distributed as dist
+
+    if keeps:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+        draft = place.with_suffix(".draft")
+        draft.write_text(str(store.port))
+        draft.rename(place)
+        return store
+    while not place.exists():
+        time.sleep(0.01)
+    return dist.TCPStore("127.0.0.1", int(place.read_text()), is_master=False, timeout=limit)

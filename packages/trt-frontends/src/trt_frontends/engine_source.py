@@ -43,7 +43,7 @@ from trt_runtime.engine_file import PLAN
 from trt_runtime.header import FORMAT_VERSION, CachePlace
 from trt_runtime.plan_notes import allow_host_code
 from trt_runtime.refit import refit_engine
-from trt_runtime.sharded import said_in
+from trt_runtime.sharded import in_time, said_in
 
 _TIMING_CACHE: Final = "timing.cache"
 
@@ -241,14 +241,14 @@ def _turn_to_build(digest: str) -> Iterator[bool]:
     store, place = default_store(), f"trt/build/{digest}"
     is_first = True
     with contextlib.suppress(RuntimeError, TimeoutError):  # the store is gone, or whoever builds
-        is_first = store.add(f"{place}/asked", 1) == 1
+        is_first = in_time(store, lambda: store.add(f"{place}/asked", 1)) == 1
         if not is_first:
-            said_in(store, f"{place}/done")
+            in_time(store, lambda: said_in(store, f"{place}/done"))
     try:
         yield is_first
     finally:
-        with contextlib.suppress(RuntimeError):
-            store.set(f"{place}/done", "")
+        with contextlib.suppress(RuntimeError, TimeoutError):
+            in_time(store, lambda: store.set(f"{place}/done", ""))
 
 
 def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:

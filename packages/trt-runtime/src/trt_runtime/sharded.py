@@ -11,18 +11,21 @@ process group starts with: that needs no collective, and names the rank that is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 from torch import nn
 
@@ -48,6 +51,7 @@ _FIELDS: Final = ("format", "world_size", "mesh", "groups", "programs")
 _PROGRAM_FIELDS: Final = ("file", "bytes", "sha256", "collectives")
 
 Ranks = tuple[int, ...]
+_T = TypeVar("_T")
 _checks: Counter[tuple[int, ...]] = Counter()  # how often this process has compared programs with each set of ranks
 
 
@@ -323,17 +327,9 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
     store, rank = default_store(), dist.get_rank()
     _checks[ranks] += 1
     place = f"trt/{'-'.join(map(str, ranks))}/{_checks[ranks]}"
-    store.set(f"{place}/{rank}", digest)
+    _ask(store, lambda: store.set(f"{place}/{rank}", digest), rank, ranks)
     for other in ranks:
-        try:
-            found = said_in(store, f"{place}/{other}").decode()
-        except (RuntimeError, TimeoutError) as error:
-            raise ExecutionError(
-                f"rank {other} did not come to the first call of the model",
-                where=f"rank {rank}, of the ranks {list(ranks)}",
-                why=f"nothing was heard of it within the time limit of the process groups: {error}",
-                hint="see what that rank says: it has failed, is gone, or runs another program",
-            ) from error
+        found = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), other, ranks).decode()
         if found != digest:
             raise ExecutionError(
                 f"rank {other} runs another program than rank {rank}",
@@ -343,15 +339,54 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
             )
 
 
-def said_in(store: Any, place: str) -> bytes:
-    """Waits for what another process writes to a store of `torch.distributed`, and returns it.
+def _ask(store: Any, ask: Callable[[], _T], other: int, ranks: Ranks) -> _T:
+    """Asks the store for what a rank says, as `in_time` does.
 
-    It asks again and again: a store that waits by itself lets nobody else of this process ask meanwhile, and hears of
-    no interrupt.
+    Raises:
+        ExecutionError: It has not said it within the time limit of the process groups.
+    """
+    try:
+        return in_time(store, ask)
+    except (RuntimeError, TimeoutError) as error:
+        raise ExecutionError(
+            f"rank {other} did not come to the first call of the model",
+            where=f"the ranks {list(ranks)}",
+            why=f"nothing was heard of it within the time limit of the process groups: {error}",
+            hint="see what that rank says: it has failed, is gone, or runs another program",
+        ) from error
+
+
+def in_time(store: Any, ask: Callable[[], _T]) -> _T:
+    """Asks a store of `torch.distributed`, and gives up where the process that keeps it is stopped: PyTorch does not.
 
     Raises:
         RuntimeError: The store is gone, with the process that keeps it.
-        TimeoutError: Nothing came within the time limit of the store, which is that of the process groups.
+        TimeoutError: No answer came within the time limit of the store, which is that of the process groups.
+    """
+    found: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(ask())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    limit = store.timeout.total_seconds()
+    wait([found], limit + 1)  # `said_in` gives up at the limit, and says more
+    if not found.done():
+        raise TimeoutError(f"the process that keeps the store has not answered within {limit:g} s")
+    return found.result()
+
+
+def said_in(store: Any, place: str) -> bytes:
+    """Waits for what another process writes to a store of `torch.distributed`, and returns it.
+
+    It asks again and again: a store that waits by itself lets nobody else of this process ask meanwhile.
+
+    Raises:
+        RuntimeError: The store is gone, with the process that keeps it.
+        TimeoutError: Nothing came within the time limit of the store.
     """
     limit = store.timeout.total_seconds()
     end, pause = time.monotonic() + limit, 0.001
