@@ -6,8 +6,10 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -18,7 +20,10 @@ from torch import nn
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.log import logger
 from trt_core.wording import kind_of
+from trt_runtime.graphed_calls import WARM_UPS, GraphedCalls
+from trt_runtime.module import engine_modules
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
 from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules
@@ -29,8 +34,14 @@ if TYPE_CHECKING:
 _METADATA: Final = "generation"
 """Name of the entry of a saved program's metadata that says what its step takes."""
 
-_CHECK_EVERY: Final = 8
-"""Steps between two looks at whether all rows have ended, on devices where looking means waiting."""
+_STEPS: Final = 8
+"""Steps of one launch on a GPU, and between two looks at whether all rows have ended."""
+
+_WORTH_LAUNCHING: Final = 32
+"""New tokens from which on steps are recorded, which takes as long as many of them."""
+
+_MOST_HELD: Final = 4
+"""Ways of choosing tokens that recordings are kept for."""
 
 _MOST_BYTES: Final = 1 << 20
 """Longest text of limits, as of every entry of metadata."""
@@ -212,6 +223,11 @@ class TextGenerator(nn.Module):
         self.step = step
         self.limits = limits
         self.encoder = encoder
+        self._held: OrderedDict[Any, _Decoding] = OrderedDict()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TextGenerator:
+        twin = TextGenerator(copy.deepcopy(self.step, memo), self.limits, copy.deepcopy(self.encoder, memo))
+        return twin.train(self.training)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> TextGenerator:
@@ -348,53 +364,61 @@ class TextGenerator(nn.Module):
             raise InputError("a streamer takes one text a row", where="streamer", hint="leave it or the beams out")
         reader = _Reader(self, asked, copies)
         _require_room(8 * rows * copies * (begin + new), "the text")
-        text = torch.full((rows * copies, begin + new), pad, dtype=torch.int64, device=self.device)
-        text[:, :begin] = asked.prompt.repeat_interleave(copies, 0)
-        scored = reader.one_by_one(text) if assistant is None else reader.guessed(text, assistant)
-        request = _Choosing(self.limits.rules, choice, ends, begin, tuple(logits_processor), tuple(stopping_criteria))
+        request = _Choosing(
+            self.limits.rules,
+            choice,
+            ends,
+            begin,
+            tuple(logits_processor),
+            tuple(stopping_criteria),
+            pad,
+            do_sample,
+            generator,
+        )
         back = _device_of(input_ids, *source.values())
         if beams.count > 1:
-            return self._search(
-                scored, text, request, beams, pad, num_return_sequences, _drawn(do_sample, generator)
-            ).to(back)
+            return self._search(reader, request, beams, begin + new, num_return_sequences).to(back)
         if streamer is not None:
             streamer.put(asked.prompt.cpu())
-        ended = _Ends(ends, len(text), self.device)
-        made = begin
-        for logits in scored:
-            scores = request.scores(logits[: len(text)].to(torch.float32), text, made)
-            if do_sample:
-                likely = choice.warped(scores).softmax(-1)
-                token = torch.multinomial(likely, 1, generator=generator).squeeze(1)
-            else:
-                token = scores.argmax(-1)
-            text[:, made] = token = ended.take(token, pad)
-            made += 1
-            if streamer is not None:
-                streamer.put(token.cpu())
-            if stopping_criteria:
-                ended.add(request.stopped(text[:, :made]))
-            if made == begin + new or ended.all_have(waiting=streamer is not None or bool(stopping_criteria)):
-                break
+        may_launch = assistant is None and streamer is None and new >= _WORTH_LAUNCHING
+        decoding = self._decoding(reader, request, begin + new, may_launch=may_launch)
+        decoding.begin(reader, request, begin + new)
+        made = decoding.tokens(assistant, streamer)
         if streamer is not None:
             streamer.end()
-        return text[:, : made if stopping_criteria else ended.length(text, begin, made)].to(back)
+        return made.to(back)
 
-    def _search(
-        self,
-        scored: Iterator[torch.Tensor],
-        text: torch.Tensor,
-        request: _Choosing,
-        options: BeamOptions,
-        pad: int,
-        count: int,
-        draw: Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]] | None,
-    ) -> torch.Tensor:
+    def _decoding(self, reader: _Reader, how: _Choosing, end: int, *, may_launch: bool) -> _Decoding:
+        """Returns what makes tokens: on a GPU what has made some in the same way before, with what it recorded."""
+        engines, columns = engine_modules(self.step), self.limits.max_length + 1
+        rows = len(reader.text)
+        is_small = 8 * rows * columns <= _MOST_MADE
+        if not (may_launch and how.is_steady and is_small and _may_record(engines, self.device)):
+            return _Decoding(reader, how, end)
+        kind = (
+            replace(how, begin=0),
+            rows,
+            tuple((value.shape, value.dtype) for value in reader.given),
+            tuple(engine.header.text for engine in engines),  # another engine, or other weights
+            tuple(value.data_ptr() for value in self.step.buffers()),
+        )
+        if kind not in self._held:
+            while len(self._held) >= _MOST_HELD:
+                self._held.popitem(last=False)[1].release()
+            with torch.inference_mode(False):
+                self._held[kind] = _Decoding(reader, how, columns, launches=True)
+        self._held.move_to_end(kind)
+        return self._held[kind]
+
+    def _search(self, reader: _Reader, request: _Choosing, options: BeamOptions, end: int, count: int) -> torch.Tensor:
         """Returns the best texts of a beam search, (rows * count, length) int64; see `_Choosing` and `Beams`."""
-        ends, made, end = request.ends, request.begin, text.shape[1]
+        ends, made, pad = request.ends, request.begin, request.pad
+        text = reader.text.new_full((len(reader.text), end), pad)
+        text[:, :made] = reader.text
+        draw = _drawn(request.do_sample, request.generator)
         beams = Beams(text, made, options, pad or (ends[0] if ends else pad))  # fills up as transformers does
         least = len(ends) + 1
-        for logits in scored:
+        for logits in reader.one_by_one(text):
             chances = request.scores(logits[: len(text)].to(torch.float32).log_softmax(-1), text, made)
             if draw is not None:
                 chances = request.choice.warped(chances, least)
@@ -625,52 +649,6 @@ _LOOKED_UP: Final = 3
 """Most tokens that are looked for earlier in a text."""
 
 
-class _Ends:
-    """Which rows have ended.
-
-    Args:
-        tokens: What ends a row.
-        rows: How many there are.
-        device: Where tokens are chosen.
-    """
-
-    def __init__(self, tokens: Sequence[int], rows: int, device: torch.device) -> None:
-        self._tokens = torch.tensor(tokens, dtype=torch.int64, device=device) if tokens else None
-        self._ended = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._is_used = bool(tokens)
-        self._steps = 0
-
-    def take(self, token: torch.Tensor, pad: int) -> torch.Tensor:
-        """Returns the tokens of a step, (rows,): of rows that have ended before, `pad`."""
-        if not self._is_used:
-            return token
-        token = torch.where(self._ended, pad, token)
-        if self._tokens is not None:
-            self._ended |= torch.isin(token, self._tokens)
-        return token
-
-    def add(self, told: torch.Tensor) -> None:
-        """Takes rows that ended for another reason, (rows,) bool."""
-        self._ended |= told
-        self._is_used = True
-
-    def all_have(self, *, waiting: bool) -> bool:
-        """Whether all rows are known to have ended; on a GPU it is looked up now and then, since that waits for it."""
-        if not self._is_used:
-            return False
-        self._steps += 1
-        look = waiting or self._ended.device.type == "cpu" or self._steps % _CHECK_EVERY == 0
-        return look and bool(self._ended.all())
-
-    def length(self, text: torch.Tensor, begin: int, made: int) -> int:
-        """How many columns of a text are its own: those up to the last row's end."""
-        if self._tokens is None:
-            return made
-        is_end = torch.isin(text[:, begin:made], self._tokens)
-        first = torch.where(is_end.any(1), is_end.to(torch.uint8).argmax(1), made - begin - 1)
-        return begin + int(first.max()) + 1
-
-
 def _check_mask(mask: Any, rows: int, length: int) -> None:
     if not isinstance(mask, torch.Tensor) or tuple(mask.shape) != (rows, length):
         raise InputError(
@@ -784,6 +762,8 @@ class _Choosing:
         ends: What ends a row.
         begin: Tokens of the prompts.
         processors, criteria: Those of the caller.
+        pad: What rows that have ended are filled up with.
+        do_sample, generator: Whether tokens are drawn, and what draws.
     """
 
     rules: TokenRules
@@ -792,6 +772,23 @@ class _Choosing:
     begin: int
     processors: tuple[LogitsProcessor, ...]
     criteria: tuple[StoppingCriterion, ...]
+    pad: int = 0
+    do_sample: bool = False
+    generator: torch.Generator | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether all tokens but the first two are chosen in one way, whatever the text is, and by nobody else."""
+        choice = self.choice
+        asks = choice.repetition_penalty != 1 or choice.no_repeat_ngram_size or (self.ends and choice.min_new_tokens)
+        return not (asks or self.rules.forced_last or self.processors or self.criteria or self.generator)
+
+    def token(self, scores: torch.Tensor) -> torch.Tensor:
+        """Chooses a token of each row, (rows,) int64, by scores, (rows, vocabulary) float32."""
+        if not self.do_sample:
+            return scores.argmax(-1)
+        likely = self.choice.warped(scores).softmax(-1)  # what follows is torch.multinomial, which waits for the device
+        return (likely / torch.empty_like(likely).exponential_(generator=self.generator)).argmax(-1)
 
     def scores(self, scores: torch.Tensor, text: torch.Tensor, made: int) -> torch.Tensor:
         """Returns scores, (rows, vocabulary) float32, by all that is said; `text` is as long as it may be."""
@@ -854,6 +851,10 @@ class _Reader:
         request: What is asked for; its source is encoded.
         copies: How many rows of the step each prompt takes.
 
+    Attributes:
+        text: The prompts, (rows, length) int64.
+        given: What each call of the step is given beside tokens and their place: padding, and what the encoder made.
+
     Raises:
         InputError: Prompts have another number of places for pictures than the pictures fill.
     """
@@ -861,45 +862,49 @@ class _Reader:
     def __init__(self, owner: TextGenerator, request: _Request, copies: int = 1) -> None:
         self._step = owner.step
         self._limits = owner.limits
-        self._padding = request.padding
-        self._prompt = request.prompt
-        self._context: tuple[torch.Tensor, ...] = ()
+        self.text = self._prompt = request.prompt
+        padding = request.padding
+        context: tuple[torch.Tensor, ...] = ()
         source = owner.limits.source
         if source is not None and owner.encoder is not None:
             if source.image_token_id is not None:
-                self._context = (self._with_pictures(source, owner.encoder, request.given, owner._type),)
+                context = (self._with_pictures(source, owner.encoder, request.given, owner._type),)
             else:
                 made = _tensors_of(owner.encoder(*request.given))
-                self._context = (request.given[1], *made) if source.is_text else made
-        if copies > 1:
-            self._repeat(copies)
+                context = (request.given[1], *made) if source.is_text else made
+        if copies > 1:  # rows of the step are copies of each prompt, one after the other
+            rows = torch.arange(len(padding), device=padding.device) // copies
+            self.text, self._prompt = (one.repeat_interleave(copies, 0) for one in (self.text, self._prompt))
+            padding = padding[rows]
+            if source is not None and source.image_token_id is None:  # the table of pictures is that of all rows
+                context = tuple(value[rows] for value in context)
+        self.given = (padding, *context)
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
-
-    def _repeat(self, copies: int) -> None:
-        """Has rows of the step be copies of each prompt, one after the other."""
-        limits, source = self._limits, self._limits.source
-        rows = torch.arange(limits.max_batch, device=self._prompt.device) // copies
-        self._prompt, self._padding = self._prompt.repeat_interleave(copies, 0), self._padding[rows]
-        if source is not None and source.image_token_id is None:  # the table of pictures is that of all rows
-            self._context = tuple(value[rows] for value in self._context)
 
     def one_by_one(self, text: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yields the logits after the prompt, and after each token that was written to `text` since."""
         rows, begin = self._prompt.shape
-        yield self.read(self._prompt, 0)[:, -1]
+        yield self.first()
         start = torch.full((1,), begin, dtype=torch.int64, device=text.device)
         token = torch.zeros(self._limits.max_batch, 1, dtype=torch.int64, device=text.device)
         for place in range(begin, text.shape[1] - 1):
             token[:rows, 0] = text[:, place]
-            logits = self._logits(token, start, self._last)
-            yield logits[:, 0]
+            yield self.after(token, start)
             start += 1
+
+    def first(self) -> torch.Tensor:
+        """Returns the logits after the prompt, (max_batch, vocabulary)."""
+        return self.read(self._prompt, 0)[:, -1]
+
+    def after(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        """Returns the logits after a token of each row, (max_batch, 1), at a place, (1,): (max_batch, vocabulary)."""
+        return self._logits(token, place, self._last)[:, 0]
 
     def guessed(self, text: torch.Tensor, assistant: _Assistant) -> Iterator[torch.Tensor]:
         """Yields what `one_by_one` does, of which several come from one call of the step where guesses were right."""
         place = self._prompt.shape[1]  # of the last token, which was not read yet
-        yield self.read(self._prompt, 0)[:, -1]
+        yield self.first()
         while place < text.shape[1] - 1:
             guesses = assistant.guess(text[:, : place + 1])[: text.shape[1] - 2 - place]
             tokens = torch.tensor([guesses], dtype=torch.int64, device=text.device)
@@ -943,7 +948,8 @@ class _Reader:
         Raises:
             ExecutionError: It returns something else.
         """
-        made = self._step(tokens, start, self._padding, *told, *self._context)
+        padding, *context = self.given
+        made = self._step(tokens, start, padding, *told, *context)
         logits = made if self._is_told or not isinstance(made, torch.Tensor) else made.unsqueeze(1)
         if not isinstance(logits, torch.Tensor) or logits.dim() != 3 or len(logits) != len(tokens) or 0 in logits.shape:
             found = f"{kind_of(made)}{f' of shape {tuple(made.shape)}' if isinstance(made, torch.Tensor) else ''}"
@@ -1003,6 +1009,132 @@ def _tensors_of(made: Any) -> tuple[torch.Tensor, ...]:
             f"the encoder returned {kind_of(made)}", why="tensors are expected", hint="compile the model again"
         )
     return tuple(made)
+
+
+def _may_record(engines: Sequence[nn.Module], device: torch.device) -> bool:
+    return bool(engines) and device.type == "cuda"
+
+
+class _Decoding:
+    """Tokens of one call as they are made: the text, the last token, its place, and which rows have ended.
+
+    All of that stays on the device, where each token is chosen and fed to the next step; on a GPU nothing waits for it.
+    Several steps are one launch where `launches` says so; then the same memory serves further calls of its kind.
+
+    Args:
+        reader: Reads the text with the step.
+        how: How tokens are chosen.
+        columns: Most tokens of a row.
+        launches: Whether steps are recorded.
+    """
+
+    def __init__(self, reader: _Reader, how: _Choosing, columns: int, *, launches: bool = False) -> None:
+        rows, device = len(reader.text), reader.text.device
+        self._how, self._reader = how, reader
+        self._text = torch.empty(rows, columns, dtype=torch.int64, device=device)
+        self._token = self._text.new_zeros(len(reader.given[0]), 1)
+        self._place = self._text.new_zeros(1)
+        self._ended = torch.zeros(rows, dtype=torch.bool, device=device)
+        self._count = self._text.new_zeros(1)
+        self._ends = torch.tensor(how.ends, dtype=torch.int64, device=device) if how.ends else None
+        self._may_end = bool(how.ends or how.criteria)
+        self._graphs = GraphedCalls(self._run, device, 1) if launches else None
+        if launches:
+            reader.given = tuple(value.clone() for value in reader.given)
+
+    def begin(self, reader: _Reader, how: _Choosing, end: int) -> None:
+        """Begins a call with the prompts of a reader, whose rows are to have `end` tokens at most."""
+        for own, value in zip(self._reader.given, reader.given, strict=True):
+            if own is not value:
+                own.copy_(value)
+        self._how, self._asked = how, reader
+        self._text.fill_(how.pad)
+        self._text[:, : how.begin] = reader.text
+        self._place.fill_(how.begin - 1)
+        self._ended.zero_()
+        self._count.zero_()
+        self._made, self._end = how.begin, end
+        self._looked: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
+
+    def release(self) -> None:
+        """Gives back what was recorded."""
+        if self._graphs is not None:
+            self._graphs.release()
+
+    def tokens(self, assistant: _Assistant | None, streamer: Streamer | None) -> torch.Tensor:
+        """Makes the tokens, and returns prompts and tokens up to the end of the last row, (rows, length) int64."""
+        waits = streamer is not None or bool(self._how.criteria) or self._text.device.type != "cuda"
+        for _ in self._turns(assistant):
+            if streamer is not None:
+                streamer.put(self._token[: len(self._text), 0].to("cpu", copy=True))
+            if self._made == self._end or (self._may_end and self._have_ended(waits=waits)):
+                break
+        return self._text[:, : self._how.begin + int(self._count) if self._may_end else self._made].clone()
+
+    def _turns(self, assistant: _Assistant | None) -> Iterator[None]:
+        if assistant is not None:
+            for logits in self._asked.guessed(self._text[:, : self._end], assistant):
+                self._take(logits)
+                yield
+            return
+        self._take(self._asked.first())
+        yield
+        while True:
+            self._advance()
+            yield
+
+    def _advance(self) -> None:
+        """Makes the next token, or several in one launch."""
+        is_early = self._made < self._how.begin + 2  # rules are about the first tokens
+        if self._graphs is None or is_early or self._end - self._made < _STEPS + WARM_UPS:
+            self._turn()
+            return
+        made = self._made
+        try:
+            self._graphs(())
+            self._made = max(self._made, made + _STEPS)  # a recording has counted its own, and what came before it
+        except ExecutionError as error:
+            logger.debug("steps are launched one by one: %s", error)
+            self._graphs, self._made = None, int(self._place) + 1
+
+    def _run(self, _leaves: Sequence[Any]) -> Sequence[Any]:
+        """Makes tokens while it is recorded, and one each time before."""
+        for _ in range(_STEPS if torch.cuda.is_current_stream_capturing() else 1):
+            self._turn()
+        return ()
+
+    def _turn(self) -> None:
+        self._take(self._reader.after(self._token, self._place))
+
+    def _take(self, logits: torch.Tensor) -> None:
+        """Chooses the token that follows, by logits of (max_batch, vocabulary)."""
+        how, rows = self._how, len(self._text)
+        token = how.token(how.scores(logits[:rows].to(torch.float32), self._text[:, : self._end], self._made))
+        self._place += 1
+        self._made += 1
+        if self._may_end:
+            self._count += ~self._ended.all()
+            token = token.masked_fill(self._ended, how.pad)
+        self._text.index_copy_(1, self._place, token[:, None])
+        self._token[:rows, 0] = token
+        if self._ends is not None:
+            self._ended |= torch.isin(token, self._ends)
+        if how.criteria:
+            self._ended |= how.stopped(self._text[:, : self._made])
+
+    def _have_ended(self, *, waits: bool) -> bool:
+        """Whether all rows are known to have ended; on a GPU by what was so some steps ago, of which nothing waits."""
+        if waits:
+            return bool(self._ended.all())
+        if self._looked is None or self._made >= self._looked[0] + _STEPS:
+            before = self._looked
+            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(self._ended.all(), non_blocking=True)
+            self._looked = (self._made, flag, torch.cuda.Event())
+            self._looked[2].record(torch.cuda.current_stream(self._text.device))
+            if before is not None:
+                before[2].synchronize()
+                return bool(before[1])
+        return False
 
 
 class _Assistant(Protocol):
