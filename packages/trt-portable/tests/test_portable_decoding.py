@@ -370,19 +370,29 @@ result = torch.full((3, 96), torch.nan, dtype=torch.half)
 decoding.start_normalization(x, gain, epsilon, result)
 wanted = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon) * gain.float()
 torch.testing.assert_close(result.float(), wanted, atol=2e-3, rtol=2e-3)
-for rows, depth, columns, groups, is_packed in (
-    (1, 256, 9, 1, False), (1, 256, 9, 4, False), (1, 512, 20, 1, True), (1, 512, 20, 8, True),
-    (3, 256, 33, 1, False), (3, 256, 33, 4, False), (16, 256, 17, 8, True), (2, 256, 17, 1, True),
+decoding.codes_forms_for = lambda *_: (decoding.Form(16, 128, 4, 1),)
+levels = torch.randn(16)
+for rows, depth, columns, groups, kind, has_offsets in (
+    (1, 256, 9, 1, "int8", False), (1, 256, 9, 4, "int8", True), (1, 512, 20, 1, "int4", True),
+    (1, 512, 20, 8, "int4", True), (1, 512, 20, 8, "levels", False), (1, 256, 9, 8, "float8", False),
+    (3, 256, 33, 1, "int8", True), (3, 256, 33, 4, "int8", False), (16, 256, 17, 8, "int4", True),
+    (2, 256, 17, 1, "int4", True), (2, 256, 17, 16, "levels", False), (2, 256, 17, 8, "float8", False),
 ):
-    high = 8 if is_packed else 128
+    high = 128 if kind == "int8" else 8
     codes = torch.randint(-high, high, (columns, depth), dtype=torch.int8)
-    given = codes if not is_packed else (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8)
-    x, scales = torch.randn(rows, depth).half(), torch.rand(columns, groups) / 16
-    decoding.codes_forms_for = lambda *_: (decoding.Form(16, 128, 4, 1),)
+    values = codes.float() if kind != "levels" else levels[codes.int() & 15]
+    given = (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8) if kind in ("int4", "levels") else codes
+    if kind == "float8":
+        given = torch.randn(columns, depth).to(torch.float8_e4m3fn)
+        values = given.float()
+    x, scales, offsets = torch.randn(rows, depth).half(), *(torch.rand(columns, groups) / 16 for _ in "so")
     result = torch.full((rows, columns), torch.nan, dtype=torch.half)
-    decoding.start_codes_product(x, given, scales, result, 0)
-    wanted = x.float() @ (codes * scales.repeat_interleave(depth // groups, 1)).t()
-    torch.testing.assert_close(result.float(), wanted, atol=0.5, rtol=5e-3)
+    optional = (offsets if has_offsets else None, levels if kind == "levels" else None)
+    decoding.start_codes_product(x, given, scales, *optional, result, 0)
+    wide = [each.repeat_interleave(depth // groups, 1) for each in (scales, offsets * has_offsets)]
+    wanted = x.float() @ (values * wide[0] - wide[1]).t()
+    atol = 0.5 if kind == "int8" else 3e-2
+    torch.testing.assert_close(result.float(), wanted, atol=atol, rtol=5e-3)
 
 for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
     query = torch.randn(batch, groups * heads, queries, 32).half()
@@ -468,13 +478,17 @@ def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize(("is_packed", "groups"), [(False, 1), (False, 16), (True, 1), (True, 16), (True, 64)])
-def test_products_of_codes_on_a_gpu(rows: int, is_packed: bool, groups: int) -> None:
+@pytest.mark.parametrize(("kind", "groups"), [("int8", 1), ("int8", 16), ("int4", 1), ("int4", 16), ("levels", 64)])
+@pytest.mark.parametrize("has_offsets", [False, True])
+def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offsets: bool) -> None:
     columns, depth = 1000, 2048
     codes = torch.randint(-8, 8, (columns, depth), dtype=torch.int8, device="cuda")
-    given = codes if not is_packed else (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8)
+    given = codes if kind == "int8" else (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8)
+    levels = torch.randn(16, device="cuda") if kind == "levels" else None
     x = torch.randn(rows, depth, dtype=torch.bfloat16, device="cuda")
-    scales = torch.rand(columns, groups, device="cuda")
-    wanted = x.float() @ (codes * scales.repeat_interleave(depth // groups, 1)).t()
-    found = multiply_by_codes(x, given, scales).float()
+    scales, offsets = (torch.rand(columns, groups, device="cuda") for _ in "so")
+    wide = [each.repeat_interleave(depth // groups, 1) for each in (scales, offsets * has_offsets)]
+    values = codes.float() if levels is None else levels[codes.int() & 15]
+    wanted = x.float() @ (values * wide[0] - wide[1]).t()
+    found = multiply_by_codes(x, given, scales, offsets if has_offsets else None, levels).float()
     assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-2

@@ -226,6 +226,69 @@ def test_blocks_whose_scales_have_few_bits(build: Any, execute: Any, kind: str) 
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
 
 
+def _decoded(network: Any, codes: torch.Tensor, scale: torch.Tensor, kind: str, shift: torch.Tensor) -> Any:
+    """codes * scale - shift, or levels[codes] * scale, as graphs write them; both for each row, or blocks of it."""
+
+    def moved(value: Any, *shape: int) -> Any:
+        layer = network.add_shuffle(value)
+        layer.reshape_dims = trt.Dims(shape)
+        return layer.get_output(0)
+
+    rows, depth = codes.shape
+    parts, blocks = (rows, scale.shape[1], depth // scale.shape[1]), (rows, scale.shape[1], 1)
+    operations, stored = trt.ElementWiseOperation, constant(network, codes, trt.int4)
+    if kind == "zeros":
+        wide = moved(dequantized(network, stored, scale), *parts)
+        shifted = network.add_elementwise(wide, constant(network, shift.reshape(blocks)), operations.SUB)
+        return moved(shifted.get_output(0), rows, depth)
+    places = dequantized(network, stored, torch.tensor(1.0))
+    half = constant(network, torch.full((1, 1), 8.0))
+    places = network.add_elementwise(places, half, operations.SUM).get_output(0)
+    places = network.add_cast(places, trt.int64).get_output(0)
+    looked_up = network.add_gather(constant(network, LEVELS), places, 0).get_output(0)
+    scaled = network.add_elementwise(
+        moved(looked_up, *parts), constant(network, scale.reshape(blocks)), operations.PROD
+    )
+    return moved(scaled.get_output(0), rows, depth)
+
+
+LEVELS = torch.linspace(-1, 1, 16) ** 3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("kind", ["zeros", "levels"])
+def test_zero_points_and_tables_are_parts_of_products(
+    build: Any, execute: Any, kind: str, is_turned: bool, groups: int, count: int
+) -> None:
+    rows, depth = (DEPTH, COLUMNS) if is_turned else (COLUMNS, DEPTH)
+    codes = [make_codes(trt.int4, rows, depth) for _ in range(count)]
+    scale, shift = torch.rand(count, rows, groups) + 0.1, torch.randn(count, rows, groups)
+    none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+
+    def define(network: Any, x: Any) -> Any:
+        results = []
+        for index in range(count):
+            right = _decoded(network, codes[index], scale[index], kind, shift[index])
+            layer = network.add_matrix_multiply(x, none, right, none if is_turned else turned)
+            results.append(layer.get_output(0))
+        return network.add_concatenation(results).get_output(0)
+
+    engine = build(define)
+    kinds = [layer["LayerType"] for layer in layers_of(engine)]
+    assert kinds.count("LOW_PRECISION_PRODUCT") == kinds.count("PREPARED_MATRIX") == 1  # of the same tensor: merged
+    assert not {"ELEMENTWISE", "GATHER", "DEQUANTIZE"} & set(kinds)
+    x, wanted = torch.randn(3, DEPTH), []
+    for index in range(count):
+        wide = [each[index].repeat_interleave(depth // groups, 1) for each in (scale, shift)]
+        values = codes[index].float() if kind == "zeros" else LEVELS[codes[index].int() + 8]
+        matrix = values * wide[0] - (wide[1] if kind == "zeros" else 0)
+        wanted.append(x @ (matrix if is_turned else matrix.t()))
+    found = execute(engine.create_execution_context(), {"x": x})["y"]
+    torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-3)
+
+
 def test_a_dequantization_of_small_constants_is_not_folded(build: Any) -> None:
     def define(network: Any, x: Any) -> Any:
         row = dequantized(network, constant(network, make_codes(trt.int8, 1, DEPTH), trt.int8), torch.tensor(0.1))

@@ -42,7 +42,13 @@ def _forms() -> list[ProductForm]:
             forms.append(ProductForm(columns, depth, codes, codes, result, (rows, 1), is_rowwise))
         forms.append(ProductForm(columns, depth, trt.int8, result, result, (columns, 1)))
     half = trt.bfloat16
-    forms += [ProductForm(COLUMNS, DEPTH, trt.int4, half, half, (COLUMNS, groups)) for groups in (1, 4)]
+    levels = tuple(number / 10 for number in range(-9, 7))
+    for columns, depth, groups in ((COLUMNS, DEPTH, 1), (COLUMNS, DEPTH, 4), (COLUMNS, 512, 1), (COLUMNS, 512, 8)):
+        product = {"columns": columns, "depth": depth, "left": half, "result": half, "blocks": (columns, groups)}
+        kinds = (trt.int4, trt.int8, trt.fp4, *([trt.fp8] if _has_float8() else []))
+        forms += [ProductForm(codes=kind, **product) for kind in kinds]
+        forms += [ProductForm(codes=kind, has_offset=True, **product) for kind in (trt.int4, trt.int8)]
+        forms.append(ProductForm(codes=trt.int4, levels=levels, **product))
     return forms
 
 

@@ -32,6 +32,7 @@ LAYOUTS: Final = {
     12: "a3c8f76170f3deeb",
     13: "c2b114c9a5a49c75",
     14: "9c7cfd33957cc2dc",
+    15: "c3ada232bcae3afa",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Final
 
 import pytest
@@ -9,7 +10,14 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder.autotune.low_precision import ProductCase
-from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, IntegerProduct, ProductForm
+from trt_portable.kernels.low_precision_products import (
+    PRODUCT_KERNELS,
+    REFERENCE,
+    DequantizeInTiles,
+    Finish,
+    IntegerProduct,
+    ProductForm,
+)
 
 COLUMNS: Final = 16
 CPU: Final = torch.device("cpu")
@@ -29,11 +37,18 @@ def _forms() -> list[ProductForm]:
     forms += [
         ProductForm(codes=trt.int4, left=kind, blocks=(COLUMNS, 2), **{**product, "result": kind}) for kind in FLOATS
     ]
+    levels = tuple(number / 10 for number in range(-9, 7))
+    for kind, blocks in itertools.product(FLOATS, ((1, 1), (COLUMNS, 1), (COLUMNS, 2), (2, 1))):
+        weight_only = {**product, "left": kind, "result": kind, "blocks": blocks}
+        forms += [ProductForm(codes=codes, has_offset=True, **weight_only) for codes in (trt.int4, trt.int8)]
+        forms += [ProductForm(codes=trt.int4, has_offset=shifts, levels=levels, **weight_only) for shifts in (0, 1)]
+    forms.append(ProductForm(codes=trt.int8, left=trt.int8, blocks=(COLUMNS, 1), has_offset=True, **product))
     return [*forms, ProductForm(codes=trt.int8, left=trt.int8, blocks=(1, 1), is_rowwise=True, **product)]
 
 
 @pytest.mark.parametrize("kernel", PRODUCT_KERNELS.values(), ids=lambda kernel: kernel.name)
-def test_every_kernel_computes_what_floats_do(kernel: Any) -> None:
+def test_every_kernel_computes_what_floats_do(kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DequantizeInTiles, "_TILE", 3 * 64)  # several tiles, the last one shorter
     accepted = [form for form in _forms() if kernel.accepts(form, CPU)]
     for form in accepted:
         for rows in (1, 5):

@@ -98,6 +98,11 @@ def number(default: float, doc: str = "") -> Attribute[float]:
     return Attribute(to_number, default, _encode_number, lambda value: float(value), doc)
 
 
+def numbers(doc: str = "") -> Attribute[tuple[float, ...]]:
+    """An attribute that holds finite floats, none at first."""
+    return Attribute(lambda given: tuple(map(to_number, given)), (), list, doc=doc)
+
+
 def text(default: str = "", doc: str = "") -> Attribute[str]:
     """An attribute that holds text."""
     return Attribute(to_text, default, doc=doc)

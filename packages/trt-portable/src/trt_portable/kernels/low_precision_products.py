@@ -1,21 +1,22 @@
 """Ways of multiplying by a matrix of few bits: what PyTorch has kernels for, and what always works.
 
-Each computes ``finish(left @ (codes * scale).T)``. A kernel prepares the matrix once, when an engine is loaded or
-refitted, and multiplies in every run. Which one an engine uses is decided while it is built, by measurement.
+Each computes ``finish(left @ (codes * scale - offset).T)``, or the same with ``levels[codes]`` in place of the codes. A
+kernel prepares the matrix once, when an engine is loaded or refitted, and multiplies in every run. Which one an engine
+uses is decided while it is built, by measurement.
 """
 
 from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import torch
 import torch.nn.functional as F
 
-from trt_portable.dtypes import CARRIERS, FLOATS, PACKED, is_scratch, pack, round_to, unpack
+from trt_portable.dtypes import CARRIERS, FLOATS, FP4_VALUES, PACKED, is_scratch, pack, round_to, unpack
 from trt_portable.enums import DataType
 from trt_portable.internals import without_modes
 
@@ -72,6 +73,8 @@ class ProductForm:
         result: Float type of the result before it is quantized.
         blocks: Extents of the scales: (1, 1), (N, 1) per channel, (N, K / block), or others that divide.
         is_rowwise: Whether the left operand has a scale for each of its rows, computed in the run.
+        has_offset: Whether a number is subtracted behind the scale, one for each block, as zero points make it.
+        levels: What the sixteen codes of 4 bits stand for, the least first; none where they stand for themselves.
     """
 
     columns: int
@@ -81,6 +84,13 @@ class ProductForm:
     result: DataType
     blocks: tuple[int, int]
     is_rowwise: bool = False
+    has_offset: bool = False
+    levels: tuple[float, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether codes times scales are the matrix."""
+        return not self.has_offset and not self.levels
 
     @property
     def is_weight_only(self) -> bool:
@@ -157,7 +167,8 @@ class ProductKernel(ABC):
 
         Args:
             codes: (N, K), of the carrier of the codes' type.
-            scale: Of `form.blocks`, float32; times the scale of the left operand, where that is constant.
+            scale: Of `form.blocks`, float32; times the scale of the left operand, where that is constant. With an
+                offset both, (2, *blocks), the scale first.
             form: The product.
         """
 
@@ -172,12 +183,49 @@ class ProductKernel(ABC):
         return not matrix.is_mkldnn
 
 
+def decode(
+    codes: torch.Tensor, scale: torch.Tensor, form: ProductForm, levels: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The matrix that codes stand for, float32.
+
+    Args:
+        codes: (N, K), of the carrier of the codes' type, or some rows of it.
+        scale: Of `form.blocks`, or those of the rows; with an offset both, (2, *blocks).
+        form: The product.
+        levels: What codes stand for, by their four bits; None where they stand for themselves.
+    """
+    extents = (codes.shape[0], codes.shape[1])
+    wide = codes.to(torch.float32) if levels is None else levels[codes.to(torch.int32) & 15]
+    if not form.has_offset:
+        return wide * spread_blocks(scale, extents)
+    return wide * spread_blocks(scale[0], extents) - spread_blocks(scale[1], extents)
+
+
+def join_levels(scale: torch.Tensor, levels: Sequence[float]) -> torch.Tensor:
+    """Scales as they are, or all flat behind levels."""
+    return torch.cat((torch.tensor(levels, device=scale.device), scale.flatten())) if levels else scale
+
+
+def split_levels(
+    scale: torch.Tensor, form: ProductForm, blocks: Sequence[int], count: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What `join_levels` joined: scales (*blocks), or (2, *blocks) with an offset, and the levels."""
+    shape = (2, *blocks) if form.has_offset else tuple(blocks)
+    return scale[count:].reshape(shape) if count else scale, scale[:count] if count else None
+
+
 def spread_blocks(scale: torch.Tensor, extents: tuple[int, int]) -> torch.Tensor:
     """Scales of blocks as a matrix that broadcasts to (N, K)."""
     for axis, extent in enumerate(extents):
         if scale.shape[axis] not in (1, extent):
             scale = scale.repeat_interleave(extent // scale.shape[axis], axis)
     return scale
+
+
+def spread_rows(scale: torch.Tensor, rows: int) -> torch.Tensor:
+    """Scales (..., row blocks, column blocks), with or without offsets, as one for every row."""
+    blocks = scale.shape[-2]
+    return scale if blocks == rows else scale.repeat_interleave(rows // blocks, -2)
 
 
 _HALVES: Final = (torch.float16, torch.bfloat16)
@@ -194,8 +242,9 @@ class Dequantize(ProductKernel):
         return True
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes of 4 bits two in a byte, others as they are."""
-        return (pack(codes.reshape(-1), form.codes) if form.codes in PACKED else codes.contiguous()), scale
+        """Codes of 4 bits two in a byte, others as they are; what codes stand for is in front of the scales."""
+        matrix = pack(codes.reshape(-1), form.codes) if form.codes in PACKED else codes.contiguous()
+        return matrix, join_levels(scale, by_bits(form.levels))
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
@@ -204,8 +253,40 @@ class Dequantize(ProductKernel):
         extents = (form.columns, form.depth)
         if form.codes in PACKED:
             matrix = unpack(matrix, form.codes, form.columns * form.depth).reshape(extents)
-        weights = (matrix.to(torch.float32) * spread_blocks(scale, extents)).to(finish.dtype)
-        return finish(F.linear(left.to(finish.dtype), weights))
+        scale, levels = split_levels(scale, form, form.blocks, len(form.levels))
+        return finish(F.linear(left.to(finish.dtype), decode(matrix, scale, form, levels).to(finish.dtype)))
+
+
+class DequantizeInTiles(Dequantize):
+    """As `Dequantize`, some rows of the matrix at a time, so that what becomes floats stays in a cache."""
+
+    name = "dequantize_in_tiles"
+    is_traceable = False
+
+    _TILE: ClassVar[int] = 1 << 17  # elements
+
+    def accepts(self, form: ProductForm, device: torch.device) -> bool:
+        """Matrices of several tiles, on the CPU."""
+        return device.type == "cpu" and form.columns * form.depth > self._TILE and not form.depth % 2
+
+    def multiply(
+        self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
+    ) -> torch.Tensor:
+        """Float products."""
+        rows = max(1, self._TILE // form.depth)
+        per_byte = 2 if form.codes in PACKED else 1
+        flat, wide = matrix.reshape(-1), left.to(finish.dtype)
+        scale, levels = split_levels(scale, form, form.blocks, len(form.levels))
+        scale = scale if scale.shape[-2] == 1 else spread_rows(scale, form.columns)
+        parts = []
+        for start in range(0, form.columns, rows):
+            stop = min(start + rows, form.columns)
+            codes = flat[start * form.depth // per_byte : stop * form.depth // per_byte]
+            codes = unpack(codes, form.codes, (stop - start) * form.depth) if per_byte == 2 else codes
+            some = scale if scale.shape[-2] == 1 else scale[..., start:stop, :]
+            weights = decode(codes.reshape(stop - start, form.depth), some, form, levels)
+            parts.append(F.linear(wide, weights.to(finish.dtype)))
+        return finish(torch.cat(parts, 1))
 
 
 class DequantizeOnce(ProductKernel):
@@ -219,8 +300,8 @@ class DequantizeOnce(ProductKernel):
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """Floats."""
-        weights = codes.to(torch.float32) * spread_blocks(scale, (form.columns, form.depth))
-        return weights.to(CARRIERS[form.result]), scale
+        levels = torch.tensor(by_bits(form.levels), device=codes.device) if form.levels else None
+        return decode(codes, scale, form, levels).to(CARRIERS[form.result]), scale
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
@@ -314,7 +395,9 @@ class Float8Product(ProductKernel):
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """float8 on both sides, scales outside of the sum, a GPU with such units."""
-        if form.codes is not DataType.FP8 or form.left is not DataType.FP8 or not form.is_per_channel:
+        if form.codes is not DataType.FP8 or form.left is not DataType.FP8:
+            return False
+        if not form.is_per_channel or not form.is_plain:
             return False
         return device.type != "cuda" or torch.cuda.get_device_capability(device) >= self._LEAST_CAPABILITY
 
@@ -403,7 +486,7 @@ class PackedInt8(ProductKernel):
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """Floats times int8, scales outside of the sum."""
-        return form.codes is DataType.INT8 and form.is_weight_only and form.is_per_channel
+        return form.codes is DataType.INT8 and form.is_weight_only and form.is_per_channel and form.is_plain
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """A scale for every column, in the type of the left operand."""
@@ -417,7 +500,7 @@ class PackedInt8(ProductKernel):
 
 
 class PackedInt4(ProductKernel):
-    """`torch._weight_int4pack_mm`: floats times int4 with scales per group of the depth."""
+    """`torch._weight_int4pack_mm`: floats times int4 with scales, and offsets, per group of the depth."""
 
     name = "int4pack"
     is_traceable = False
@@ -426,7 +509,7 @@ class PackedInt4(ProductKernel):
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
         """Floats times int4, in groups that the kernels have; CUDA has it for bfloat16."""
-        if form.codes is not DataType.INT4 or not form.is_weight_only or _int4_group(form) is None:
+        if form.codes is not DataType.INT4 or form.levels or not form.is_weight_only or _int4_group(form) is None:
             return False
         return device.type == "cpu" or (device.type == "cuda" and form.left is DataType.BF16)
 
@@ -435,8 +518,9 @@ class PackedInt4(ProductKernel):
         group = _int4_group(form)
         assert group is not None
         groups = form.depth // group
-        scale = spread_blocks(scale, (form.columns, groups)).expand(form.columns, groups)
-        pairs = torch.stack((scale.t(), torch.zeros_like(scale).t()), -1).to(CARRIERS[form.left]).contiguous()
+        parts = scale if form.has_offset else torch.stack((scale, torch.zeros_like(scale)))
+        scale, offset = (spread_blocks(part, (form.columns, groups)).expand(form.columns, groups) for part in parts)
+        pairs = torch.stack((scale.t(), -offset.t()), -1).to(CARRIERS[form.left]).contiguous()
         shifted = codes.to(torch.int32) + 8
         if not codes.is_cuda:
             return torch._convert_weight_to_int4pack_for_cpu(shifted, 1), pairs
@@ -470,13 +554,16 @@ class FewRowsOfCodes(ProductKernel):
     name = "few_rows"
 
     _MOST_ROWS: ClassVar[int] = 16
+    _FLOAT8_CAPABILITY: ClassVar[tuple[int, int]] = (8, 9)
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
-        """Floats in half precision times int8 or int4, with scales for each row of codes or for groups in it."""
+        """Floats in half precision times codes, with scales for each row of codes or for groups in it."""
         is_half = form.left in (DataType.HALF, DataType.BF16) and form.result is form.left
-        if device.type != "cuda" or not is_half or form.codes not in (DataType.INT8, DataType.INT4):
+        if device.type != "cuda" or not is_half:
             return False
-        unit = 256 if form.codes is DataType.INT4 else 128  # bytes that every tile can be cut into
+        if form.codes is DataType.FP8 and torch.cuda.get_device_capability(device) < self._FLOAT8_CAPABILITY:
+            return False
+        unit = 256 if form.codes in PACKED else 128  # bytes that every tile can be cut into
         has_groups = form.blocks[1] == 1 or not 256 % (form.depth // form.blocks[1])
         return form.blocks[0] in (1, form.columns) and not form.depth % unit and has_groups
 
@@ -485,29 +572,55 @@ class FewRowsOfCodes(ProductKernel):
         return rows <= self._MOST_ROWS
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes row by row, of 4 bits two in a byte; scales (N, groups)."""
-        scale = scale.expand(form.columns, form.blocks[1]).contiguous()
-        if form.codes is DataType.INT4:
+        """Codes row by row, of 4 bits two in a byte; scales (N, groups), with an offset (2, N, groups).
+
+        In front of them, all flat, is what the codes stand for, in the order of their bits, where that is not they.
+        """
+        scale = scale.expand(*scale.shape[:-2], form.columns, form.blocks[1]).contiguous()
+        scale = join_levels(scale, _looked_up(form))
+        if form.codes in PACKED:
             return pack(codes.reshape(-1), form.codes).reshape(form.columns, -1), scale
         return codes.contiguous(), scale
+
+    def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
+        """Bytes of codes row by row, and as many scales, offsets and levels as the form says."""
+        bytes_of_row = form.depth // 2 if form.codes in PACKED else form.depth
+        count = form.columns * form.blocks[1] * (1 + form.has_offset) + len(_looked_up(form))
+        return matrix.shape == (form.columns, bytes_of_row) and scale.numel() == count
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel for few rows."""
         rows = left.shape[0]
+        scale, levels = split_levels(scale, form, (form.columns, form.blocks[1]), len(_looked_up(form)))
         if isinstance(rows, int) and 0 < rows <= self._MOST_ROWS and left.is_cuda:
             # of `trt_portable.builder.inductor.decoding`
             operator = getattr(torch.ops.trt_portable, "few_rows_codes_linear", None)
             if operator is not None:
-                return finish(operator(left, matrix, scale))
-        flat = matrix.reshape(-1) if form.codes in PACKED else matrix
-        return REFERENCE.multiply(left, flat, scale, form, finish)
+                parts = scale if form.has_offset else (scale, None)
+                return finish(operator(left, matrix, parts[0], parts[1], levels))
+        if form.codes in PACKED:
+            matrix = unpack(matrix.reshape(-1), form.codes, form.columns * form.depth).reshape(-1, form.depth)
+        weights = decode(matrix, scale, form, levels if form.levels else None)
+        return finish(F.linear(left.to(finish.dtype), weights.to(finish.dtype)))
+
+
+def by_bits(levels: Sequence[float]) -> tuple[float, ...]:
+    """Sixteen numbers of codes from -8 to 7 in the order of their four bits; none of none."""
+    half = len(levels) // 2
+    return (*levels[half:], *levels[:half])
+
+
+def _looked_up(form: ProductForm) -> tuple[float, ...]:
+    """What codes of 4 bits stand for in the order of their bits; none for integers."""
+    return FP4_VALUES if form.codes is DataType.FP4 else by_bits(form.levels)
 
 
 def _is_integer_product(form: ProductForm) -> bool:
     """Whether a product is one of int8 by int8, with scales outside of the sum."""
-    return form.codes is DataType.INT8 and form.left is DataType.INT8 and form.is_per_channel
+    is_integer = form.codes is DataType.INT8 and form.left is DataType.INT8
+    return is_integer and form.is_per_channel and form.is_plain
 
 
 def _int4_group(form: ProductForm) -> int | None:
@@ -546,6 +659,7 @@ PRODUCT_KERNELS: Final[Mapping[str, ProductKernel]] = {
         FewRowsOfCodes(),
         PackedInt4(),
         PackedInt8(),
+        DequantizeInTiles(),
         REFERENCE,
         DequantizeOnce(),
     )

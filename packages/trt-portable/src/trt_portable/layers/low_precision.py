@@ -11,7 +11,7 @@ from typing import Final
 
 import torch
 
-from trt_portable.attributes import boolean, dims, element_type, integer
+from trt_portable.attributes import boolean, dims, element_type, integer, numbers
 from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS, is_scratch
 from trt_portable.enums import DataType, LayerType
@@ -58,6 +58,8 @@ class _LowPrecisionLayer(ILayer):
     result_type = element_type(DataType.FLOAT, "Float type of the product.")
     blocks = dims(Dims((1, 1)), "Extents of the scales of the matrix (N, K).")
     rowwise = boolean(False, "Whether the run computes the scales of the left operand.")
+    has_offset = boolean(False, "Whether a number for each block is subtracted from the scaled codes.")
+    levels = numbers("What the sixteen codes of 4 bits stand for, the least first; none for codes as they are.")
 
     _known: tuple[ProductForm, ProductKernel] | None = None
 
@@ -66,6 +68,8 @@ class _LowPrecisionLayer(ILayer):
         require(len(self.blocks) == 2, f"scales of extents {self.blocks}")
         pairs = zip((self.columns, self.depth), self.blocks, strict=True)
         require(all(block > 0 and extent % block == 0 for extent, block in pairs), f"scales of extents {self.blocks}")
+        is_known = not self.levels or (len(self.levels) == 16 and self.code_type is DataType.INT4)
+        require(is_known, f"{len(self.levels)} levels of codes in {self.code_type.name}")
 
     def _form_and_kernel(self) -> tuple[ProductForm, ProductKernel]:
         """The form, and the chosen kernel if this device has it, else the one that always works."""
@@ -73,7 +77,8 @@ class _LowPrecisionLayer(ILayer):
             return self._known
         rows, columns = self.blocks
         form = ProductForm(
-            self.columns, self.depth, self.code_type, self.left_type, self.result_type, (rows, columns), self.rowwise
+            *(self.columns, self.depth, self.code_type, self.left_type, self.result_type, (rows, columns)),
+            *(self.rowwise, self.has_offset, self.levels),
         )
         kernel = product_kernel(self._implementation)
         found = form, kernel if kernel.accepts(form, self._device) else REFERENCE
@@ -92,36 +97,34 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
     """Brings a matrix of codes and its scales into the form that a kernel reads.
 
     Inputs: 0 codes (..., N, K), or (..., K, N); 1 scale: 0-D, per axis, or one per block; optional 2 the constant
-    scale of the left operand; optional 3 the scale of the scales. Outputs: what the kernel makes of them.
+    scale of the left operand; optional 3 the scale of the scales; optional 4 the offset, one per block.
+    Outputs: what the kernel makes of them.
     """
 
     _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
     _IS_PREPARATION = True
     _NUM_OUTPUTS = 2
 
-    is_transposed = boolean(False, "Whether the codes are (K, N).")
-    axis = integer(-1, "Axis of the codes that per-channel scales belong to; negative for none.")
+    is_transposed = boolean(False, "Whether the codes are (K, N), and scales as they are.")
 
     @classmethod
     def _plan_type(cls) -> str:
         return "PREPARED_MATRIX"
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        operands = (None if value is None else as_tensor(value) for value in (*inputs, None, None)[:4])
-        codes, scale, *factors = operands
-        assert codes is not None and scale is not None
-        rank, form = codes.dim(), self._form_and_kernel()[0]
-        wide = scale.to(torch.float32)
-        if scale.dim() == 1 and self.axis >= 0:
-            shape = [1] * rank
-            shape[self.axis] = -1
-            wide = wide.reshape(shape)
-        extents = (form.depth, form.columns) if self.is_transposed else (form.columns, form.depth)
-        codes = codes.reshape(extents)
-        wide = wide.reshape(tuple(wide.shape[-2:]) if wide.dim() > 1 else (1, 1))
-        if self.is_transposed:
-            codes, wide = codes.t(), wide.t()
-        for factor in factors:
+        operands = [None if value is None else as_tensor(value) for value in (*inputs, *[None] * 3)[:5]]
+        codes, scale, left_scale, outer, offset = operands
+        assert codes is not None and scale is not None and (offset is not None) is self.has_offset
+        form = self._form_and_kernel()[0]
+        turns = self.is_transposed
+
+        def matrix(value: torch.Tensor, *extents: int) -> torch.Tensor:
+            return value.reshape(extents[::-1]).t() if turns else value.reshape(extents)
+
+        codes, wide = matrix(codes, form.columns, form.depth), matrix(scale.to(torch.float32), *form.blocks)
+        if offset is not None:
+            wide = torch.stack((wide, matrix(offset.to(torch.float32), *form.blocks)))
+        for factor in (left_scale, outer):
             if factor is not None:
                 wide = wide * factor.to(torch.float32).reshape(())
         return self._kernel((codes, scale)).prepare(codes, wide.contiguous(), form)

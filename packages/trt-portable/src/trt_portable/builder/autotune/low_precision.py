@@ -378,6 +378,8 @@ class ProductTrial(Trial):
         form, rows = self.form, max(self._case.rows, 1)
         self._matrix = self._codes(form.codes, form.columns, form.depth)
         self._scale = self._factors(*form.blocks)
+        if form.has_offset:
+            self._scale = torch.stack((self._scale, self._factors(*form.blocks) * 4))
         self.values = [self._codes(form.left, rows, form.depth)]
         left_scale = self._factors(rows, 1) * 64 if form.is_rowwise else None
         self.finish = replace(self.finish, left_scale=left_scale, bias=self._bias(form.columns))

@@ -582,22 +582,31 @@ def start_product(
     return None, KernelLaunch(compiled, grid, arguments)
 
 
-def multiply_by_codes(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """``x @ (codes * scales).T``, in the form of the kernel that is the fastest, measured the first time.
+def multiply_by_codes(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None = None,
+    levels: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``x @ (codes * scales - offsets).T``, in the form of the kernel that is the fastest, measured the first time.
 
     Args:
         x: (M, K) in half precision on CUDA; M up to 16.
-        codes: (N, K), int8; or (N, K / 2), uint8, two of 4 bits in a byte, the lower one first.
+        codes: (N, K), int8 or float8_e4m3fn; or (N, K / 2), uint8, two of 4 bits in a byte, the lower one first.
         scales: (N, groups), of which each serves as many codes of a row.
+        offsets: (N, groups), or None.
+        levels: (16,), what codes of 4 bits stand for, in the order of their bits; None for integers.
     """
     x = x.contiguous()
     result = torch.empty((x.shape[0], codes.shape[0]), dtype=x.dtype, device=x.device)
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels().codes_product(x, each, scales, result, index)
+        return lambda each: _kernels().codes_product(x, each, scales, offsets, levels, result, index)
 
     ways = {f"{form}": by(index) for index, form in enumerate(codes_forms_for(x.shape[0], codes, scales))}
-    key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype)
+    folded = (offsets is not None, levels is not None)
+    key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype, *folded)
     _run_fastest(ways, codes, result, *key)
     return result
 
@@ -611,7 +620,13 @@ def codes_forms_for(rows: int, codes: torch.Tensor, scales: torch.Tensor) -> tup
 
 
 def start_codes_product(
-    x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, result: torch.Tensor, form: int
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    levels: torch.Tensor | None,
+    result: torch.Tensor,
+    form: int,
 ) -> tuple[None, KernelLaunch]:
     """Starts the kernel on the current stream; `form` is one of `codes_forms_for`.
 
@@ -620,18 +635,22 @@ def start_codes_product(
     """
     from trt_portable.builder.inductor.decoding_kernels import few_rows_codes_product
 
-    if not all(each.is_contiguous() for each in (x, codes, scales, result)):
+    given = [each for each in (x, codes, scales, offsets, levels, result) if each is not None]
+    if not all(each.is_contiguous() for each in given):
         raise RuntimeError("operands of a product of few rows lie in another way")
     rows, depth = x.shape
     columns, tile = len(codes), codes_forms_for(rows, codes, scales)[form]
     grid = (math.ceil(columns / tile.columns), 1, 1)
-    arguments = (x, codes, scales, result, columns)
+    optional = [scales if each is None else each for each in (offsets, levels)]
+    arguments = (x, codes, scales, *optional, result, columns)
     compiled = few_rows_codes_product[grid](
         *arguments,
         ROWS=rows,
         DEPTH=depth,
         GROUP=depth // scales.shape[1],
         IS_PACKED=codes.dtype is torch.uint8,
+        HAS_OFFSETS=offsets is not None,
+        HAS_LEVELS=levels is not None,
         TILE_COLUMNS=tile.columns,
         TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
@@ -880,7 +899,9 @@ def _kernels() -> _Kernels:
         "Tensor? start, Tensor? cosines, Tensor? sines, Tensor(c!) sums, Tensor(d!) maxima, Tensor(e!) weights, "
         "float scale) -> ()"
     )
-    codes = "(Tensor x, Tensor codes, Tensor scales, Tensor(a!) result, int form) -> ()"
+    codes = (
+        "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels, Tensor(a!) result, int form) -> ()"
+    )
     join = "(Tensor sums, Tensor maxima, Tensor weights, Tensor(a!) result, int groups) -> ()"
 
     def quiet(start: Callable[..., Any]) -> Callable[..., None]:
@@ -925,8 +946,9 @@ def _operators() -> dict[str, Any]:
     )
     updating = define_operator(UPDATING_ATTENTION, schema, attend_in_place, writes_to=("keys", "values"))
     teach_compilers(updating, _attention_result)
-    by_codes = define_operator(CODES_PRODUCT, "(Tensor x, Tensor codes, Tensor scales) -> Tensor", multiply_by_codes)
-    teach_compilers(by_codes, lambda x, codes, scales: x.new_empty((x.shape[0], codes.shape[0])))
+    schema = "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels) -> Tensor"
+    by_codes = define_operator(CODES_PRODUCT, schema, multiply_by_codes)
+    teach_compilers(by_codes, lambda x, codes, *_: x.new_empty((x.shape[0], codes.shape[0])))
     return {PRODUCT: linear, ATTENTION: attention, UPDATING_ATTENTION: updating, CODES_PRODUCT: by_codes}
 
 

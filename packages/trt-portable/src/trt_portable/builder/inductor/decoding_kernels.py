@@ -107,24 +107,37 @@ def widen(code, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
     return (code + (0x4B000000 + BIAS)).to(tl.float32, bitcast=True) - (8388608.0 + BIAS)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def spread_groups(  # type: ignore[no-untyped-def]
+    values, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr
+):
+    """(COLUMNS, GROUPS) floats, each of them GROUP times next to each other."""
+    wide = tl.broadcast_to(values[:, :, None], [COLUMNS, GROUPS, GROUP])
+    return tl.reshape(wide, [COLUMNS, GROUPS * GROUP]).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
 def few_rows_codes_product(  # type: ignore[no-untyped-def]
     x,
     codes,
     scales,
+    offsets,
+    levels,
     y,
     columns,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
     IS_PACKED: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_LEVELS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
 ):
-    """Computes columns of ``x @ (codes * scales).T`` for up to 16 rows.
+    """Computes columns of ``x @ (codes * scales - offsets).T`` for up to 16 rows.
 
-    Codes are int8, or two of 4 bits in a byte, the lower one first; GROUP of a row share a scale. TILE_DEPTH counts
-    bytes of codes, and divides those of a row.
+    Codes are int8 or float8, or two of 4 bits in a byte, the lower one first; GROUP of a row share a scale and an
+    offset. Codes of 4 bits with levels stand for these. TILE_DEPTH counts bytes of codes, and divides those of a row.
     """
     PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
     BYTES: tl.constexpr = DEPTH // PER_BYTE
@@ -140,45 +153,77 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     row = tl.arange(0, 16)
     left = (tl.minimum(row, ROWS - 1) * DEPTH)[None, :]
     sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
+    plain = tl.zeros([TILE_DEPTH], tl.float32)
+    plains = tl.zeros([16], tl.float32)
     total = tl.zeros([TILE_COLUMNS], tl.float32)
     totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
     for at in range(0, BYTES, TILE_DEPTH):
         part = tl.load(right + at, eviction_policy="evict_first")
-        scale = tl.load(scales + (read * GROUPS)[:, None] + at // GROUP_BYTES + group[None, :])
+        block = (read * GROUPS)[:, None] + at // GROUP_BYTES + group[None, :]
+        scale = tl.load(scales + block).to(tl.float32)
         first = (at + byte) * PER_BYTE
         if IS_PACKED:
-            both = part.to(tl.int32) ^ 0x88  # codes of 4 bits, from 0 on
-            low = widen((both & 15) - 8, 8)
-            high = widen((both >> 4) - 8, 8)
-        else:
+            if HAS_LEVELS:
+                both = part.to(tl.int32)
+                low = tl.load(levels + (both & 15))
+                high = tl.load(levels + (both >> 4))
+            else:
+                both = part.to(tl.int32) ^ 0x88  # codes of 4 bits, from 0 on
+                low = widen((both & 15) - 8, 8)
+                high = widen((both >> 4) - 8, 8)
+        elif codes.dtype.element_ty == tl.int8:
             low = widen(part.to(tl.int32), 128)
             high = low
+        else:
+            low = part.to(tl.float32)
+            high = low
         if ROWS == 1:
-            product = low * tl.load(x + first).to(tl.float32)[None, :]
+            number = tl.load(x + first).to(tl.float32)
+            product = low * number[None, :]
             if IS_PACKED:
-                product += high * tl.load(x + first + 1).to(tl.float32)[None, :]
+                other = tl.load(x + first + 1).to(tl.float32)
+                product += high * other[None, :]
+                number += other
             if IS_SPLIT:
-                by_group = tl.sum(tl.reshape(product, [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES]), 2)
-                total += tl.sum(by_group * scale.to(tl.float32), 1)
+                by_group = tl.sum(tl.reshape(product, [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES]), 2) * scale
+                if HAS_OFFSETS:
+                    shared = tl.sum(tl.reshape(number, [TILE_GROUPS, GROUP_BYTES]), 1)
+                    by_group -= tl.load(offsets + block).to(tl.float32) * shared[None, :]
+                total += tl.sum(by_group, 1)
             else:
                 sums += product
+                if HAS_OFFSETS:
+                    plain += number
         else:
             kind = x.dtype.element_ty
+            numbers = tl.load(x + left + first[:, None])
             if IS_SPLIT:
-                spread = tl.broadcast_to(scale[:, :, None], [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES])
-                spread = tl.reshape(spread, [TILE_COLUMNS, TILE_DEPTH]).to(tl.float32)
-                totals = tl.dot((low * spread).to(kind), tl.load(x + left + first[:, None]), totals)
+                spread = spread_groups(scale, TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES)
+                low *= spread
                 if IS_PACKED:
-                    other = (high * spread).to(kind)
-                    totals = tl.dot(other, tl.load(x + left + first[:, None] + 1), totals)
-            else:
-                totals = tl.dot(low.to(kind), tl.load(x + left + first[:, None]), totals)
-                if IS_PACKED:
-                    totals = tl.dot(high.to(kind), tl.load(x + left + first[:, None] + 1), totals)
+                    high *= spread
+                if HAS_OFFSETS:
+                    offset = tl.load(offsets + block)
+                    offset = spread_groups(offset, TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES)
+                    low -= offset
+                    if IS_PACKED:
+                        high -= offset
+            elif HAS_OFFSETS:
+                plains += tl.sum(numbers.to(tl.float32), 0)
+            totals = tl.dot(low.to(kind), numbers, totals)
+            if IS_PACKED:
+                others = tl.load(x + left + first[:, None] + 1)
+                totals = tl.dot(high.to(kind), others, totals)
+                if HAS_OFFSETS and not IS_SPLIT:
+                    plains += tl.sum(others.to(tl.float32), 0)
     if not IS_SPLIT:
         one = tl.load(scales + read).to(tl.float32)
         total = tl.sum(sums, 1) * one
         totals = totals * one[:, None]
+        if HAS_OFFSETS:
+            shift = tl.load(offsets + read).to(tl.float32)
+            total -= tl.sum(plain, 0) * shift
+            totals -= plains[None, :] * shift[:, None]
     if ROWS == 1:
         tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
     else:

@@ -6,7 +6,7 @@ product with much conversion before it; meant is a product of the codes. The ker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,8 +15,17 @@ import torch
 from trt_portable.attributes import Attribute
 from trt_portable.dims import Dims
 from trt_portable.dtypes import FLOATS, volume
-from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, MatrixOperation, PaddingMode
+from trt_portable.enums import (
+    ActivationType,
+    DataType,
+    ElementWiseOperation,
+    GatherMode,
+    LayerType,
+    MatrixOperation,
+    PaddingMode,
+)
 from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.layers.gather import IGatherLayer
 from trt_portable.layers.low_precision import (
     LowPrecisionConvolutionLayer,
     LowPrecisionProductLayer,
@@ -31,6 +40,7 @@ from trt_portable.layers.sources import ICastLayer, IIdentityLayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _MOVEMENT: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer, IIdentityLayer)
+_LEVELS: Final = 16
 _QUANTIZED_RESULTS: Final = frozenset({DataType.INT8, DataType.FP8})
 
 
@@ -67,6 +77,28 @@ class Dequantized:
         return len(self.node.inputs) > 2
 
 
+@dataclass(frozen=True)
+class Decoded(Dequantized):
+    """As `Dequantized`, with what else makes numbers of codes: ``levels[codes] * scale - offset``.
+
+    Attributes:
+        before: How many layers of the movement come before `factors` and `offset`.
+        factors: Tensor of what levels are multiplied by, or None.
+        offset: Tensor of what is subtracted, or None.
+        levels: What the sixteen codes stand for, the least first; none where they stand for themselves.
+    """
+
+    before: int = 0
+    factors: int | None = None
+    offset: int | None = None
+    levels: tuple[float, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether codes times their own scale are all."""
+        return self.factors is None and self.offset is None
+
+
 def _there(tensor: int | None) -> int:
     assert tensor is not None
     return tensor
@@ -84,6 +116,64 @@ def dequantized(graph: PlanGraph, tensor: int | None) -> Dequantized | None:
             return None
         tensor = node.inputs[0]
     return None
+
+
+def decoded(graph: PlanGraph, tensor: int | None) -> Decoded | None:
+    """What a tensor is moved from, if that is made of codes and constants: dequantized, shifted, or looked up."""
+    plain = dequantized(graph, tensor)
+    if plain is not None:
+        return Decoded(plain.node, plain.movement)
+    behind, node = _moved_from(graph, tensor)
+    if node is None or not node.is_a(IElementWiseLayer) or graph.constant(node.inputs[1]) is None:
+        return None
+    constant = _there(node.inputs[1])
+    if node[IElementWiseLayer.op] is ElementWiseOperation.SUB:
+        inner = dequantized(graph, node.inputs[0])
+        if inner is None:
+            return None
+        return Decoded(inner.node, (*inner.movement, *behind), len(inner.movement), offset=constant)
+    if node[IElementWiseLayer.op] is not ElementWiseOperation.PROD:
+        return None
+    before, lookup = _moved_from(graph, node.inputs[0])
+    found = None if lookup is None else _looked_up(graph, lookup)
+    if found is None:
+        return None
+    return Decoded(found[0], (*before, *behind), len(before), constant, levels=found[1])
+
+
+def _moved_from(graph: PlanGraph, tensor: int | None) -> tuple[tuple[Node, ...], Node | None]:
+    """The movement that ends in a tensor, and what makes what is moved."""
+    movement: list[Node] = []
+    while (node := graph.maker(tensor)) is not None and (node.is_a(*_MOVEMENT) or is_float_cast(graph, node)):
+        if node.is_a(*_MOVEMENT):
+            movement.append(node)
+        tensor = node.inputs[0]
+    return tuple(reversed(movement)), node
+
+
+def _looked_up(graph: PlanGraph, lookup: Node) -> tuple[Node, tuple[float, ...]] | None:
+    """The dequantization that makes places of codes, and what is looked up there, if a node does so."""
+    if not lookup.is_a(IGatherLayer) or lookup[IGatherLayer.mode] is not GatherMode.DEFAULT:
+        return None
+    levels, places = graph.constant(lookup.inputs[0]), graph.maker(lookup.inputs[1])
+    if levels is None or levels.shape != (_LEVELS,) or not bool(levels.isfinite().all()):
+        return None
+    if lookup[IGatherLayer.num_elementwise_dims] or places is None or not places.is_a(ICastLayer):
+        return None
+    shift = graph.maker(places.inputs[0])
+    if (
+        shift is None
+        or not shift.is_a(IElementWiseLayer)
+        or shift[IElementWiseLayer.op] is not ElementWiseOperation.SUM
+    ):
+        return None
+    made, half = graph.maker(shift.inputs[0]), graph.constant(shift.inputs[1])
+    if made is None or not made.is_a(IDequantizeLayer) or len(made.inputs) > 2 or half is None:
+        return None
+    one = graph.constant(made.inputs[1])
+    is_plain = one is not None and one.numel() == 1 and float(one) == 1 and half.numel() == 1
+    is_plain = is_plain and float(half) == _LEVELS // 2 and graph.dtype(made.inputs[0]) is DataType.INT4
+    return (made, tuple(levels.tolist())) if is_plain else None
 
 
 def is_float_cast(graph: PlanGraph, node: Node) -> bool:
@@ -187,23 +277,25 @@ class _Matrix:
     Attributes:
         codes: Tensor of the codes.
         scale: Tensor of their scale.
-        axis: Axis of the codes that scales per channel belong to.
         dtype: Type of the codes.
         is_transposed: Whether the codes are (K, N) instead of (N, K).
         extents: (N, K).
         blocks: Extents of the scale as a matrix that divides (N, K).
         outer: Tensor of the scale of the scales, or None.
-        fresh: Constants that stand for codes and scale, where these were rewritten.
+        offset: Tensor of what is subtracted, or None.
+        levels: What codes stand for, the least first; none where they stand for themselves.
+        fresh: Constants that stand for codes, scale and offset, where these were rewritten.
     """
 
     codes: int
     scale: int
-    axis: int
     dtype: DataType
     is_transposed: bool
     extents: tuple[int, int]
     blocks: tuple[int, int]
     outer: int | None = None
+    offset: int | None = None
+    levels: tuple[float, ...] = ()
     fresh: tuple[Node, ...] = ()
 
 
@@ -263,6 +355,8 @@ class _ProductFusion:
             layer.result_type: tail.result,
             layer.blocks: Dims(matrix.blocks),
             layer.rowwise: left.scale is not None and not left.is_static,
+            layer.has_offset: matrix.offset is not None,
+            layer.levels: matrix.levels,
         }
         outputs = (
             graph.new_tensor(f"{tail.name} matrix", matrix.dtype, matrix.extents),
@@ -271,13 +365,9 @@ class _ProductFusion:
         prepared = Node(
             PreparedMatrixLayer,
             f"{tail.name} [matrix]",
-            (matrix.codes, matrix.scale, left.scale if left.is_static else None, matrix.outer),
+            (matrix.codes, matrix.scale, left.scale if left.is_static else None, matrix.outer, matrix.offset),
             outputs,
-            {
-                **form,
-                PreparedMatrixLayer.is_transposed: matrix.is_transposed,
-                PreparedMatrixLayer.axis: matrix.axis,
-            },
+            {**form, PreparedMatrixLayer.is_transposed: matrix.is_transposed},
         )
         fused = Node(
             layer,
@@ -296,7 +386,7 @@ class _ProductFusion:
         how, right = product[IMatrixMultiplyLayer.op1], product.inputs[1]
         if product[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or how is MatrixOperation.VECTOR:
             return None
-        found, graph = dequantized(self._graph, right), self._graph
+        found, graph = decoded(self._graph, right), self._graph
         if found is None or found.has_zero_point:
             return None
         extents, shape = graph.shape(found.codes), graph.shape(right)
@@ -306,23 +396,27 @@ class _ProductFusion:
         if len(extents) < 2 or -1 in (*extents, *shape) or volume(shape[:-2]) != 1 or not volume(extents):
             return None
         is_turned = how is MatrixOperation.NONE  # it gives (K, N)
-        values, scales = graph.elements(found.codes), self._known_scales(step, outer)
-        is_fixed = values is not None and scales is not None
+        values, scales_known = graph.elements(found.codes), self._known_scales(step, outer)
+        is_fixed = values is not None and scales_known is not None
         if volume(extents[:-2]) == 1:
             whole = torch.empty(extents, device="meta")
             view = self._moved(found, whole, is_turned)
             if view is None:
                 return None
             lies = _lies_as(view, whole)
-            blocks = _blocks(found, graph.shape(found.scale), extents)
-            if lies is not None and blocks is not None and not (lies and is_fixed):
+            scales = graph.shape(found.scale) if found.factors is None else graph.shape(found.factors)
+            blocks = _blocks(found, scales, extents) if found.factors is None else _joined_blocks(scales, extents)
+            if found.offset is not None and _joined_blocks(graph.shape(found.offset), extents) != blocks:
+                blocks = None
+            is_moved = bool(lies) and (is_fixed or not found.is_plain)
+            if lies is not None and blocks is not None and not is_moved:
                 size = (extents[-1], extents[-2]) if lies else (extents[-2], extents[-1])
                 blocks = (blocks[1], blocks[0]) if lies else blocks
-                dtype = graph.dtype(found.codes)
-                return _Matrix(found.codes, step, found.axis, dtype, lies, size, blocks, outer)
-        if values is None or scales is None:
+                dtype, step = graph.dtype(found.codes), step if found.factors is None else found.factors
+                return _Matrix(found.codes, step, dtype, lies, size, blocks, outer, found.offset, found.levels)
+        if values is None or scales_known is None:
             return None
-        return self._rewritten(product, found, values, scales, is_turned)
+        return self._rewritten(product, found, values, scales_known, is_turned)
 
     def _scale(self, found: Dequantized) -> tuple[int, int | None]:
         """The tensor of the scales and that of their own scale, if they are dequantized constants, as in NVFP4."""
@@ -352,23 +446,47 @@ class _ProductFusion:
         return matrix.t() if is_turned else matrix
 
     def _rewritten(
-        self, product: Node, found: Dequantized, values: torch.Tensor, scales: torch.Tensor, is_turned: bool
+        self, product: Node, found: Decoded, values: torch.Tensor, scales: torch.Tensor, is_turned: bool
     ) -> _Matrix | None:
         """New constants (N, K), as kernels read them, for codes that lie otherwise."""
-        wide = spread(scales, values, found.axis).expand(values.shape).contiguous()
+        graph, name = self._graph, f"{found.node.name} of {product.name}"
+        wide = spread(scales, values, found.axis).expand(values.shape)
         codes, scale = self._moved(found, values, is_turned), self._moved(found, wide, is_turned)
-        if codes is None or scale is None:
+        parts = [scale]
+        for constant in map(graph.constant, (found.factors, found.offset)):
+            if constant is not None:
+                parts.append(self._moved_behind(found, constant.to(torch.float32), values, is_turned))
+        if codes is None or any(part is None for part in parts):
             return None
-        small = _without_repeats(scale, max(scales.shape, default=1))
-        dtype = self._graph.dtype(found.codes)
-        name = f"{found.node.name} of {product.name}"
-        fresh = (
-            self._graph.new_constant(f"{name} codes", dtype, codes.contiguous()),
-            self._graph.new_constant(f"{name} scale", DataType.FLOAT, small.contiguous()),
-        )
+        if found.factors is not None:
+            parts = [parts[0] * parts[1]]  # type: ignore[operator]
         rows, columns = codes.shape
-        blocks = (small.shape[0], small.shape[1])
-        return _Matrix(fresh[0].outputs[0], fresh[1].outputs[0], -1, dtype, False, (rows, columns), blocks, fresh=fresh)
+        counts = {*scales.shape, *(() if found.factors is None else graph.shape(found.factors))}
+        small = _without_repeats(torch.cat(parts), counts)  # type: ignore[arg-type]
+        steps = small.expand(rows * len(parts), -1).chunk(len(parts)) if len(parts) > 1 else (small,)
+        dtype = graph.dtype(found.codes)
+        fresh = (
+            graph.new_constant(f"{name} codes", dtype, codes.contiguous()),
+            *(graph.new_constant(f"{name} scale", DataType.FLOAT, step.contiguous()) for step in steps),
+        )
+        offset = fresh[2].outputs[0] if len(steps) > 1 else None
+        blocks = (steps[0].shape[0], steps[0].shape[1])
+        made, scale_made = (node.outputs[0] for node in fresh[:2])
+        extents = (rows, columns)
+        return _Matrix(made, scale_made, dtype, False, extents, blocks, None, offset, found.levels, fresh)
+
+    def _moved_behind(
+        self, found: Decoded, constant: torch.Tensor, values: torch.Tensor, is_turned: bool
+    ) -> torch.Tensor | None:
+        """What is multiplied by, or subtracted, for each element of a matrix (N, K)."""
+        shape = values.to("meta")
+        for node in found.movement[: found.before]:
+            moved = self._graph.compute(node, shape)
+            if moved is None:
+                return None
+            shape = moved
+        later = replace(found, movement=found.movement[found.before :])
+        return self._moved(later, constant.expand(shape.shape), is_turned)
 
     # the other operand ---------------------------------------------------------------------------------
 
@@ -408,12 +526,22 @@ def _blocks(found: Dequantized, shape: Sequence[int], extents: Sequence[int]) ->
     return (shape[-2], shape[-1]) if len(shape) == rank else None
 
 
-def _without_repeats(scale: torch.Tensor, most: int) -> torch.Tensor:
+def _joined_blocks(shape: Sequence[int], extents: Sequence[int]) -> tuple[int, int] | None:
+    """Extents as a matrix over the last two axes of the codes, of numbers (..., N, 1), or (..., N, blocks, 1)."""
+    if volume(shape) == 1:
+        return (1, 1)
+    kept = [extent for extent in shape if extent != 1]
+    if shape[-1] != 1 or kept[0] != extents[-2] or len(kept) > 2:
+        return None
+    return (kept[0], kept[1] if len(kept) > 1 else 1)
+
+
+def _without_repeats(scale: torch.Tensor, counts: Collection[int]) -> torch.Tensor:
     """A matrix of scales (N, K) without what repeats: one, one per row, one per block of a row, or all of it."""
     rows, columns = scale.shape
     if bool((scale == scale[:1, :1]).all()):
         return scale[:1, :1]
-    for blocks in (1, *sorted({most, *(2**power for power in range(1, 16))})):
+    for blocks in (1, *sorted({*counts, *(2**power for power in range(1, 16))})):
         if columns % blocks == 0:
             split = scale.reshape(rows, blocks, columns // blocks)
             if bool((split == split[..., :1]).all()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -192,6 +192,7 @@ class _CodedProduct:
         preparation: What brings its matrix into the form of a kernel.
         codes: (N, K), in the carrier of their type.
         scales: (N / rows, K / depth) float32, of which each serves a block of codes.
+        offsets: As the scales, what is subtracted; or None.
         bias: (N,), or None.
     """
 
@@ -199,6 +200,7 @@ class _CodedProduct:
     preparation: Node
     codes: torch.Tensor
     scales: torch.Tensor
+    offsets: torch.Tensor | None
     bias: torch.Tensor | None
 
     @property
@@ -216,6 +218,8 @@ class _CodedProduct:
             layer.left_type,
             layer.result_type,
             layer.output_type,
+            layer.has_offset,
+            layer.levels,
         )
         rows = self.columns // self.scales.shape[0]
         bias = None if self.bias is None else self.bias.dtype
@@ -230,32 +234,40 @@ def _coded_product(node: Node, graph: PlanGraph) -> _CodedProduct | None:
     if node.inputs[LEFT_SCALE] is not None or node.inputs[OUTPUT_SCALE] is not None:
         return None
     preparation = graph.private_maker(node.inputs[MATRIX])
-    if preparation is None or any(tensor is not None for tensor in preparation.inputs[2:]):
+    if preparation is None or any(tensor is not None for tensor in preparation.inputs[2:_OFFSET]):
         return None
     if node[layer.left_type] is not node[layer.result_type] or not graph.is_private(node.inputs[SCALE]):
         return None
     read = graph.elements if node[layer.code_type] in PACKED else functools.partial(graph.constant, in_place=True)
     codes, scales = read(preparation.inputs[0]), graph.constant(preparation.inputs[1])
+    given = preparation.inputs[_OFFSET] if node[layer.has_offset] else None
+    offsets = None if given is None else graph.constant(given)
+    if (offsets is None) is not (given is None):
+        return None
     bias = None if node.inputs[BIAS] is None else graph.constant(node.inputs[BIAS])
     if codes is None or scales is None or (bias is None) is not (node.inputs[BIAS] is None):
         return None
     if any(reader.is_a(LoopRegion) for reader in graph.all_readers(node.outputs[0])):
         return None
-    codes, scales = codes.reshape(codes.shape[-2:]), _scales(scales, preparation)
+    codes = codes.reshape(codes.shape[-2:])
     if preparation[PreparedMatrixLayer.is_transposed]:
         codes = codes.t()
-    if scales.shape[0] == 1:
-        scales = scales.expand(codes.shape[0], -1)
-    return _CodedProduct(node, preparation, codes, scales, None if bias is None else bias.reshape(-1))
+    scales = _scales(scales, preparation, len(codes))
+    offsets = None if offsets is None else _scales(offsets, preparation, len(codes))
+    return _CodedProduct(node, preparation, codes, scales, offsets, None if bias is None else bias.reshape(-1))
 
 
-def _scales(scales: torch.Tensor, preparation: Node) -> torch.Tensor:
-    """The scales of a preparation, (N blocks, K blocks) float32."""
+_OFFSET: Final = 4
+"""Input of a preparation: what is subtracted."""
+
+
+def _scales(scales: torch.Tensor, preparation: Node, columns: int) -> torch.Tensor:
+    """The scales of a preparation, (N blocks, K blocks) float32; one for every column, if there is one for all."""
     rows, depths = preparation[PreparedMatrixLayer.blocks]
     wide = scales.to(torch.float32)
-    return (
-        wide.reshape(depths, rows).t() if preparation[PreparedMatrixLayer.is_transposed] else wide.reshape(rows, depths)
-    )
+    is_turned = preparation[PreparedMatrixLayer.is_transposed]
+    wide = wide.reshape(depths, rows).t() if is_turned else wide.reshape(rows, depths)
+    return wide.expand(columns, -1) if rows == 1 else wide
 
 
 def _merged_codes(group: list[_CodedProduct], graph: PlanGraph) -> NodeFusion:
@@ -268,19 +280,21 @@ def _merged_codes(group: list[_CodedProduct], graph: PlanGraph) -> NodeFusion:
         codes = graph.new_joined_constant(f"{name} codes", dtype, matrices, 0)
     scales = torch.cat([each.scales for each in group])
     scale = graph.new_constant(f"{name} scales", DataType.FLOAT, scales)
+    offsets = [each.offsets for each in group if each.offsets is not None]
+    shifts = [graph.new_constant(f"{name} offsets", DataType.FLOAT, torch.cat(offsets))] if offsets else []
     columns = sum(product.columns for product in group)
     form: dict[Attribute[Any], Any] = {layer.columns: columns, layer.blocks: Dims(tuple(scales.shape))}
     prepared = Node(
         PreparedMatrixLayer,
         f"{name} [matrix]",
-        (codes.outputs[0], scale.outputs[0], None, None),
+        (codes.outputs[0], scale.outputs[0], None, None, *(node.outputs[0] for node in shifts)),
         (
             graph.new_tensor(f"{name} matrix", dtype, (columns, first[layer.depth])),
             graph.new_tensor(f"{name} matrix scale", DataType.FLOAT, scales.shape),
         ),
-        {**group[0].preparation.values, **form, PreparedMatrixLayer.is_transposed: False, PreparedMatrixLayer.axis: -1},
+        {**group[0].preparation.values, **form, PreparedMatrixLayer.is_transposed: False},
     )
-    fresh = [codes, scale, prepared]
+    fresh = [codes, scale, *shifts, prepared]
     inputs = list(first.inputs)
     inputs[MATRIX], inputs[SCALE] = prepared.outputs
     if inputs[BIAS] is not None:
