@@ -21,6 +21,7 @@ from trt_frontends import compile, compile_generation, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.generation import CachedStep, _choice, _parts, _rules
 from trt_runtime import TextGenerator, TRTModule
+from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.generation import GenerationLimits
 from trt_runtime.token_choice import TokenChoice
 
@@ -491,6 +492,8 @@ def test_a_saved_generator_generates_the_same(tmp_path: Path) -> None:
     generator = compile_generation(model, max_length=32, max_batch=2, prefill_chunk=8)
     path = tmp_path / "model.trtp"
     generator.save(path)
+    said = inspect_file(path)["generation"]
+    assert [said[f"cache_{name}"] for name in ("tensors", "bytes", "bytes_per_token")] == [4, 32768, 512.0]
     loaded = TextGenerator.load(path)
     assert loaded.limits == generator.limits == GenerationLimits(2, 32, 8, (2,), 0, choice=TokenChoice(top_k=50))
     made = loaded.generate(ids, mask, max_new_tokens=20)

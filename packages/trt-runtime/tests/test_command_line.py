@@ -25,7 +25,10 @@ from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import main
 from trt_runtime.command_line.commands import read_tensors, write_tensors
 from trt_runtime.command_line.timing import Load, measure, measure_in_turns, percentile
+from trt_runtime.generation import GenerationLimits, SourceLimits
+from trt_runtime.program.saving import save_with
 from trt_runtime.testing import ProgramFile
+from trt_runtime.token_choice import TokenChoice
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
 
@@ -77,6 +80,33 @@ def test_inspect_tells_what_is_in_a_plan(
     write_plan(tmp_path / "block.plan", static_engine.header, static_engine.plan)
     assert main(["inspect", str(tmp_path / "block.plan")]) == 0
     assert "returns y: float32[2, 3]" in capsys.readouterr().out
+
+
+def test_inspect_tells_what_generates_text(
+    static_engine: TRTModule, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = SourceLimits(("input_ids", "attention_mask"), 9, 2)
+    limits = GenerationLimits(2, 64, 8, (3, 5), assisted_tokens=4, source=source, choice=TokenChoice(top_k=50))
+    path = tmp_path / "text.trtp"
+    save_with(static_engine, [static_engine], path, {"generation": limits.to_text()})
+    assert main(["inspect", str(path)]) == 0
+    text = capsys.readouterr().out
+    for part in (
+        "2 rows of 64 tokens, prompts in pieces of 8",
+        "rows end with 3, 5, and are filled up with 0",
+        "chosen with top_k=50",
+        "guesses of 3 tokens",
+        "follows from input_ids, attention_mask of up to 9 tokens",
+        "the encoder (",
+    ):
+        assert part in text
+    assert main(["inspect", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["generation"]["max_length"] == 64
+    assert [len(each["engines"]) for each in (found, *found["inside"])] == [1, 1]
+    save_with(static_engine, [], path, {"generation": "the second"})  # said by somebody of another program
+    assert main(["inspect", str(path)]) == 0
+    assert "generates" not in capsys.readouterr().out
 
 
 def test_names_in_a_file_command_no_terminal(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from trt_core import PlanError
 from trt_runtime import TextGenerator, TRTModule, load
+from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.generation import GenerationLimits, SourceLimits
 from trt_runtime.program.loading import load_with
 from trt_runtime.program.saving import save_with
@@ -63,6 +64,8 @@ def test_what_is_damaged_or_hostile_is_refused(both: Path, what: str) -> None:
     with pytest.raises(PlanError) as caught:
         load_with(both)
     assert str(both) in str(caught.value)
+    with pytest.raises(PlanError):
+        inspect_file(both)
 
 
 def test_what_is_inside_is_covered_by_the_outer_checksum(both: Path) -> None:

@@ -31,7 +31,7 @@ from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_METADATA: Final = "generation"
+METADATA: Final = "generation"
 """Name of the entry of a saved program's metadata that says what its step takes."""
 
 _STEPS: Final = 8
@@ -242,7 +242,7 @@ class TextGenerator(nn.Module):
             PlanError: The file is damaged, or holds a program that generates no text.
         """
         step, *others = load_with(path, **options)
-        text = getattr(step, "meta", {}).get(_METADATA)
+        text = getattr(step, "meta", {}).get(METADATA)
         if text is None:
             raise PlanError(
                 "the program generates no text",
@@ -264,7 +264,7 @@ class TextGenerator(nn.Module):
             OSError: The file cannot be written.
         """
         inside = [] if self.encoder is None else [self.encoder]
-        save_with(self.step, inside, path, {_METADATA: self.limits.to_text()})
+        save_with(self.step, inside, path, {METADATA: self.limits.to_text()})
 
     @property
     def device(self) -> torch.device:

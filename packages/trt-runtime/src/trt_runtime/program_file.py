@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -57,3 +58,16 @@ def read_sections(data: memoryview) -> tuple[Section, ...]:
     if SectionKind.SIGNATURE in kinds[:-1]:
         raise PROGRAM.damaged("only its last section may be a signature")
     return sections
+
+
+def programs_inside(data: memoryview, sections: Iterable[Section]) -> list[memoryview]:
+    """Returns the programs inside of a program's file.
+
+    Raises:
+        PlanError: One has a signature, or others inside.
+    """
+    found = [section.of(data) for section in sections if section.kind is SectionKind.PROGRAM]
+    for part in found:
+        if {SectionKind.PROGRAM, SectionKind.SIGNATURE} & {section.kind for section in read_sections(part)}:
+            raise PROGRAM.damaged("a program inside of another one has a signature, or a program inside")
+    return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import Program, operator_calls
 from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.model_facts import ModelFacts
-from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
+from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
+from trt_runtime.token_choice import TokenChoice
 
 
 def inspect_file(path: Path) -> dict[str, Any]:
@@ -43,6 +46,11 @@ def inspect_file(path: Path) -> dict[str, Any]:
             why=f"it begins with {start!r}",
             hint="give a file that trt_runtime.save or trt_runtime.write_plan wrote",
         )
+    return {"kind": "program", "bytes": data.nbytes, **_program(data)}
+
+
+def _program(data: memoryview) -> dict[str, Any]:
+    """Describes a program and those inside of it."""
     sections = read_sections(data)
     for section in sections:
         PROGRAM.verify(data, section)
@@ -53,8 +61,6 @@ def inspect_file(path: Path) -> dict[str, Any]:
     device = device_of(program)
     bytes_of = {kind: sum(section.size for section in sections if section.kind is kind) for kind in SectionKind}
     return {
-        "kind": "program",
-        "bytes": data.nbytes,
         "weight_bytes": bytes_of[SectionKind.WEIGHTS],
         "plan_bytes": bytes_of[SectionKind.PLAN],
         "has_host_code": bool(bytes_of[SectionKind.HOST_CODE]),
@@ -67,7 +73,30 @@ def inspect_file(path: Path) -> dict[str, Any]:
         "operators": dict(sorted(Counter(_operators(program)).items())),
         "libraries": list(program.libraries),
         "plugins": list(facts.plugins),
+        "generation": _generation(program),
+        "inside": [_program(part) for part in programs_inside(data, sections)],
     }
+
+
+def _generation(program: Program) -> dict[str, Any] | None:
+    """What a program generates text with: limits, choice of tokens, size of caches; None where it generates none."""
+    from trt_runtime.generation import METADATA, GenerationLimits
+
+    try:
+        limits = GenerationLimits.from_text(program.metadata[METADATA])
+    except (KeyError, PlanError):
+        return None
+    held = (
+        program.tensors[number - program.first_tensor] for number in program.written if number >= program.first_tensor
+    )
+    sizes = [(tensor.shape, math.prod(tensor.shape) * tensor.dtype.itemsize) for tensor in held]
+    a_token = sum(size / (shape[0] * shape[2]) for shape, size in sizes if len(shape) == 4 and size)
+    caches = {
+        "cache_tensors": len(sizes),
+        "cache_bytes": sum(size for _, size in sizes),
+        "cache_bytes_per_token": a_token,
+    }
+    return {**asdict(limits), **caches}
 
 
 def to_text(found: dict[str, Any]) -> str:
@@ -76,6 +105,40 @@ def to_text(found: dict[str, Any]) -> str:
     if found["kind"] == "program":
         lines[0] += f" ({human_bytes(found['weight_bytes'])} of weights, {human_bytes(found['plan_bytes'])} of plans)"
         lines.append(f"saved by trt-runtime {found['writer_version']} with PyTorch {found['torch_version']}")
+    if (generation := found.get("generation")) is not None:
+        lines += _generation_lines(generation)
+    lines += _contents(found)
+    for inner in found.get("inside", ()):
+        what = f"{human_bytes(inner['weight_bytes'])} of weights, {human_bytes(inner['plan_bytes'])} of plans"
+        lines += ["", f"the encoder ({what})" if generation else f"a program inside ({what})", *_contents(inner)]
+    return "\n".join(lines)
+
+
+def _generation_lines(found: dict[str, Any]) -> list[str]:
+    rows = f"{found['max_batch']} row{'s' * (found['max_batch'] > 1)}"
+    chosen = {name: value for name, value in found["choice"].items() if value != getattr(TokenChoice(), name)}
+    lines = [
+        "generates text:",
+        f"  {rows} of {found['max_length']} tokens, prompts in pieces of {found['prefill_chunk']}",
+        f"  caches: {found['cache_tensors']} tensors, {human_bytes(found['cache_bytes'])}, "
+        f"{human_bytes(round(found['cache_bytes_per_token']))} a token",
+        f"  rows end with {', '.join(map(str, found['eos_token_ids'])) or 'no token'}, and are filled up with "
+        f"{found['pad_token_id']}",
+    ]
+    if chosen:
+        lines.append("  tokens are chosen with " + ", ".join(f"{name}={value}" for name, value in chosen.items()))
+    if found["assisted_tokens"] > 1:
+        lines.append(f"  takes guesses of {found['assisted_tokens'] - 1} tokens")
+    if (source := found["source"]) is not None:
+        most = f" of up to {source['max_length']} tokens" if source["max_length"] else ""
+        lines.append(f"  follows from {', '.join(source['inputs'])}{most}")
+    return lines
+
+
+def _contents(found: dict[str, Any]) -> list[str]:
+    """What a program or plan takes, returns and runs, in lines."""
+    lines: list[str] = []
+    if "operators" in found:
         lines += ["inputs:", *(f"  {_shown(entry)}" for entry in found["inputs"])]
         lines += ["outputs:", *(f"  {_shown(entry)}" for entry in found["outputs"])]
         if sizes := _sizes(found):
@@ -98,7 +161,7 @@ def to_text(found: dict[str, Any]) -> str:
         lines.append(f"needs the operators of {', '.join(found['libraries'])}")
     if found.get("has_host_code"):
         lines.append("carries compiled code for one kind of host, which is loaded only where it is allowed")
-    return "\n".join(lines)
+    return lines
 
 
 def describe_tensor(value: torch.Tensor) -> str:

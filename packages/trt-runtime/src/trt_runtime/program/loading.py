@@ -33,7 +33,7 @@ from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import Program, operator_calls
 from trt_runtime.program.loaded_program import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.weights import unpack
-from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
+from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
 from trt_runtime.signatures import read_keys, why_not_trusted
 
 if TYPE_CHECKING:
@@ -322,10 +322,7 @@ def programs_from_memory(
     data = memoryview(content)
     sections = read_sections(data)
     trusted = _Trust(data, sections, trusted_keys, given=trust)
-    parts = [content, *(section.of(data) for section in sections if section.kind is SectionKind.PROGRAM)]
-    for part in parts[1:]:
-        if {SectionKind.PROGRAM, SectionKind.SIGNATURE} & {section.kind for section in read_sections(part)}:
-            raise PROGRAM.damaged("a program inside of another one has a signature, or a program inside")
+    parts = [content, *programs_inside(data, sections)]
     return tuple(program_from_memory(part, trust=trust, trusted_by=trusted, **options) for part in parts)
 
 
