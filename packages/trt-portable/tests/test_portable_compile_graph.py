@@ -176,6 +176,26 @@ def test_a_graph_that_writes_in_place_takes_the_long_way() -> None:
     assert not _is_functional(fx.symbolic_trace(lambda x: torch.ops.aten.relu_.default(x)))
 
 
+def test_many_caches_that_are_updated_at_the_end_are_recognized_at_once() -> None:
+    graph = fx.Graph()
+    caches = [graph.placeholder(f"cache_{at}") for at in range(64)]
+    doubled = [graph.call_function(torch.ops.aten.mul.Tensor, (cache, 2)) for cache in caches]
+    for cache, value in zip(caches, doubled, strict=True):
+        graph.call_function(torch.ops.aten.copy_.default, (cache, value))
+    graph.output(())
+    assert _is_functional(fx.GraphModule(torch.nn.Module(), graph))  # a look at what follows each took 2^64 steps
+
+
+def test_a_copy_before_other_work_is_no_update_at_the_end() -> None:
+    graph = fx.Graph()
+    cache = graph.placeholder("cache")
+    graph.call_function(
+        torch.ops.aten.copy_.default, (cache, graph.call_function(torch.ops.aten.neg.default, (cache,)))
+    )
+    graph.output(graph.call_function(torch.ops.aten.neg.default, (cache,)))
+    assert not _is_functional(fx.GraphModule(torch.nn.Module(), graph))
+
+
 @pytest.mark.parametrize("shape", [(4, 3, 2, 2), (4, 3, 1, 1), (4, 1, 3, 3)])
 def test_layouts_of_weights(shape: tuple[int, ...]) -> None:
     flat = torch.arange(float(np.prod(shape)))

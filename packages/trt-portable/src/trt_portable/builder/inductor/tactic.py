@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -440,7 +441,7 @@ def compile_graph(
             with config.patch(shape_padding=_has_odd_rows(graph)):
                 return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
         part_biases(graph)
-        pieces = whole(graph) if any(map(_is_update, graph.graph.nodes)) else split(graph)
+        pieces = whole(graph) if _updates(graph) else split(graph)
         with _kernels_compiled_together():
             return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
 
@@ -513,7 +514,8 @@ def _is_functional(graph: fx.GraphModule) -> bool:
 
     Copies to what the graph takes, at its end, do not count, and operators of our own that are all that read it.
     """
-    calls = [node for node in graph.graph.nodes if node.op == "call_function" and not _is_update(node)]
+    updates = _updates(graph)
+    calls = [node for node in graph.graph.nodes if node.op == "call_function" and node not in updates]
     mutable = [call for call in calls if isinstance(call.target, OpOverload) and call.target._schema.is_mutable]
     return all(call.target._schema.name.startswith(_OWN) for call in mutable)
 
@@ -522,18 +524,17 @@ _OWN: Final = "trt_portable::"
 """Namespace of our own operators."""
 
 
+def _updates(graph: fx.GraphModule) -> set[fx.Node]:
+    """The copies at a graph's end to what it takes, none of them read: there Inductor writes in place of copying."""
+    calls = itertools.dropwhile(lambda node: node.op == "output", reversed(graph.graph.nodes))
+    return set(itertools.takewhile(_is_update, calls))
+
+
 def _is_update(node: fx.Node) -> bool:
-    """Whether a node copies to what the graph takes, at its end: there Inductor writes in place of copying."""
     if node.target is not torch.ops.aten.copy_.default or node.users:
         return False
     state: Any = node.args[0]
-    return state.op == "placeholder" and all(_is_update(each) or each.op == "output" for each in _after(node))
-
-
-def _after(node: fx.Node) -> Iterator[fx.Node]:
-    while node.op != "output":
-        node = node.next
-        yield node
+    return bool(state.op == "placeholder")
 
 
 def _has_odd_rows(graph: fx.GraphModule) -> bool:
