@@ -205,6 +205,13 @@ class Wrapped(nn.Module):
         return self.mixture(ids, use_cache=False).logits
 
 
+def test_models_without_experts_are_not_told_how_experts_are_captured(caplog: pytest.LogCaptureFixture) -> None:
+    model = transformers.BertModel(transformers.BertConfig(**SMALL)).eval()
+    with caplog.at_level(logging.WARNING, logger="torch_tensorrt"):
+        trt_frontends.explain(model, inputs=[Input((1, 4), dtype=torch.int64, tensor_domain=(0, len(WORDS)))])
+    assert "experts" not in caplog.text
+
+
 def test_loops_over_experts_are_captured_as_grouped_products(caplog: pytest.LogCaptureFixture) -> None:
     model, ids = Wrapped().eval(), torch.randint(0, 64, (2, 5))
     if not hasattr(model.mixture.config, "_experts_implementation"):

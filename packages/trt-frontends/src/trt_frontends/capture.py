@@ -392,10 +392,11 @@ def _fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 _ATTENTION: Final = "_attn_implementation"
 _TRACED: Final = frozenset({"eager", "sdpa"})
+"""Implementations of attention that are made of PyTorch's operators."""
+
 _EXPERTS: Final = "_experts_implementation"
 _TRACED_EXPERTS: Final = frozenset({"batched_mm", "grouped_mm"})
 """Ways to compute experts that do not ask which of them were chosen."""
-"""Implementations of attention that are made of PyTorch's operators."""
 
 
 @contextlib.contextmanager
@@ -409,9 +410,8 @@ def ready_for_export(model: Any, examples: ExampleInputs) -> Iterator[None]:
         model: What is captured.
         examples: What with.
     """
-    inner = (
-        [module for module in model.modules() if _is_of_transformers(module)] if isinstance(model, nn.Module) else []
-    )
+    modules: Iterable[Any] = model.modules() if isinstance(model, nn.Module) else ()
+    inner = [module for module in modules if _is_of_transformers(module)]
     if not inner:
         yield
         return
@@ -420,10 +420,11 @@ def ready_for_export(model: Any, examples: ExampleInputs) -> Iterator[None]:
         _register_caches()
         given.add("use_cache")
     has_fused = all(getattr(module, "_supports_sdpa", False) for module in inner)
+    has_experts = any(getattr(module, "_can_set_experts_implementation", bool)() for module in inner)
     with (
         _without_caches(model, wanted="use_cache" in given),
         _traceable(model, _ATTENTION, _TRACED, "sdpa" if has_fused else "eager"),
-        _traceable(model, _EXPERTS, _TRACED_EXPERTS, "grouped_mm"),
+        _traceable(model, _EXPERTS, _TRACED_EXPERTS, "grouped_mm") if has_experts else contextlib.nullcontext(),
     ):
         yield
 
