@@ -178,5 +178,6 @@ def test_a_second_build_of_a_model_comes_from_the_engine_cache(
     changed = trt_frontends.compile(path, [batch], **settings)
     assert len(built) == 4
     assert not torch.equal(changed(x), expected(x))
+    (tmp_path / "weights").write_bytes(data + b"what no weight names")
     trt_frontends.compile(path, [batch], **settings)
     assert len(built) == 4

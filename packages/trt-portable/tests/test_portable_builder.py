@@ -50,6 +50,23 @@ def test_names_are_unique(builder: Any, logger: Any) -> None:
     assert "must be unique" in logger.errors[-1]
 
 
+@pytest.mark.parametrize("shape", [(-1, 2**63 - 1, 3), (-1, -1, 3)])
+def test_profiles_of_more_elements_than_can_be_counted(builder: Any, logger: Any, shape: tuple[int, ...]) -> None:
+    """PyTorch's own error left the builder; only the greatest extents may be without a bound."""
+    most = 2**63 - 1
+    network = identity_network(builder, shape)
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    profile.set_shape("x", (1, most, 3), (2, most, 3), (2, most, 3))
+    config.add_optimization_profile(profile)
+    assert builder.build_serialized_network(network, config) is None
+    assert "more elements than can be counted" in logger.errors[-1]
+    if shape[1] < 0:
+        config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+        profile.set_shape("x", (1, 1, 3), (2, 2, 3), (most, most, 3))
+        config.add_optimization_profile(profile)
+        assert builder.build_serialized_network(network, config) is not None
+
+
 def test_dynamic_inputs_need_a_profile(builder: Any, logger: Any) -> None:
     network = identity_network(builder, (-1, 2))
     assert build(builder, network) is None

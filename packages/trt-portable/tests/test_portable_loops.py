@@ -265,6 +265,20 @@ def test_turns_of_a_run_are_bounded(
     assert "more than 500 turns" in logger.errors[-1] and "TRT_PORTABLE_MAX_LOOP_TURNS" in logger.errors[-1]
 
 
+def test_turns_follow_from_what_a_plan_and_its_inputs_hold(
+    network: Any, constant: Any, load: Any, logger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A condition that stays true took half a minute, and says nothing of how many turns there will be."""
+    monkeypatch.setattr("trt_core.limits._TURNS", (500, 1 << 20))
+    _endless(network, constant, collects=False)
+    context = load(network).create_execution_context()
+    x, y = torch.ones(256), torch.empty(256)
+    for name, tensor in zip(context.engine, (x, y), strict=True):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert not context.execute_async_v3(0)
+    assert "more than 500 turns" in logger.errors[-1] and "CallLimits(loop_turns=...)" in logger.errors[-1]
+
+
 def test_turns_of_loops_in_loops_count_together(
     network: Any, constant: Any, load: Any, logger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
@@ -327,11 +327,12 @@ def digest_of(data: Any) -> str:
     return blake3(data, max_threads=blake3.AUTO if size > _THREADS_FROM_BYTES else 1).hexdigest()
 
 
-def digest_of_file(path: str | os.PathLike[str]) -> str:
-    """Returns the digest of a file's content, as `digest_of` does of bytes, of which a few MiB are held at a time.
+def digest_of_parts(path: str | os.PathLike[str], parts: Iterable[tuple[int, int]]) -> str:
+    """Returns a digest of parts of a file, each byte of which is read once; a few MiB are held at a time.
 
     Args:
         path: A regular file.
+        parts: Where they begin, and where they end at most.
 
     Raises:
         FileError: It is a folder, a pipe or a device.
@@ -342,8 +343,14 @@ def digest_of_file(path: str | os.PathLike[str]) -> str:
     digest = blake3(max_threads=blake3.AUTO)
     piece = memoryview(bytearray(_PIECE_BYTES))
     with opened(path) as file:
-        while size := file.readinto(piece):  # type: ignore[attr-defined]  # what `opened` gives is buffered
-            digest.update(piece[:size])
+        at = 0
+        for start, end in sorted(parts):
+            digest.update(b"%d %d " % (start, end))
+            at = max(at, start)
+            file.seek(at)
+            while at < end and (size := file.readinto(piece[: end - at])):  # type: ignore[attr-defined]  # it is buffered
+                digest.update(piece[:size])
+                at += size
     return digest.hexdigest()
 
 

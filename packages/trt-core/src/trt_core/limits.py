@@ -15,7 +15,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import torch
@@ -41,6 +41,11 @@ _MADE: Final = 64
 _LEAST_ELEMENTS: Final = 1 << 44
 _ELEMENTS: Final = 1 << 18
 """Elements that may be read, made or added up, for each byte that is given."""
+_STEPS: Final = (1 << 20, 1 << 24)
+"""Operators that a small call may run, and those of a large one: loops repeat them, one for each byte that is given."""
+_TURNS: Final = (1 << 16, 1 << 20)
+_TURN_BYTES: Final = 16
+"""Bytes that are given for each turn of a loop beyond the first ones."""
 _ASSUMED: Final = 1 / 8
 """Elements of surely small operators that nobody counts one by one, as a part of those that there may be."""
 _SMALL: Final = 1 << 10
@@ -59,8 +64,8 @@ class CallLimits:
         bytes_made: Of all results; 64 times as many as may be alive.
         elements: Read, made, and added up in products; 2^18 for each byte that is given, at least 2^44. Those of small
             operators are estimated, which makes it an eighth more at most.
-        steps: Operators that run.
-        loop_turns: Turns of all loops.
+        steps: Operators that run; one for each byte that is given, at least 2^20, at most 2^24.
+        loop_turns: Turns of all loops; one for each 16 bytes that are given, at least 2^16, at most 2^20.
         seconds: Of the clock, from the beginning of the outermost call. Looked at before each operator, or layer, of
             every call: none is interrupted while it runs.
     """
@@ -68,8 +73,8 @@ class CallLimits:
     bytes_alive: float | None = None
     bytes_made: float | None = None
     elements: float | None = None
-    steps: float = 1 << 24
-    loop_turns: float = 1 << 20
+    steps: float | None = None
+    loop_turns: float | None = None
     seconds: float = math.inf
 
     def __post_init__(self) -> None:
@@ -95,7 +100,9 @@ class CallLimits:
         alive = max(_FLOOR, _ALIVE * given) if self.bytes_alive is None else self.bytes_alive
         made = _MADE * alive if self.bytes_made is None else self.bytes_made
         elements = max(_LEAST_ELEMENTS, _ELEMENTS * given) if self.elements is None else self.elements
-        return replace(self, bytes_alive=alive, bytes_made=made, elements=elements)
+        steps = min(max(given, _STEPS[0]), _STEPS[1]) if self.steps is None else self.steps
+        turns = min(max(given // _TURN_BYTES, _TURNS[0]), _TURNS[1]) if self.loop_turns is None else self.loop_turns
+        return CallLimits(alive, made, elements, steps, turns, self.seconds)
 
 
 UNLIMITED: Final = CallLimits(*[math.inf] * len(fields(CallLimits)))
@@ -177,6 +184,7 @@ class Account:
         """
         limits = self.limits
         assert limits.bytes_alive is not None and limits.bytes_made is not None and limits.elements is not None
+        assert limits.steps is not None
         if (
             self.alive + size > limits.bytes_alive
             or self.made + size > limits.bytes_made
@@ -218,7 +226,7 @@ class Account:
             ExecutionError: There were more than a call may have.
         """
         self.turns += 1
-        if self.turns > self.limits.loop_turns:
+        if self.turns > self.limits.loop_turns:  # type: ignore[operator]  # each has a number
             self._refuse("loop_turns", self.turns, f"loop {loop!r}")
         self.look_at_clock(f"loop {loop!r}")
 
@@ -250,7 +258,7 @@ class Account:
             ExecutionError: There is none.
         """
         self.steps += 1
-        if self.steps > self.limits.steps:
+        if self.steps > self.limits.steps:  # type: ignore[operator]  # each has a number
             self._refuse("steps", self.steps, str(operator))
         if time.monotonic() > self._end:  # as `look_at_clock`, without the operator's name
             self._refuse("seconds", self.limits.seconds, str(operator))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -119,14 +120,23 @@ def walk(recipes: Sequence[Recipe]) -> list[Recipe]:
     return list(done)
 
 
+def follow_from_sources(recipes: Sequence[Recipe]) -> list[bool]:
+    """Says of each recipe whether it starts from a weight."""
+    found: set[Recipe] = set()
+    for item in walk(recipes):
+        if isinstance(item, Source) or any(operand in found for operand in operands_of(item)):
+            found.add(item)
+    return [recipe in found for recipe in recipes]
+
+
 def sources_of(recipe: Recipe) -> tuple[Source, ...]:
     """Returns the weights that a recipe starts from, each once."""
     return tuple(item for item in walk([recipe]) if isinstance(item, Source))
 
 
-def constants_of(recipe: Recipe) -> tuple[Literal, ...]:
-    """Returns the constants of the model that a recipe starts from, each once."""
-    return tuple(item for item in walk([recipe]) if isinstance(item, Literal) and item.name)
+def constants_of(*recipes: Recipe) -> tuple[Literal, ...]:
+    """Returns the constants of the model that recipes start from, each once."""
+    return tuple(item for item in walk(recipes) if isinstance(item, Literal) and item.name)
 
 
 def lost_in(recipe: Recipe) -> Lost | None:
@@ -172,18 +182,29 @@ Admit = Callable[[OpOverload], Callable[..., Any]]
 
 
 def replay(recipe: Recipe, weights: Mapping[str, torch.Tensor], *, admit: Admit = lambda op: op) -> torch.Tensor:
-    """Makes a tensor from weights of the model.
+    """Makes a tensor from weights of the model; see `replay_all`."""
+    (made,) = replay_all([recipe], weights, admit=admit)
+    return made
+
+
+def replay_all(
+    recipes: Sequence[Recipe], weights: Mapping[str, torch.Tensor], *, admit: Admit = lambda op: op
+) -> Iterator[torch.Tensor]:
+    """Makes tensors from weights of the model one by one; what several are made of is made once.
 
     Args:
-        recipe: How.
+        recipes: How.
         weights: The weights by name; all of them on one device. They are not changed, and may be what is returned.
         admit: Asked for each operator, before anything runs. A recipe that was read from a file may name any.
 
+    Yields:
+        The tensor of each recipe, in order.
+
     Raises:
         RefitError: A weight is missing or has another type or shape, an operator fails, or a result would be far
-            larger than everything that it is made of (a table need not come from where it says).
+            larger than everything that they are made of (a table need not come from where it says).
     """
-    order = walk([recipe])
+    order = walk(recipes)
     sources = [item for item in order if isinstance(item, Source)]
     for source in sources:
         check_weight(source, weights)
@@ -192,25 +213,31 @@ def replay(recipe: Recipe, weights: Mapping[str, torch.Tensor], *, admit: Admit 
     operators = {item.operator for item in order if isinstance(item, Applied)}
     calls = {operator: admit(operator) for operator in operators}
     _check_sizes(order, calls, max(_SMALLEST_LIMIT, _GROWTH * given))
-    remaining: dict[Recipe, int] = {}
-    for item in order:
-        for operand in operands_of(item):
-            remaining[operand] = remaining.get(operand, 0) + 1
+    uses = Counter(operand for item in order for operand in operands_of(item))
+    uses.update(recipes)
     values: dict[Recipe, Any] = {}
-    with torch.no_grad():
-        for item in order:
+
+    def let_go(used: Recipe) -> None:
+        uses[used] -= 1
+        if not uses[used]:
+            del values[used]
+
+    ordered = iter(order)
+    for recipe in recipes:
+        while recipe not in values:
+            item = next(ordered)
             if isinstance(item, Source):
                 values[item] = weights[item.name].detach()
             elif isinstance(item, Literal):
                 values[item] = item.value.to(device)
             else:
-                values[item] = _run(item, calls, values, device)
+                with torch.no_grad():
+                    values[item] = _run(item, calls, values, device)
             for operand in operands_of(item):
-                remaining[operand] -= 1
-                if not remaining[operand]:
-                    del values[operand]
-    result: torch.Tensor = values[recipe]
-    return result
+                let_go(operand)
+        result: torch.Tensor = values[recipe]
+        let_go(recipe)
+        yield result
 
 
 def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:

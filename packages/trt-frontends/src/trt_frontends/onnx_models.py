@@ -9,6 +9,7 @@ import inspect
 import json
 import operator
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,7 @@ import torch
 from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
-from trt_converters.block_key import digest_of, digest_of_file
+from trt_converters.block_key import digest_of, digest_of_parts
 from trt_converters.build import TimingCacheFile, build_network, new_builder
 from trt_core import (
     ExportError,
@@ -458,7 +459,7 @@ def _numbers(end: Any, example: Any) -> list[int] | None:
 
 
 def _content_of(file: Path, network: Any) -> dict[str, str]:
-    """Digests of a model and of the files beside it that hold its weights.
+    """Digests of a model and of the parts of files beside it that hold its weights.
 
     Raises:
         Uncacheable: The network has plugins, whose code is not described, or the files cannot be told.
@@ -470,23 +471,37 @@ def _content_of(file: Path, network: Any) -> dict[str, str]:
         import onnx
     except ImportError:
         raise Uncacheable("which files hold the model's weights is known with the onnx package only") from None
-    names = {
-        entry.value
-        for tensor in _tensors_in(onnx.ModelProto.FromString(data))
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    parts: dict[str, set[tuple[int, int]]] = {}
+    for tensor in _tensors_in(onnx.ModelProto.FromString(data)):
+        named = {entry.key: entry.value for entry in tensor.external_data}
+        if named:
+            parts.setdefault(named.get("location", ""), set()).add(_part_of(named))
     found = {"onnx": digest_of(data)}
     root = file.parent.resolve()
-    for name in sorted(names):  # those of parts that nobody has parsed, too
+    for name in sorted(parts):  # those of parts that nobody has parsed, too
         try:
             path = (root / name).resolve(strict=True)
             if os.path.isabs(name) or not path.is_relative_to(root):
                 raise Uncacheable(f"the model names the file {name!r:.80}, outside of its folder")
-            found[f"onnx.{name}"] = digest_of_file(path)
+            found[f"onnx.{name}"] = digest_of_parts(path, parts[name])
         except (OSError, ValueError) as error:
             raise Uncacheable(f"the file {name!r:.80} of the model cannot be read: {error}") from error
     return found
+
+
+def _part_of(named: Mapping[str, str]) -> tuple[int, int]:
+    """Where the bytes of a tensor begin and end in its file.
+
+    Raises:
+        Uncacheable: The model does not say.
+    """
+    try:
+        start, length = int(named.get("offset", "0")), int(named.get("length", "-1"))
+    except ValueError as error:
+        raise Uncacheable(f"the model says wrongly where a weight lies: {error!s:.80}") from error
+    if not 0 <= start < sys.maxsize:
+        raise Uncacheable(f"the model says that a weight lies at {start}")
+    return start, start + length if length >= 0 else sys.maxsize
 
 
 def _tensors_in(message: Any) -> Iterator[Any]:

@@ -6,9 +6,11 @@ import os
 from typing import Final
 
 TURNS_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_TURNS"
-_TURNS: Final = 1 << 20
+TURNS: Final = 1 << 20
+"""What holds where the environment says nothing, and nothing else is counted."""
 
 
-def most_turns() -> int:
-    """Returns what the environment says, or what holds if it says nothing."""
-    return int(os.environ.get(TURNS_VARIABLE, _TURNS))
+def most_turns() -> int | None:
+    """Returns what the environment says; None if it says nothing."""
+    said = os.environ.get(TURNS_VARIABLE)
+    return None if said is None else int(said)

@@ -28,8 +28,8 @@ from trt_core.weight_recipes import (
     check_weight,
     constants_of,
     content_digest,
-    replay,
-    sources_of,
+    follow_from_sources,
+    replay_all,
 )
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.engine import new_runtime
@@ -128,20 +128,21 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
         check_replaceable(_table_of(engine.header), weights, engine.header.title, admit)
     attributes = list(_attributes(compiled))
     _refuse_unknown(compiled, attributes)
-    for item in attributes:
-        check_constants({one.name: content_digest(one.value) for one in constants_of(item.recipe)}, weights)
+    constants = constants_of(*(item.recipe for item in attributes))
+    check_constants({one.name: content_digest(one.value) for one in constants}, weights)
     for module in compiled.modules():
         held = captured_from(module).program.refit if isinstance(module, LoadedProgram) else None
         check_constants(held.table.constants if held else {}, weights)
-    attributes = [item for item in attributes if sources_of(item.recipe)]
-    made = [item.make(weights, admit) for item in attributes]
+    attributes = _of_weights(attributes)
+    values = replay_all([item.recipe for item in attributes], weights, admit=admit)
+    made = [item.fitted(value) for item, value in zip(attributes, values, strict=True)]
     refitted = [refit_engine(engine.header, engine.plan, weights) for engine in engines]
     target = compiled
     if not in_place:
         # plans are shared by copies of modules, and tensors that are replaced need no copy
         target = copy.deepcopy(compiled, {id(value): value for value in (item.read() for item in attributes)})
         engines = engine_modules(target)
-        attributes = [item for item in _attributes(target) if sources_of(item.recipe)]
+        attributes = _of_weights(list(_attributes(target)))
     for engine, (header, plan) in zip(engines, refitted, strict=True):
         engine.adopt(header, plan)
     for item, value in zip(attributes, made, strict=True):
@@ -175,8 +176,9 @@ def check_replaceable(table: RefitTable, weights: Weights, title: str, admit: Ad
             raise RefitError(
                 f"the weight {name!r} of {title} cannot be replaced", why=why, hint="compile the model again"
             )
-    for recipe, digest in table.reads:
-        if content_digest(replay(recipe, weights, admit=admit or _admitting(()))) != digest:
+    read = replay_all([recipe for recipe, _ in table.reads], weights, admit=admit or _admitting(()))
+    for (recipe, digest), value in zip(table.reads, read, strict=True):
+        if content_digest(value) != digest:
             names = ", ".join(repr(source.name) for source in RefitTable(reads=((recipe, digest),)).sources)
             raise RefitError(
                 f"the weight {names} of {title} cannot be replaced by other numbers",
@@ -203,8 +205,9 @@ def check_constants(digests: Mapping[str, str], weights: Weights) -> None:
 def _supply(refitter: Any, table: RefitTable, weights: Weights, title: str, admit: Admit) -> list[torch.Tensor]:
     """Hands over the new weights, and returns their memory, which is read when the engine is refitted."""
     held = []
-    for weight in table.weights:
-        value = replay(weight.recipe, weights, admit=admit).detach().cpu().contiguous()
+    values = replay_all([weight.recipe for weight in table.weights], weights, admit=admit)
+    for weight, made in zip(table.weights, values, strict=True):
+        value = made.detach().cpu().contiguous()
         if value.dtype != weight.dtype or value.numel() != weight.count:
             raise RefitError(
                 f"the weight {weight.name!r} of {title} was not made as its engine needs it",
@@ -267,9 +270,13 @@ class _Attribute:
     recipe: Recipe
     is_state: bool
 
-    def make(self, weights: Weights, admit: Admit) -> torch.Tensor:
-        """Returns the attribute's new value: shared with the given weights where it is one of them and only read."""
-        value, present = replay(self.recipe, weights, admit=admit), self.read()
+    def fitted(self, value: torch.Tensor) -> torch.Tensor:
+        """Returns a value as the attribute's new one: the same where it is only read.
+
+        Raises:
+            RefitError: It has another type or shape.
+        """
+        present = self.read()
         if value.shape != present.shape or value.dtype != present.dtype:  # a file need not tell the truth
             raise RefitError(
                 f"the tensor {self.paths[0]!r} was not made as PyTorch needs it",
@@ -292,6 +299,12 @@ class _Attribute:
         for path in self.paths:
             owner, _, name = path.rpartition(".")
             holder_of(part_at(self.module, owner), name)[name] = value
+
+
+def _of_weights(attributes: Sequence[_Attribute]) -> list[_Attribute]:
+    """Those that weights of the model decide; others are constants."""
+    told = follow_from_sources([item.recipe for item in attributes])
+    return [item for item, is_told in zip(attributes, told, strict=True) if is_told]
 
 
 def _attributes(compiled: nn.Module) -> Iterator[_Attribute]:

@@ -315,7 +315,9 @@ def settings_without_effect(config: IBuilderConfig) -> Iterator[tuple[str, str]]
 _WHOLE_ENDS: Final = 3
 """How many of `_ends` are whole shapes of the profile."""
 _MOST_ELEMENTS: Final = 1 << 40
-"""No memory holds a tensor of more; PyTorch cannot describe tensors of many more, not even without data."""
+"""No memory holds a tensor of more."""
+_COUNTABLE: Final = 1 << 59
+"""Elements whose bytes PyTorch can count; it cannot describe tensors of more, not even without data."""
 
 
 def add_output_extents(
@@ -403,6 +405,8 @@ def _greatest(typical: Sequence[Shape], most: Sequence[Shape]) -> tuple[Shape, .
 
 def _made(program: Program, inputs: Sequence[IOTensor], shapes: Sequence[Shape]) -> list[Shape | None] | None:
     """What the layers make of shapes; None where they refuse them."""
+    if any(math.prod(shape) > _COUNTABLE for shape in shapes):
+        return None
     values = [
         torch.empty(shape, dtype=tensor.torch_dtype, device=META) for tensor, shape in zip(inputs, shapes, strict=True)
     ]
@@ -677,6 +681,9 @@ def _checked_shape(tensor: ITensor, given: Range, subject: str) -> Range:
     declared = _shape(tensor)
     if len(given.min) != len(declared):
         raise Refusal(f"{subject} gives {tensor.name!r} rank {len(given.min)}; the network has {declared}")
+    for shape in (given.min, given.opt):
+        if math.prod(shape) > _COUNTABLE:
+            raise Refusal(f"{subject} gives {tensor.name!r} the shape {shape}, more elements than can be counted")
     for axis, extent in enumerate(declared):
         found = {given.min[axis], given.opt[axis], given.max[axis]}
         if extent != -1 and found != {extent}:

@@ -118,8 +118,9 @@ class BoundedRuns:
     def _account(self, values: Sequence[Value]) -> Account:
         bounds = self._bounds
         given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-        turns = min(bounds.limits.loop_turns, most_turns())
-        limits = replace(bounds.limits, loop_turns=turns)
+        limits, turns = bounds.limits, most_turns()
+        if turns is not None:
+            limits = replace(limits, loop_turns=turns if limits.loop_turns is None else min(turns, limits.loop_turns))
         return Account(limits, given, is_exempt=bounds.is_exempt, hint=_HINT)
 
 

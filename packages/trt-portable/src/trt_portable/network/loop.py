@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_core.limits import Account, CallLimits, charging, open_account
+from trt_core.limits import UNLIMITED, Account, charging, open_account
 from trt_portable.attributes import boolean, integer, member
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
 from trt_portable.errors import Refusal
-from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
+from trt_portable.loop_turns import TURNS, TURNS_VARIABLE, most_turns
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.recurrence import Recurrence
@@ -39,11 +39,11 @@ def account() -> Iterator[Account]:
     if found is not None:
         yield found
         return
-    limits = CallLimits(
-        bytes_alive=math.inf,
+    turns = most_turns()
+    limits = replace(
+        UNLIMITED,
         bytes_made=int(os.environ.get(BYTES_VARIABLE, _BYTES)),
-        elements=math.inf,
-        loop_turns=most_turns(),
+        loop_turns=TURNS if turns is None else turns,
     )
     hint = f"set {TURNS_VARIABLE} or {BYTES_VARIABLE} if a model that you trust needs more"
     with charging(Account(limits, hint=hint)) as made:
