@@ -202,6 +202,20 @@ def test_steps_of_encoder_decoders_generate_what_transformers_does(name: str) ->
     assert torch.equal(made, generated_by_transformers(model, one, 9, eos_token_id=None))
 
 
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Bloom", "Mistral"])
+def test_conversations_go_on_from_kept_caches(name: str) -> None:
+    """In PyTorch: padded rows, windows whose rings forget, and a turn that takes back what was said."""
+    model, (ids, mask) = model_of(name), padded_prompts()
+    limits = GenerationLimits(2, 128, 8)
+    generator = TextGenerator(CachedStep(model, limits), limits)
+    for taken in (0, 0, 3, 20, 0):
+        made = generator.generate(ids, mask, max_new_tokens=20, eos_token_id=(), keep_cache=True)
+        expected = model.generate(ids, attention_mask=mask, max_new_tokens=20, do_sample=False, eos_token_id=None)
+        assert torch.equal(made, expected)
+        ids = torch.cat([made[:, : made.shape[1] - taken], torch.randint(3, 300, (2, 3))], 1)
+        mask = torch.cat([mask, torch.ones(2, ids.shape[1] - mask.shape[1], dtype=torch.int64)], 1)
+
+
 SEARCHES: Final[list[dict[str, Any]]] = [
     {"num_beams": 3},
     {"num_beams": 4, "num_return_sequences": 3, "length_penalty": -1.0, "early_stopping": True},
@@ -387,6 +401,8 @@ FEATURES: Final = torch.zeros(2, 8, 40)
         ("Bart", {"input_ids": TEXT, "max_new_tokens": 17}, "ask for 16 at most"),
         ("Bart", {"input_ids": TEXT, "num_beams": 4}, "2 prompts of 4 texts each are more than the 2 rows"),
         ("Whisper", {"input_features": FEATURES, "num_beams": 2}, "2 prompts of 2 texts each"),
+        ("Bart", {"input_ids": TEXT, "keep_cache": True}, "caches are kept for texts alone"),
+        ("Whisper", {"input_features": FEATURES, "keep_cache": True}, "caches are kept for texts alone"),
         ("Bart", {"input_features": FEATURES}, "generate takes no input_features"),
         ("Whisper", {"input_ids": TEXT}, "takes input_features by name"),
         ("Whisper", {"input_features": FEATURES, "input_ids": TEXT}, "takes input_features by name"),

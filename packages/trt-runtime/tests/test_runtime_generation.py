@@ -82,6 +82,47 @@ def test_rows_of_a_padded_batch_continue_as_each_alone(
     assert torch.equal(made[:, :longest], ids)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.lists(st.integers(1, 22), min_size=1, max_size=6)), min_size=2, max_size=4
+    ),
+    st.integers(0, 2),
+    st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_kept_cache_changes_no_token(turns: list[tuple[int, list[int]]], padded: int, guesses: bool) -> None:
+    """Each turn keeps some of the text before, all of it or less, and says something else."""
+    kept, plain = guessing(length=90), guessing(length=90)
+    text = torch.zeros(2 - guesses, padded, dtype=torch.int64)
+    mask = torch.zeros_like(text)
+    for taken, said in turns:
+        more = torch.tensor([said, said[::-1]])[: len(text)]
+        text = torch.cat([text[:, : max(taken, padded)], more], 1)
+        mask = torch.cat([mask[:, :padded], torch.ones(len(text), text.shape[1] - padded, dtype=torch.int64)], 1)
+        how = {"prompt_lookup_num_tokens": 3} if guesses else {}
+        found = kept.generate(text, mask, max_new_tokens=7, eos_token_id=(5,), keep_cache=True, **how)
+        text = plain.generate(text, mask, max_new_tokens=7, eos_token_id=(5,))
+        assert torch.equal(found, text)
+
+
+def test_a_conversation_reads_what_is_new() -> None:
+    generator = generator_of(rows=2, length=40, chunk=64)
+    text, calls = torch.tensor([[3, 1, 4], [1, 5, 9]]), generator.step.calls
+    for _ in range(2):
+        text = generator.generate(text, max_new_tokens=3, keep_cache=True)
+        text = torch.cat([text, torch.tensor([[7, 8], [8, 7]])], 1)
+    assert calls == [(0, 3), (3, 1), (4, 1), (5, 3), (8, 1), (9, 1)]
+    calls.clear()
+    generator.generate(text[:1], max_new_tokens=1, keep_cache=True)  # other rows
+    generator.generate(text[:1], max_new_tokens=1)  # nobody asks to keep anything
+    generator.generate(text[:1], max_new_tokens=1, keep_cache=True)
+    generator.generate(text[:1], max_new_tokens=1, keep_cache=True)
+    generator.generate(text[:1], torch.tensor([[0] + [1] * 12]), max_new_tokens=1, keep_cache=True)
+    generator.reset()
+    generator.generate(text[:1], torch.tensor([[0] + [1] * 12]), max_new_tokens=1, keep_cache=True)
+    assert calls == [(0, 13), (0, 13), (0, 13), (12, 1), (0, 13), (0, 13)]
+
+
 class Repeated:
     """Stands for recordings of a GPU: a first call runs a few times before it, and no repetition is counted."""
 

@@ -224,6 +224,7 @@ class TextGenerator(nn.Module):
         self.limits = limits
         self.encoder = encoder
         self._held: OrderedDict[Any, _Decoding] = OrderedDict()
+        self._cached: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TextGenerator:
         twin = TextGenerator(copy.deepcopy(self.step, memo), self.limits, copy.deepcopy(self.encoder, memo))
@@ -300,6 +301,7 @@ class TextGenerator(nn.Module):
         prompt_lookup_num_tokens: int | None = None,
         assistant_model: TextGenerator | None = None,
         num_assistant_tokens: int | None = None,
+        keep_cache: bool = False,
         **source: torch.Tensor,
     ) -> torch.Tensor:
         """Continues prompts, or writes what follows from a source, until each row has ended or is long enough.
@@ -328,6 +330,9 @@ class TextGenerator(nn.Module):
                 stand earlier in the text, and take those that are right. For one row, without sampling.
             assistant_model: A smaller model with the same vocabulary that guesses tokens, likewise.
             num_assistant_tokens: How many it guesses at once; None for as many as this model was compiled for.
+            keep_cache: Read only what is new where prompts begin with tokens that the caches hold of the last call,
+                which kept them too; what differs from some token on is read from there. Not for encoder-decoders and
+                pictures.
             source: What else the encoder takes, by name: `input_features`, `pixel_values`.
 
         Returns:
@@ -339,6 +344,12 @@ class TextGenerator(nn.Module):
         beams = BeamOptions(num_beams, length_penalty, early_stopping)
         copies = _copies(beams.count, num_return_sequences, do_sample=do_sample)
         asked = self._read(input_ids, attention_mask, decoder_input_ids, source, copies)
+        if keep_cache and asked.given:
+            raise InputError(
+                "caches are kept for texts alone: what they hold follows from the source, too",
+                where="keep_cache",
+                hint="leave it out, or give no pictures",
+            )
         rows, begin = asked.prompt.shape
         new = self._read_count(begin, max_new_tokens)
         numbers: dict[str, Any] = {
@@ -364,6 +375,9 @@ class TextGenerator(nn.Module):
             raise InputError("a streamer takes one text a row", where="streamer", hint="leave it or the beams out")
         reader = _Reader(self, asked, copies)
         _require_room(8 * rows * copies * (begin + new), "the text")
+        if keep_cache:
+            reader.known = self._known(reader)
+        self._cached = None
         request = _Choosing(
             self.limits.rules,
             choice,
@@ -384,6 +398,8 @@ class TextGenerator(nn.Module):
         decoding = self._decoding(reader, request, begin + new, may_launch=may_launch)
         decoding.begin(reader, request, begin + new)
         made = decoding.tokens(assistant, streamer)
+        if keep_cache:
+            self._cached = decoding.read_tokens(), asked.padding
         if streamer is not None:
             streamer.end()
         return made.to(back)
@@ -409,6 +425,22 @@ class TextGenerator(nn.Module):
                 self._held[kind] = _Decoding(reader, how, columns, launches=True)
         self._held.move_to_end(kind)
         return self._held[kind]
+
+    def _known(self, reader: _Reader) -> int:
+        """How many of the first places of the prompts the caches hold already: not all, since the last is asked for."""
+        if self._cached is None:
+            return 0
+        (tokens, padding), prompt = self._cached, reader.text
+        if len(tokens) != len(prompt) or not torch.equal(padding, reader.given[0]):
+            return 0
+        most = min(tokens.shape[1], prompt.shape[1] - 1)
+        is_padding = torch.arange(most, device=prompt.device) < padding[: len(prompt), None]
+        same = ((tokens[:, :most] == prompt[:, :most]) | is_padding).all(0)
+        known = int(same.to(torch.int64).cumprod(0).sum())
+        limits = self.limits
+        forgets = any(cache.dim() == 4 and cache.shape[2] < limits.max_length for cache in self._caches())
+        # rings of keys hold a window and a piece more: what is further back was written over
+        return 0 if forgets and tokens.shape[1] - known >= limits.prefill_chunk else known
 
     def _search(self, reader: _Reader, request: _Choosing, options: BeamOptions, end: int, count: int) -> torch.Tensor:
         """Returns the best texts of a beam search, (rows * count, length) int64; see `_Choosing` and `Beams`."""
@@ -447,6 +479,7 @@ class TextGenerator(nn.Module):
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
+        self._cached = None
         for cache in self._caches():
             cache.zero_()
 
@@ -854,6 +887,7 @@ class _Reader:
     Attributes:
         text: The prompts, (rows, length) int64.
         given: What each call of the step is given beside tokens and their place: padding, and what the encoder made.
+        known: How many tokens of the prompts the caches hold already.
 
     Raises:
         InputError: Prompts have another number of places for pictures than the pictures fill.
@@ -879,6 +913,7 @@ class _Reader:
             if source is not None and source.image_token_id is None:  # the table of pictures is that of all rows
                 context = tuple(value[rows] for value in context)
         self.given = (padding, *context)
+        self.known = 0
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
 
@@ -895,7 +930,7 @@ class _Reader:
 
     def first(self) -> torch.Tensor:
         """Returns the logits after the prompt, (max_batch, vocabulary)."""
-        return self.read(self._prompt, 0)[:, -1]
+        return self.read(self._prompt[:, self.known :], self.known)[:, -1]
 
     def after(self, token: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
         """Returns the logits after a token of each row, (max_batch, 1), at a place, (1,): (max_batch, vocabulary)."""
@@ -1071,6 +1106,10 @@ class _Decoding:
                 break
         return self._text[:, : self._how.begin + int(self._count) if self._may_end else self._made].clone()
 
+    def read_tokens(self) -> torch.Tensor:
+        """Returns the tokens that the caches hold, (rows, length) int64: all but the last."""
+        return self._text[:, : self._made - 1].clone()
+
     def _turns(self, assistant: _Assistant | None) -> Iterator[None]:
         if assistant is not None:
             for logits in self._asked.guessed(self._text[:, : self._end], assistant):
@@ -1184,6 +1223,7 @@ class _Draft:
         own = self._model.limits.source
         self._asked = self._model._read(input_ids, attention_mask, decoder_input_ids, {} if own is None else source)
         self._model._read_count(self._asked.prompt.shape[1], None)
+        self._model._cached = None
 
     def guess(self, text: torch.Tensor) -> list[int]:
         assert self._asked is not None
