@@ -93,9 +93,9 @@ def test_saving_says_what_a_program_is_and_signs_it(
 
 @pytest.mark.parametrize("path", [None, 3, io.BytesIO(b"")], ids=["None", "3", "BytesIO"])
 def test_what_names_no_file_is_refused(path: Any, mlp: nn.Module) -> None:
-    with pytest.raises(InputError, match="a file is named by a string or a path"):
+    with pytest.raises(InputError, match=r"cannot take (None|an int|a BytesIO) as path(.|\n)*give a string or a path"):
         trt_frontends.save(torch.export.export(mlp, (torch.ones(2, 4),)), path)
-    with pytest.raises(InputError, match="a file is named by a string or a path"):
+    with pytest.raises(InputError, match=r"cannot take (None|an int|a BytesIO) as path(.|\n)*give a string or a path"):
         trt_frontends.load(path)
 
 

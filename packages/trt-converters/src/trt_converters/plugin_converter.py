@@ -12,11 +12,13 @@ from trt_converters.converter import Check, Converter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Reason, Verdict
 from trt_core.dtypes import dtype_name
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.operator_plugin import PluginCall, plugin_of, register_operator
 from trt_core.sizes.expressions import extent_of, symbols_in
 
 
+@held_to_signature
 def plugin_from_operator(
     op: OpOverload,
     *,

@@ -27,6 +27,7 @@ from trt_core import (
     total_verdict,
 )
 from trt_core.cache_updates import written_cache
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
 from trt_core.sizes.expressions import depends_on_data, extent_of
 from trt_core.verdicts import LEFT_COMPLEX
@@ -181,6 +182,7 @@ def _takes_fraction(node: fx.Node) -> bool:
     return any(isinstance(operand.meta.get("val"), torch.SymFloat) for operand in node.all_input_nodes)
 
 
+@held_to_signature
 def preserve_predicate(
     settings: CompilationSettings, registry: ConverterRegistry = DYNAMO_CONVERTERS
 ) -> Callable[[Any], bool]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import InputError
+from trt_core.held_arguments import held_to_signature
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Device:
     dla_core: int | None
     allow_gpu_fallback: bool
 
+    @held_to_signature
     def __init__(
         self,
         spec: Any = None,

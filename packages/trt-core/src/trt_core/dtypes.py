@@ -52,7 +52,7 @@ def to_trt(dtype: torch.dtype) -> Any:
     Raises:
         InputError: TensorRT has no such type.
     """
-    name = TRT_NAMES.get(dtype)
+    name = TRT_NAMES.get(dtype) if isinstance(dtype, torch.dtype) else None
     if name is None:
         raise InputError(
             f"TensorRT has no data type for {dtype}",
@@ -68,9 +68,10 @@ def from_trt(dtype: Any) -> torch.dtype:
     Raises:
         InputError: PyTorch has no such type (4-bit types and E8M0 live only inside networks).
     """
-    known = _TORCH_TYPES.get(dtype.name)
+    name = getattr(dtype, "name", None)
+    known = _TORCH_TYPES.get(name) if isinstance(name, str) else None
     if known is None:
-        raise InputError(f"PyTorch has no data type for TensorRT's {dtype.name}")
+        raise InputError(f"PyTorch has no data type for TensorRT's {name or repr(dtype)}")
     return known
 
 

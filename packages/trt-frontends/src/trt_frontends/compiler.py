@@ -12,7 +12,7 @@ from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_frontends.compiled_module import CompiledModule, offload
-from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
+from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import (
     CALIBRATION,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trt_core.setting_keywords import SettingKeywords
+    from trt_frontends.custom_engine_cache import BaseEngineCache  # whatever saves and loads will do
 
 
 @entry_point

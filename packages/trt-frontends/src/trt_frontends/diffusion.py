@@ -15,7 +15,7 @@ from trt_core import Input, InputError, logger
 from trt_core.internals import pytree
 from trt_core.wording import did_you_mean
 from trt_frontends.compiler import compile
-from trt_runtime.diffusion import CompiledMethod, CompiledPart, PartAttributes, with_parts
+from trt_runtime.diffusion import CompiledMethod, CompiledPart, PartAttributes, components_of, with_parts
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,7 +59,7 @@ def compile_pipeline(
             given as three values.
         TrtError: A part cannot be compiled; see `compile`.
     """
-    modules = {name: part for name, part in pipeline.components.items() if isinstance(part, nn.Module)}
+    modules = {name: part for name, part in components_of(pipeline).items() if isinstance(part, nn.Module)}
     for name in parts or ():
         if name not in modules:
             hint = did_you_mean(name, modules) or f"its parts are {', '.join(modules)}"

@@ -1,4 +1,7 @@
-"""What every function that users call promises: exceptions out of it are ours, and autocast does not reach into it."""
+"""What every function that users call promises.
+
+Arguments are of the kinds that it takes, exceptions out of it are ours, and autocast does not reach into it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from trt_core import InternalError, TrtError
 from trt_core.device import autocast_types, without_autocast
 from trt_core.dtypes import dtype_name
+from trt_core.held_arguments import held_to_signature
 from trt_core.settings_reader import level_of_caller
 
 P = ParamSpec("P")
@@ -40,7 +44,7 @@ def entry_point(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
-    """Has a function capture and run models as they are outside of the caller's `torch.autocast`.
+    """Has a function capture and run models outside of the caller's `torch.autocast`, and holds its arguments.
 
     `torch.export` notes the types that autocast makes, and no casts: such a program computes in other types than it
     says. What is to compute in a reduced type is said by a setting, which holds wherever the compiled model is called.
@@ -66,7 +70,7 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
         with without_autocast("cpu", "cuda"):
             return function(*args, **kwargs)
 
-    return run
+    return held_to_signature(run)
 
 
 def _is_asked_for(given: dict[str, Any]) -> bool:

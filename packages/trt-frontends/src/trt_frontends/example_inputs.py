@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from trt_core import Device, Input, InputError
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.nesting import LEAST_DYNAMIC
 from trt_core.settings_reader import level_of_caller
@@ -155,6 +156,7 @@ class _Position:
     index: int
 
 
+@held_to_signature
 def get_dynamic_shapes_args(parameters: Sequence[str], inputs: Sequence[Any]) -> dict[str, Any]:
     """Returns the dynamic dimensions of positional inputs, by parameter name.
 
@@ -169,6 +171,7 @@ def get_dynamic_shapes_args(parameters: Sequence[str], inputs: Sequence[Any]) ->
     return {name: _dynamic_dims(value, dims) for name, value in zip(parameters, inputs, strict=False)}
 
 
+@held_to_signature
 def get_dynamic_shapes_kwargs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the dynamic dimensions of keyword inputs, by name."""
     dims = _named_dims(pytree.tree_leaves(dict(inputs)))

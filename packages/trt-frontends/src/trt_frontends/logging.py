@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from trt_core import logger
+from trt_core.held_arguments import held_to_signature
 from trt_frontends.pipeline import log_shown
 
 __all__ = ["debug", "errors", "graphs", "info", "internal_errors", "set_level", "warnings"]
 
 
+@held_to_signature
 def set_level(level: int, logger: logging.Logger | None = None) -> None:
     """Sets the least level that is logged.
 

@@ -23,6 +23,7 @@ from trt_core.files.opening import opened
 from trt_core.files.replacing import Path, file_name, replacing
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import fields, integers, items, text
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.settings_reader import present_settings
 from trt_core.weight_recipes import content_of
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
+@held_to_signature
 def refit_module_weights(
     compiled_module: _Module,
     new_weight_module: torch.export.ExportedProgram | nn.Module | Mapping[str, torch.Tensor],
@@ -116,13 +118,8 @@ def weights_in(
             **dict(source.named_parameters(remove_duplicate=False)),
             **dict(source.named_buffers(remove_duplicate=False)),
         }
-    elif isinstance(source, Mapping):
-        named = dict(source)
     else:
-        raise InputError(
-            f"weights cannot be taken from {kind_of(source)}",
-            hint="give an exported program, a model, or its state dict",
-        )
+        named = dict(source)
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
 
 
@@ -184,6 +181,7 @@ class MutableModule:
         True
     """
 
+    @held_to_signature
     def __init__(
         self, module: nn.Module, *, registry: ConverterRegistry = DYNAMO_CONVERTERS, **settings: Unpack[SettingKeywords]
     ) -> None:
@@ -219,6 +217,7 @@ class MutableModule:
         self._own.expect(_ExpectedSizes(args_dynamic_shape, kwargs_dynamic_shape))
 
     @staticmethod
+    @held_to_signature
     def save(module: MutableModule, path: Path) -> None:
         """Saves the weights and all that is compiled; no code of the model, and nothing that is run when it is loaded.
 
@@ -240,6 +239,7 @@ class MutableModule:
         write_file(path, weights_in(own.module), compiled)
 
     @staticmethod
+    @held_to_signature
     def load(path: Path, module: nn.Module | None = None, **settings: Unpack[_LoadKeywords]) -> MutableModule:
         """Loads what `save` wrote; it may come from anyone.
 

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from torch import nn
 
+from trt_core.held_arguments import held_to_signature
 from trt_core.settings_reader import level_of_caller
 from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
 from trt_runtime.graphed_calls import cuda_graphs
@@ -39,6 +40,7 @@ _WHOLE: Final = (
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
+@held_to_signature
 def enable_cudagraphs(compiled_module: nn.Module | None = None) -> contextlib.AbstractContextManager[nn.Module | None]:
     """Runs calls of a module as CUDA graphs inside a block; see `trt_runtime.cuda_graphs`.
 
@@ -63,6 +65,7 @@ def enable_cudagraphs(compiled_module: nn.Module | None = None) -> contextlib.Ab
     return cuda_graphs(compiled_module)
 
 
+@held_to_signature
 def set_cudagraphs_mode(mode: bool) -> None:
     """Takes False; True has no effect, for no mode of the process records calls.
 
@@ -86,6 +89,7 @@ def get_whole_cudagraphs_mode() -> bool:
     return False
 
 
+@held_to_signature
 def enable_pre_allocated_outputs(module: nn.Module) -> PreAllocatedOutputs:
     """Allocates the outputs of the next call while a call runs: inside a block, or by the switch that it returns.
 
@@ -95,6 +99,7 @@ def enable_pre_allocated_outputs(module: nn.Module) -> PreAllocatedOutputs:
     return PreAllocatedOutputs(module)
 
 
+@held_to_signature
 def enable_output_allocator(module: nn.Module) -> Switch:
     """Returns a switch without an effect: outputs whose sizes depend on data are always allocated as they come.
 
@@ -104,6 +109,7 @@ def enable_output_allocator(module: nn.Module) -> Switch:
     return Switch(module)
 
 
+@held_to_signature
 def set_multi_device_safe_mode(mode: bool) -> contextlib.AbstractContextManager[None]:
     """Has no effect: engines always run on the device of their tensors, and refuse those of another.
 
@@ -116,6 +122,7 @@ def set_multi_device_safe_mode(mode: bool) -> contextlib.AbstractContextManager[
     return contextlib.nullcontext()
 
 
+@held_to_signature
 def optimization_profile(module: _Module, profile: int | str = "auto") -> contextlib.AbstractContextManager[_Module]:
     """Has no effect beyond `"auto"`: each call runs in the profile that fits its sizes best.
 

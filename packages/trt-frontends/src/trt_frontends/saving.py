@@ -14,6 +14,7 @@ import torch
 from torch import fx, nn
 
 from trt_core import InputError
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trt_core.setting_keywords import SettingKeywords
 
 
+@held_to_signature
 def save(
     compiled: nn.Module | torch.export.ExportedProgram,
     path: str | os.PathLike[str],
@@ -73,6 +75,7 @@ def save(
     )
 
 
+@held_to_signature
 def convert_exported_program_to_serialized_trt_engine(
     exported_program: torch.export.ExportedProgram,
     inputs: Sequence[Any] | None = None,
@@ -113,6 +116,7 @@ def convert_exported_program_to_serialized_trt_engine(
     return engine.build()
 
 
+@held_to_signature
 def convert_method_to_trt_engine(
     module: nn.Module,
     method_name: str = "forward",

@@ -280,9 +280,9 @@ class TestRefusals:
             (None, "no calibration data"),
             ([], "is empty"),
             (iter(()), "is empty"),
-            (torch.randn(2, 3, 8, 8), "not a collection"),
-            (3, "not a collection"),
-            ("images", "not a collection"),
+            (torch.randn(2, 3, 8, 8), "cannot take a Tensor as calibration"),
+            (3, "cannot take an int as calibration"),
+            ("images", "cannot take a str as calibration"),
             ([3], "calibration input 0 is an int"),
             ([(torch.randn(2, 3, 8, 8), torch.zeros(2))], "holds 2 inputs, the program takes 1"),
             ([torch.randn(2, 3, 9, 9)], "has shape"),
@@ -370,9 +370,12 @@ class TestRefusals:
             ({"operators": {"embedding"}}, "no kind"),
             ({"exclude": "("}, "no regular expression"),
             ({"exclude": "aten.linera"}, "unknown operator"),
-            (3, "no configuration"),
         ],
     )
     def test_configurations(self, model: nn.Module, config: Any, message: str) -> None:
         with pytest.raises(SettingsError, match=message):
             trt_frontends.quantize(model, data(), config)
+
+    def test_what_is_no_configuration(self, model: nn.Module) -> None:
+        with pytest.raises(InputError, match="cannot take an int as config"):
+            trt_frontends.quantize(model, data(), 3)  # type: ignore[arg-type]

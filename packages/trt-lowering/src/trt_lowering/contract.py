@@ -12,6 +12,7 @@ from torch import fx
 
 from trt_core import LoweringError
 from trt_core.attributes import read_attribute
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator, OpOverload
 from trt_core.provenance import node_location, source_line
 from trt_lowering.operator_traits import is_symbolic_function, mutated_arguments
@@ -90,6 +91,7 @@ class GraphPass(abc.ABC):
         )
 
 
+@held_to_signature
 def run_passes(
     gm: fx.GraphModule, passes: Iterable[GraphPass], *, recompile: bool = True, observe: Observer | None = None
 ) -> list[PassResult]:

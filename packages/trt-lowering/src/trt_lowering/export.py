@@ -24,6 +24,7 @@ from typing import Any, Final
 import torch
 
 from trt_core import ExportError
+from trt_core.held_arguments import held_to_signature
 from trt_core.nesting import distinct_tensors
 from trt_core.sizes.guards import Asker, asker_in, condition_of
 from trt_lowering.internals import graphs_lazy
@@ -97,6 +98,7 @@ def _place_in_model() -> str | None:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if asker_in(frame.f_code.co_filename) is Asker.MODEL else None
 
 
+@held_to_signature
 def export_module(
     module: torch.nn.Module,
     args: Sequence[Any],

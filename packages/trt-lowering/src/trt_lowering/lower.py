@@ -20,6 +20,7 @@ from torch.export.graph_signature import ConstantArgument, ExportGraphSignature,
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.attributes import add_constant, read_attribute
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.provenance import node_location
 from trt_core.weight_recipes import RECIPE, Literal, Source
@@ -39,6 +40,7 @@ from trt_lowering.results import base_of
 from trt_lowering.tracing import traces
 
 
+@held_to_signature
 @traces("the exported program cannot be lowered")
 def lower(
     program: torch.export.ExportedProgram,
@@ -65,6 +67,7 @@ def lower(
     return begin_lowering(program, settings, preserve=preserve, observe=observe).finish()
 
 
+@held_to_signature
 @traces("the exported program cannot be lowered")
 def begin_lowering(
     program: torch.export.ExportedProgram,
@@ -89,6 +92,7 @@ def begin_lowering(
     return DecomposedGraph(gm, rules, settings, observe)
 
 
+@held_to_signature
 @traces("the exported program cannot be decomposed")
 def decompose_program(
     program: torch.export.ExportedProgram, settings: CompilationSettings, *, preserve: Preserve
@@ -415,6 +419,7 @@ def _state_in(states: Mapping[fx.Node, fx.Node], item: object) -> fx.Node | None
     return states.get(item) if isinstance(item, fx.Node) else None
 
 
+@held_to_signature
 @traces("the captured graph cannot be lowered")
 def lower_graph(
     gm: fx.GraphModule,
@@ -443,6 +448,7 @@ def lower_graph(
     return begin_lowering_graph(gm, settings, preserve=preserve, constants=constants).finish()
 
 
+@held_to_signature
 @traces("the captured graph cannot be lowered")
 def begin_lowering_graph(
     gm: fx.GraphModule,

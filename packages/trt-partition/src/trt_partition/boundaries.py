@@ -9,6 +9,7 @@ from torch import fx
 
 from trt_core import PartitionError
 from trt_core.attributes import is_state
+from trt_core.held_arguments import held_to_signature
 from trt_partition.plan import Block, PartitionPlan
 from trt_partition.sizes import (
     Place,
@@ -55,6 +56,7 @@ class Boundaries:
     homes: Mapping[fx.Node, Block]
 
 
+@held_to_signature
 def find_boundaries(graph_module: fx.GraphModule, plan: PartitionPlan) -> Boundaries:
     """Finds what crosses between the blocks of a plan, in time linear in nodes plus edges.
 

@@ -11,6 +11,7 @@ from typing import Final
 from torch import fx
 
 from trt_core import IncompleteCompilationError, Verdict, operator_name
+from trt_core.held_arguments import held_to_signature
 from trt_core.provenance import node_location
 from trt_partition.sweep import Sweep
 
@@ -80,6 +81,7 @@ class PartitionPlan:
 _MOST_LISTED: Final = 50
 
 
+@held_to_signature
 def find_obstacles(plan: PartitionPlan) -> dict[str, Verdict]:
     """Returns why nodes run in PyTorch blocks, by node name; empty when engines run everything."""
     obstacles: dict[str, Verdict] = {}

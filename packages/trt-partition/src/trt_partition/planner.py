@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
+from trt_core.held_arguments import held_to_signature
 from trt_core.quantization import is_dequantization
 from trt_partition.costs import counts_as_computation
 from trt_partition.dependence import ENGINE, PASSIVE, TORCH, Dependences, earliest_levels, latest_levels
@@ -31,6 +32,7 @@ OUTSIDE = -1
 """Level of sizes that only the outputs of the graph need."""
 
 
+@held_to_signature
 def make_plan(graph_module: fx.GraphModule, support: OperatorSupport, settings: CompilationSettings) -> PartitionPlan:
     """Decides which nodes run in engines, and in which.
 

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import fx
 
+from trt_core.held_arguments import held_to_signature
 from trt_partition.boundaries import Boundary, find_boundaries
 from trt_partition.effects import Effect, effect_of
 from trt_partition.plan import PartitionPlan
 from trt_partition.sizes import SIZE_OPERATOR, Place, axis_of, is_constant
 
 
+@held_to_signature
 def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.GraphModule:
     """Splits a graph as a plan says. The given graph stays as it is; parameters are shared, not copied.
 

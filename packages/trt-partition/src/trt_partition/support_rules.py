@@ -15,6 +15,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, SettingsError, Verdict, operator_name, total_verdict
 from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
 from trt_core.process_groups import is_unread
@@ -98,6 +99,7 @@ class WholeBodies:
         return found
 
 
+@held_to_signature
 def compose_support(support: OperatorSupport, settings: CompilationSettings) -> OperatorSupport:
     """Puts the rules of the settings and of engines around a support check.
 
@@ -190,6 +192,7 @@ def _is_computed(value: Any) -> bool:
     return isinstance(meta, torch.Tensor) and meta.dtype in _PLACES
 
 
+@held_to_signature
 def get_graph_converter_support(
     graph_module: fx.GraphModule, support: OperatorSupport, settings: CompilationSettings | None = None
 ) -> tuple[int, int]:
@@ -239,6 +242,7 @@ def matching_module(node: fx.Node, names: frozenset[str]) -> str:
     return ""
 
 
+@held_to_signature
 def require_known_modules(graph_module: fx.GraphModule, settings: CompilationSettings) -> None:
     """Checks that every name in `torch_executed_modules` names a module of the graph.
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from trt_core.errors import PlanError
+from trt_core.held_arguments import held_to_signature
 from trt_core.provider import Provider, current_provider, provider_module
 from trt_core.wording import printable
 from trt_runtime.header import PlanHeader
@@ -15,6 +16,7 @@ from trt_runtime.header import PlanHeader
 _REBUILD = "compile the model again here"
 
 
+@held_to_signature
 def check_compatible(
     header: PlanHeader, *, device: torch.device | None = None, where: str = "", warns: bool = True
 ) -> None:

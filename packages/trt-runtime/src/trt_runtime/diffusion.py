@@ -25,6 +25,8 @@ from trt_core.files import typed
 from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.held_arguments import held_to_signature
+from trt_core.wording import kind_of
 from trt_runtime.program import load
 
 if TYPE_CHECKING:
@@ -148,18 +150,40 @@ def _put(owner: Any, path: str, number: int) -> None:
     owner.__dict__[name] = number
 
 
+def components_of(pipeline: Any) -> Mapping[str, Any]:
+    """Returns the parts of a pipeline by name.
+
+    Raises:
+        InputError: It is no pipeline of diffusers.
+    """
+    components = getattr(pipeline, "components", None)
+    if not isinstance(components, Mapping):
+        raise InputError(
+            f"{kind_of(pipeline)} is no pipeline of diffusers",
+            why="it has no components",
+            hint="give what DiffusionPipeline.from_pretrained returns; a model alone is compiled by compile",
+        )
+    return components
+
+
+@held_to_signature
 def with_parts(pipeline: Any, parts: Mapping[str, CompiledPart]) -> Any:
     """Returns a pipeline with compiled parts in the place of its own; the pipeline itself is left as it is.
 
     Args:
         pipeline: A `diffusers.DiffusionPipeline`.
         parts: The parts by the names of its components.
+
+    Raises:
+        InputError: It is no pipeline of diffusers.
     """
+    components_of(pipeline)
     twin = copy.copy(pipeline)
     twin.__dict__.update(parts)  # past diffusers' bookkeeping, which goes on naming the classes that the parts were of
     return twin
 
 
+@held_to_signature
 def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpack[SaveKeywords]) -> None:
     """Saves a pipeline with compiled parts: each part as programs, the rest as diffusers saves it.
 
@@ -175,7 +199,8 @@ def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpa
     """
     from trt_runtime.program.saving import save
 
-    parts = {name: part for name, part in pipeline.components.items() if isinstance(part, CompiledPart)}
+    components = components_of(pipeline)
+    parts = {name: part for name, part in components.items() if isinstance(part, CompiledPart)}
     if not parts:
         raise InputError(
             "the pipeline has no compiled parts", hint="save what compile_pipeline or load_pipeline returned"
@@ -192,7 +217,7 @@ def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpa
             save(compiled.program, place / file, **options)
             methods[method] = {"file": file, "parameters": list(compiled.parameters)}
         manifest["parts"][name] = {"methods": methods, "numbers": dict(part._attributes.numbers)}
-    for name, component in pipeline.components.items():
+    for name, component in components.items():
         if name not in parts and hasattr(component, "save_pretrained"):
             component.save_pretrained(place / name)
     (place / _INDEX).write_text(pipeline.to_json_string(), encoding="utf-8")
@@ -200,6 +225,7 @@ def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpa
         stream.write(json.dumps(manifest, indent=1).encode())
 
 
+@held_to_signature
 def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> Any:
     """Loads a pipeline that `save_pipeline` wrote; needs diffusers, and nothing that compiles.
 

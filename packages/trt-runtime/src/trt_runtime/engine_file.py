@@ -19,6 +19,7 @@ from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path as Path
 from trt_core.files.replacing import file_name
 from trt_core.files.replacing import replacing as replacing
+from trt_core.held_arguments import held_to_signature
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.header import PlanHeader
 from trt_runtime.plan_notes import Bounds, is_vouched, note_bounds, plan_bytes, plan_digest, vouch
@@ -44,6 +45,7 @@ PLAN: Final = Container(
 """The file of one engine."""
 
 
+@held_to_signature
 def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor, folder: Folder | None = None) -> None:
     """Writes an engine to a file; the file appears complete or not at all.
 
@@ -62,6 +64,7 @@ def write_plan(path: Path, header: PlanHeader, plan: torch.Tensor, folder: Folde
         PLAN.write(file, sections)
 
 
+@held_to_signature
 def plan_to_bytes(header: PlanHeader, plan: torch.Tensor) -> bytes:
     """Returns the container as bytes; see `write_plan`.
 
@@ -73,6 +76,7 @@ def plan_to_bytes(header: PlanHeader, plan: torch.Tensor) -> bytes:
     return file.getvalue()
 
 
+@held_to_signature
 def read_plan(path: Path, *, check: bool = True, copy: bool | None = None) -> tuple[PlanHeader, torch.Tensor]:
     """Reads an engine from a file.
 
@@ -96,6 +100,7 @@ def read_plan(path: Path, *, check: bool = True, copy: bool | None = None) -> tu
     return plan_from_memory(content, where=name, check=check)
 
 
+@held_to_signature
 def plan_from_bytes(data: bytes, *, check: bool = True) -> tuple[PlanHeader, torch.Tensor]:
     """Reads an engine from bytes; see `read_plan`. The bytes are copied once."""
     return plan_from_memory(bytearray(data), where="", check=check)

@@ -20,6 +20,7 @@ from torch import nn
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.held_arguments import held_to_signature
 from trt_core.log import logger
 from trt_core.wording import kind_of
 from trt_runtime.graphed_calls import WARM_UPS, GraphedCalls
@@ -216,6 +217,7 @@ class TextGenerator(nn.Module):
         >>> generator.generate(torch.tensor([[1, 42, 7]]), max_new_tokens=16)  # doctest: +SKIP
     """
 
+    @held_to_signature
     def __init__(self, step: nn.Module, limits: GenerationLimits, encoder: nn.Module | None = None) -> None:
         super().__init__()
         if (encoder is None) != (limits.source is None):
@@ -231,6 +233,7 @@ class TextGenerator(nn.Module):
         return twin.train(self.training)
 
     @classmethod
+    @held_to_signature
     def load(cls, path: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> TextGenerator:
         """Loads what `save` wrote; transformers is not needed.
 
@@ -257,6 +260,7 @@ class TextGenerator(nn.Module):
             raise PlanError("the file holds another number of encoders than its limits say", where=str(path))
         return cls(step, limits, *others)
 
+    @held_to_signature
     def save(self, path: str | os.PathLike[str]) -> None:
         """Saves step, encoder and limits as one file, which appears complete or not at all.
 

@@ -18,6 +18,7 @@ from torch import fx, nn
 
 from trt_core.attributes import is_written
 from trt_core.errors import ExecutionError, TrtError
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct
@@ -226,6 +227,7 @@ class GraphedModule(nn.Module):
             graphs.release()
 
 
+@held_to_signature
 @contextlib.contextmanager
 def cuda_graphs(module: nn.Module, *, capacity: int = MOST_GRAPHS) -> Iterator[GraphedModule]:
     """Runs calls of a module as CUDA graphs inside a block.

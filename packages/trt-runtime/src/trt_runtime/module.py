@@ -11,6 +11,7 @@ from torch import nn
 
 from trt_core.device import present_device
 from trt_core.errors import InputError, PlanError
+from trt_core.held_arguments import held_to_signature
 from trt_core.wording import human_bytes, kind_of, printable
 from trt_runtime.direct_call import goes_direct, is_foreign, named_range, refuse_gradients, refuse_transforms
 from trt_runtime.engine import ENGINES, LoadedEngine
@@ -253,6 +254,7 @@ class PreAllocatedOutputs:
         module: A compiled model or a loaded program.
     """
 
+    @held_to_signature
     def __init__(self, module: nn.Module) -> None:
         self._engines = engines_of(module)
         self._before = [engine.allocates_ahead for engine in self._engines]

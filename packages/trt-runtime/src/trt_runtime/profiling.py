@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError
+from trt_core.held_arguments import held_to_signature
 from trt_core.provider import provider_module
 from trt_core.wording import ShownReport
 from trt_runtime.module import engine_modules, engines_of
@@ -83,6 +84,7 @@ class LayerProfile(ShownReport):
         return "\n".join(lines)
 
 
+@held_to_signature
 def profile_layers(
     program: nn.Module,
     args: Sequence[Any] = (),

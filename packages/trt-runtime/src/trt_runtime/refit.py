@@ -15,6 +15,7 @@ from trt_core import to_trt, trt
 from trt_core.attributes import holder_of, is_state, part_at
 from trt_core.device import present_device
 from trt_core.errors import RefitError
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.limits import Account
 from trt_core.log import forget_errors, provider_logger, take_errors
@@ -45,6 +46,7 @@ Weights = Mapping[str, torch.Tensor]
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
+@held_to_signature
 def refit_engine(
     header: PlanHeader, plan: torch.Tensor, weights: Weights, *, content: str = ""
 ) -> tuple[PlanHeader, torch.Tensor]:
@@ -100,6 +102,7 @@ def refit_engine(
     return changed, refitted
 
 
+@held_to_signature
 def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False) -> _Module:
     """Gives a compiled module other weights: its engines, and what runs in PyTorch between them.
 

@@ -36,6 +36,8 @@ from trt_core.files.opening import opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
 from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.held_arguments import held_to_signature
+from trt_core.wording import kind_of
 
 MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
@@ -71,7 +73,13 @@ class Mesh:
 
     @classmethod
     def of(cls, mesh: Any) -> Mesh:
-        """Reads a `torch.distributed.device_mesh.DeviceMesh`."""
+        """Reads a `torch.distributed.device_mesh.DeviceMesh`.
+
+        Raises:
+            InputError: It is none.
+        """
+        if not hasattr(mesh, "mesh") or not hasattr(mesh, "mesh_dim_names"):
+            raise InputError(f"{kind_of(mesh)} is no device mesh", hint="give what init_device_mesh returns")
         return cls(
             tuple(mesh.mesh.shape), tuple(mesh.mesh_dim_names or ()), tuple(int(rank) for rank in mesh.mesh.flatten())
         )
@@ -165,6 +173,7 @@ class Manifest:
             raise PlanError("the manifest is damaged", where=where, why=str(error), hint=_AGAIN) from error
 
 
+@held_to_signature
 def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, group: Any = None) -> None:
     """Saves a model that several processes have compiled together; each of them calls this.
 

@@ -26,6 +26,7 @@ from trt_core.files.container import Section
 from trt_core.files.folder import PrivateFolder, user_folder
 from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import file_name, replacing
+from trt_core.held_arguments import held_to_signature
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 
 if TYPE_CHECKING:
@@ -398,6 +399,7 @@ def verified_signer(path: str | os.PathLike[str]) -> PublicKey:
     return signer_of(found.of(data))
 
 
+@held_to_signature
 def sign(path: str | os.PathLike[str]) -> PublicKey:
     """Signs a program with this user's key, in the place of a signature that it has.
 

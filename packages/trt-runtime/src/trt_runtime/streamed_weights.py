@@ -9,6 +9,7 @@ from itertools import accumulate
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError
+from trt_core.held_arguments import held_to_signature
 from trt_runtime.engine import LoadedEngine
 from trt_runtime.module import engines_of
 
@@ -75,6 +76,7 @@ class StreamingBudget:
         return [engine.weight_budget.resident for engine in self._engines]
 
 
+@held_to_signature
 def weight_streaming(module: nn.Module, device_budget: int | None = None) -> StreamingBudget:
     """Bounds the GPU memory of a module's weights; inside a block, where what is returned is entered by `with`.
 

@@ -12,7 +12,6 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import ExecutionError, InputError, TrtError, logger, operator_name, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
-from trt_core.wording import kind_of
 from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
 from trt_frontends.accuracy.subject import (
     Model,
@@ -109,11 +108,6 @@ def verify(
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
     cases = cases_of(subject, inputs, samples, seed)
     require_tolerance(tolerance)
-    if compiled is not None and not callable(compiled):
-        raise InputError(
-            f"compiled is {kind_of(compiled)}, which cannot be called",
-            hint="give what `compile` returned, or leave it out",
-        )
     built: BuiltModel | None = None
     if compiled is None:
         built, compiled = _compile(subject)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 
 NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
@@ -62,6 +63,7 @@ class OutputError:
     histogram: tuple[int, ...]
 
 
+@held_to_signature
 def measure_error(found: torch.Tensor, reference: torch.Tensor) -> OutputError:
     """Compares an output with its reference; both of one shape, of any type, on any device.
 

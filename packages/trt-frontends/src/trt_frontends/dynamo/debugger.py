@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_core import InputError, logger
+from trt_core.held_arguments import held_to_signature
 from trt_core.settings_reader import level_of_caller
 from trt_core.wording import did_you_mean
 
@@ -47,6 +48,7 @@ class Debugger:
         InputError: There is no such level or option.
     """
 
+    @held_to_signature
     def __init__(
         self,
         log_level: str = "debug",

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from trt_core import InputError
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.wording import kind_of
 from trt_runtime import LoadedProgram, load
@@ -69,6 +70,7 @@ class BatchInference:
         (3, 2)
     """
 
+    @held_to_signature
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -229,6 +231,7 @@ class ProgramServer:
         options: Further arguments of `BatchInference`.
     """
 
+    @held_to_signature
     def __init__(
         self,
         path: str,
@@ -319,6 +322,7 @@ def _answers(requests: Sequence[_Request]) -> list[dict[str, Any] | Exception]:
     return answers
 
 
+@held_to_signature
 def deployment(
     path: str | os.PathLike[str],
     *,
@@ -334,9 +338,17 @@ def deployment(
         name: Name of the deployment.
         deployment_options: Arguments of `ray.serve.deployment`: replicas, resources, autoscaling.
         options: Arguments of `ProgramServer`.
+
+    Raises:
+        InputError: Ray does not take the deployment options.
     """
     from ray import serve
 
-    made: Any = serve.deployment(name=name, **dict(deployment_options or {}))(ProgramServer)
+    try:
+        made: Any = serve.deployment(name=name, **dict(deployment_options or {}))(ProgramServer)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            "Ray does not take the deployment options", where="deployment_options", why=str(error).partition("\n")[0]
+        ) from error
     application: Application = made.bind(os.fspath(path), **options)
     return application

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from trt_core import InputError, Provider
 from trt_core.files.opening import map_file, read_file
+from trt_core.held_arguments import held_to_signature
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.engine_file import plan_from_memory
 from trt_runtime.triton_model import PROGRAM_FILE
@@ -105,6 +106,7 @@ class TritonModel:
         return "\n".join(lines) + "\n"
 
 
+@held_to_signature
 def export_triton(
     path: str | os.PathLike[str],
     repository: str | os.PathLike[str],

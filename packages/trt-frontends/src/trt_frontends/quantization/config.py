@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import torch
 
 from trt_core import SettingsError
+from trt_core.held_arguments import held_to_signature
 from trt_core.operators import operator_name, packet_name
 from trt_core.quantization import limits
 from trt_core.wording import did_you_mean, kind_of
@@ -63,6 +64,7 @@ class Kind(enum.Enum):
     ATTENTION = "attention"
 
 
+@held_to_signature
 @dataclass(frozen=True)
 class QuantizationConfig:
     """What is quantized, and how ranges are chosen.
@@ -86,7 +88,7 @@ class QuantizationConfig:
             expressions that match a whole name (`.*head`), or operators (`aten.conv2d.default`).
     """
 
-    dtype: Scheme | str = Scheme.INT8
+    dtype: Scheme | torch.dtype | str = Scheme.INT8
     observer: Observer | str = Observer.MAX
     percentile: float = 99.99
     per_channel: bool = True
@@ -94,8 +96,8 @@ class QuantizationConfig:
     smoothing: float | None = None
     bias_correction: bool = False
     fold_normalization: bool = True
-    operators: frozenset[Kind | str] = frozenset({Kind.LINEAR, Kind.CONVOLUTION})
-    exclude: tuple[str, ...] = ()
+    operators: Collection[Kind | str] | str = frozenset({Kind.LINEAR, Kind.CONVOLUTION})
+    exclude: Collection[Any] | str = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", _member(Scheme, self.dtype, "dtype"))

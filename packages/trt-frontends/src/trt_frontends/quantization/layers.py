@@ -122,7 +122,7 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
     Raises:
         SettingsError: Something that is excluded is neither a name, a regular expression nor an operator.
     """
-    exclusion = _Exclusion(config.exclude)
+    exclusion = _Exclusion(tuple(config.exclude))
     choices = []
     for node in editor.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload):

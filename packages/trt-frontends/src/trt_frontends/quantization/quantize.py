@@ -9,6 +9,7 @@ import torch
 from torch import fx, nn
 
 from trt_core import InputError
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.quantization import dequantize, is_dequantization
 from trt_core.quantization import quantize as quantize_operator
@@ -86,6 +87,7 @@ def quantize(
     return quantized
 
 
+@held_to_signature
 def quantization_report(program: torch.export.ExportedProgram) -> QuantizationReport:
     """Returns what `quantize` did to the program that it returned.
 

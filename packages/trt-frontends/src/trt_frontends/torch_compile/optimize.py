@@ -72,7 +72,7 @@ def optimize(
     """
     from trt_frontends.internals import dynamo_optimize as optimize_with  # costly to import
 
-    if not callable(model):
+    if not callable(model) or isinstance(model, type):
         raise InputError(f"cannot optimize {kind_of(model)}", hint="give an nn.Module or a function")
     refuse_settings_of_whole_models(read_settings(settings))
     chosen = None if registry is DYNAMO_CONVERTERS else registry

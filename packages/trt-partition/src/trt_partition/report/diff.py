@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trt_core.held_arguments import held_to_signature
 from trt_core.wording import printable
 from trt_partition.report.data import NodeReport
 from trt_partition.report.partition_report import PartitionReport
@@ -78,6 +79,7 @@ class ReportDiff:
         return printable("\n".join(lines)) + "\n"
 
 
+@held_to_signature
 def diff_reports(before: PartitionReport, after: PartitionReport) -> ReportDiff:
     """Compares two reports.
 

@@ -11,6 +11,7 @@ from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, Verdict, operator_name
 from trt_core.attributes import is_state
+from trt_core.held_arguments import held_to_signature
 from trt_core.precision import kept_in_float32
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
@@ -25,6 +26,7 @@ from trt_partition.report.partition_report import PartitionReport
 from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, regroup, regroup_arguments
 
 
+@held_to_signature
 def make_report(
     graph_module: fx.GraphModule,
     plan: PartitionPlan,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trt_core import PartitionError, Reason, logger
+from trt_core.held_arguments import held_to_signature
 from trt_core.wording import ShownReport, printable
 from trt_partition.plan import BlockKind
 from trt_partition.report.data import BlockReport, NodeReport, ReportData
@@ -166,6 +167,7 @@ def _reason(node: NodeReport) -> str:
     return f"{verdict.code}: {message}{source}"
 
 
+@held_to_signature
 def write_report(report: PartitionReport, dryrun: bool | str) -> None:
     """Publishes a report as the `dryrun` setting asks.
 
@@ -187,6 +189,7 @@ def write_report(report: PartitionReport, dryrun: bool | str) -> None:
         save_report(report, dryrun)
 
 
+@held_to_signature
 def save_report(report: PartitionReport, path: str | os.PathLike[str]) -> bool:
     """Saves a report under a path that does not exist yet, wholly or not at all.
 
@@ -214,6 +217,7 @@ def save_report(report: PartitionReport, path: str | os.PathLike[str]) -> bool:
         ) from error
 
 
+@held_to_signature
 def require_report_path(path: str | os.PathLike[str]) -> None:
     """Refuses a path under which no file can be, before the work that the report tells of.
 

@@ -16,6 +16,7 @@ from trt_core.errors import InputError, PlanError
 from trt_core.files.container import Section, kinds_in
 from trt_core.files.opening import map_file
 from trt_core.files.replacing import Path, file_name
+from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.limits import UNLIMITED, CallLimits
 from trt_core.log import logger
@@ -83,6 +84,7 @@ def load(
 ) -> IsolatedProgram: ...
 @overload
 def load(path: Path, **options: Unpack[LoadKeywords]) -> nn.Module: ...
+@held_to_signature
 def load(
     path: Path,
     *,
@@ -159,7 +161,7 @@ def load(
         "device": device,
         "limits": limits,
     }
-    if isolated:
+    if isolated is not False:
         return _load_isolated(name, isolated, result_types, copy=copy, **options)
     options["result_types"] = result_types
     if os.path.isdir(name):

@@ -15,6 +15,7 @@ from trt_core.device import present_device
 from trt_core.errors import ExportError, InputError, TrtError
 from trt_core.exported_programs import module_of, with_free_names
 from trt_core.files.replacing import Path, replacing
+from trt_core.held_arguments import held_to_signature
 from trt_core.input import Input
 from trt_core.internals import OpOverload
 from trt_core.log import logger
@@ -67,6 +68,7 @@ class SaveKeywords(TypedDict, total=False):
     format: str
 
 
+@held_to_signature
 def save(
     compiled: nn.Module | ExportedProgram,
     path: Path,

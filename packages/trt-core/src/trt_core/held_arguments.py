@@ -1,0 +1,205 @@
+"""Arguments of public functions are held to their annotations before anything runs.
+
+What is an `Any` there, and settings, which have a reader of their own, is left to the function. Deciding takes a few
+microseconds: it stands at doors, and in no call of a compiled model.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import numbers
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import torch
+
+from trt_core.errors import InputError
+from trt_core.wording import kind_of, with_article
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CHECKED_ITEMS: Final = 1000
+"""Items of a collection that are looked at."""
+
+_NUMBERS: Final[Mapping[Any, tuple[Any, ...]]] = {
+    int: (numbers.Integral, torch.SymInt),
+    float: (numbers.Real, torch.SymInt, torch.SymFloat),
+}
+_TITLES: Final[Mapping[Any, str]] = {
+    collections.abc.Collection: "a list",
+    collections.abc.Iterable: "an iterable",
+    collections.abc.Sequence: "a list",
+    collections.abc.Mapping: "a mapping",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a string",
+    os.PathLike: "a path",
+}
+_COLLECTIONS: Final = (collections.abc.Collection, collections.abc.Iterable, collections.abc.Sequence)
+_LISTED: Final = (list, tuple, set, frozenset, dict)
+_UNTITLED_ITEMS: Final = (os.PathLike,)
+
+
+def held_to_signature(function: F) -> F:
+    """Lets a function, or a class when it is made, refuse arguments of a kind that its annotations exclude.
+
+    Args:
+        function: A function, the function of a method, or a class whose `__init__` is meant.
+
+    Returns:
+        The function, which raises an `InputError` that names argument and kinds; or the class itself.
+    """
+    if isinstance(function, type):
+        made: Any = function
+        made.__init__ = held_to_signature(made.__init__)
+        return cast("F", made)
+    signature = inspect.signature(function)
+    title = function.__qualname__.removesuffix(".__init__")
+
+    @functools.cache
+    def kinds() -> Mapping[str, Any]:
+        return _annotated_kinds(function, signature)
+
+    @functools.wraps(function)
+    def held(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{title}: {error}") from None
+        for name, kind in kinds().items():
+            if name in given:
+                _require(given[name], kind, name, title)
+        return function(*args, **kwargs)
+
+    return cast("F", held)
+
+
+def _annotated_kinds(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
+    """The kinds of the parameters that have one by which values can be told apart."""
+    found = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        kind = _evaluated(function, parameter.annotation)
+        if kind is not Any and kind is not object:
+            found[name] = kind
+    return found
+
+
+def _evaluated(function: Callable[..., Any], annotation: Any) -> Any:
+    """What an annotation says; names that only type checkers import are taken for anything."""
+    if annotation is inspect.Parameter.empty:
+        return Any
+    holder = types.SimpleNamespace(__annotations__={"kind": annotation})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    unknown: dict[str, Any] = {}
+    while True:
+        try:
+            return typing.get_type_hints(holder, names, unknown, include_extras=True)["kind"]
+        except NameError as error:
+            if error.name is None or error.name in unknown:
+                return Any
+            unknown[error.name] = Any
+        except TypeError:  # a name that is taken for anything has no members or arguments
+            return Any
+
+
+def _require(value: Any, kind: Any, name: str, title: str) -> None:
+    """Refuses a value of another kind.
+
+    Raises:
+        InputError: It is one.
+    """
+    if _fits(value, kind):
+        return
+    where = next((f"{name}[{key!r:.40}]" for key, item, wanted in _items(value, kind) if not _fits(item, wanted)), name)
+    found = next((item for _, item, wanted in _items(value, kind) if not _fits(item, wanted)), value)
+    raise InputError(
+        f"{title} cannot take {kind_of(found)} as {where}",
+        where=f"the argument {name} of {title}",
+        why=f"it is {found!r:.80}" if isinstance(found, (bool, int, float, str, bytes, type)) else "",
+        hint=f"give {_spelt(kind)}",
+    )
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a kind, as far as can be told without running anything of it."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return True
+    if kind is None or kind is types.NoneType:
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inside)
+    if origin is typing.Literal:
+        return isinstance(value, tuple({type(one) for one in inside}))
+    if origin is typing.Annotated:
+        return _fits(value, inside[0])
+    if isinstance(kind, TypeVar):
+        return kind.__bound__ is None or _fits(value, _resolved_bound(kind))
+    if collections.abc.Callable in (origin, kind):
+        return callable(value)
+    outer = origin or kind
+    if not isinstance(outer, type) or getattr(outer, "_is_protocol", False):
+        return True
+    if not isinstance(value, _NUMBERS.get(outer, outer)):
+        return False
+    if isinstance(value, (str, bytes, torch.Tensor)) and outer in _COLLECTIONS:
+        return False  # a list of characters or rows is what nobody means
+    return all(_fits(item, wanted) for _, item, wanted in _items(value, kind))
+
+
+def _resolved_bound(variable: TypeVar) -> Any:
+    bound = variable.__bound__
+    return Any if isinstance(bound, typing.ForwardRef) else bound
+
+
+def _items(value: Any, kind: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Keys, items and their kinds, of those collections that can be looked into without using them up."""
+    for one in typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,):
+        inside = typing.get_args(one)
+        outer = typing.get_origin(one)
+        if outer is tuple and len(inside) == 2 and inside[1] is Ellipsis:
+            inside = inside[:1]
+        if not isinstance(value, _LISTED) or not isinstance(value, outer or ()):
+            continue
+        if isinstance(value, dict) and len(inside) == 2:
+            yield from ((key, key, inside[0]) for key in _first(value))
+            yield from ((key, value[key], inside[1]) for key in _first(value))
+        elif len(inside) == 1:
+            yield from ((number, item, inside[0]) for number, item in enumerate(_first(value)))
+
+
+def _first(items: Iterable[Any]) -> Iterator[Any]:
+    return (item for _, item in zip(range(_CHECKED_ITEMS), items, strict=False))
+
+
+def _spelt(kind: Any) -> str:
+    """A kind in words."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if kind is None or kind is types.NoneType:
+        return "None"
+    if origin in (typing.Union, types.UnionType):
+        *first, last = dict.fromkeys(_spelt(one) for one in inside)
+        return f"{', '.join(first)} or {last}" if first else last
+    if origin is typing.Annotated:
+        return _spelt(inside[0])
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(repr, inside))}"
+    if collections.abc.Callable in (origin, kind):
+        return "a function"
+    if isinstance(kind, TypeVar):
+        return _spelt(_resolved_bound(kind))
+    outer = origin or kind
+    title = _TITLES.get(outer) or with_article(getattr(outer, "__name__", str(outer)))
+    items = [one for one in inside if one not in (Any, Ellipsis)]
+    if not items or outer in _UNTITLED_ITEMS:
+        return title
+    spelt = [_spelt(one) for one in items]
+    return f"{title} from {spelt[0]} to {spelt[1]}" if len(spelt) == 2 else f"{title}, each item {spelt[0]}"
