@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import collective_forms
@@ -75,7 +81,7 @@ def test_sharded_models_compile_in_both_ways(way: str, kinds: list[str], tmp_pat
 def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for rank, told in enumerate(run_ranks(4, tmp_path, rank_programs.save_and_load, str(folder))):
-        assert "saved with the mesh 2x2 (data, model) of ranks [0, 1, 2, 3], and here is the mesh 4" in told["mesh"]
+        assert "saved with the mesh 2x2 (data, model) of ranks 0 to 3, and here is the mesh 4" in told["mesh"]
         assert rank > 1 or told["world"] == "the model was compiled for 4 processes, and here are 2"
         assert told["gone"].startswith("this process has no process group ")
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(f"rank-{n}.trtp" for n in range(4))]
@@ -180,7 +186,7 @@ def test_equal_engines_are_built_once(tmp_path: Path) -> None:
     cache.mkdir(mode=0o700)
     found = run_ranks(4, tmp_path, rank_programs.build_once, str(cache))
     built = {kind: [told[kind] for told in found] for kind in found[0]}
-    assert sum(built["sharded"]) == sum(built["whole"]) == 1
+    assert sum(built["sharded"]) == sum(built["whole"]) == sum(built["gone from the cache"]) == 1
     assert [sum(built["stages"][:2]), sum(built["stages"][2:])] == [1, 1]
 
 
@@ -207,6 +213,72 @@ def test_scripts_of_the_documentation_run(sample: str, tmp_path: Path) -> None:
     if "from accelerate" in sample:
         pytest.importorskip("accelerate")
     run_ranks(2, tmp_path, rank_programs.run_sample, sample, str(tmp_path))
+
+
+def _torchrun(hosts: int, each: int, script: str, directory: Path) -> list[int]:
+    """Runs a script under one agent of torchrun for each host; returns how they ended, and leaves no process behind."""
+    (directory / "script.py").write_text(script)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mark = secrets.token_hex(8)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "TRT_TEST_MARK": mark}
+    run = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--nproc-per-node={each}"]
+    run += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    agents = [
+        subprocess.Popen([*run, f"--node-rank={host}", "script.py"], cwd=directory, env=environment)
+        for host in range(hosts)
+    ]
+    try:
+        ended = [agent.wait(150) for agent in agents]
+        assert not _marked(mark) - {agent.pid for agent in agents}
+    finally:
+        for process in _marked(mark):
+            os.kill(process, signal.SIGKILL)
+    return ended
+
+
+def _marked(mark: str) -> set[int]:
+    """The processes of this mark that have not ended."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in (folder / "environ").read_bytes():
+                found.add(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux tells of them")
+@pytest.mark.parametrize(("hosts", "each"), [(2, 1), *(pytest.param(*way, marks=STRESSED) for way in ((1, 2), (2, 2)))])
+def test_ranks_of_several_hosts_build_save_and_load(hosts: int, each: int, tmp_path: Path) -> None:
+    assert _torchrun(hosts, each, SAMPLES[0], tmp_path) == [0] * hosts
+    count = hosts * each
+    assert {path.name for path in (tmp_path / "model").iterdir()} == {
+        "manifest.json",
+        *(f"rank-{rank}.trtp" for rank in range(count)),
+    }
+
+
+FAILING = """
+import os, sys
+from datetime import timedelta
+import torch.distributed as dist
+import rank_programs
+dist.init_process_group("gloo", timeout=timedelta(seconds={limit}))
+rank_programs.fail_somewhere(dist.get_rank(), {when!r}, {way!r}, {failing}, "models/model")
+"""
+
+
+@STRESSED
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes as Linux tells of them")
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize(
+    ("when", "way"), [("build", "throws"), ("save", "SIGKILL"), ("save", "SIGTERM"), ("call", "SIGINT")]
+)
+def test_launchers_end_with_a_rank_that_fails(when: str, way: str, failing: int, tmp_path: Path) -> None:
+    script = FAILING.format(limit=LIMIT, when=when, way=way, failing=failing)
+    assert all(_torchrun(2, 1, script, tmp_path))
+    assert not list((tmp_path / "models").glob("*")) + list((tmp_path / "models").glob(".*"))
 
 
 @STRESSED

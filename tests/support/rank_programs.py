@@ -10,10 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d
 
 import trt_frontends as trt
 import trt_runtime as runtime
 from trt_core import ExecutionError, Input, PlanError
+from trt_frontends import engine_source
 
 
 class Collectives(nn.Module):
@@ -267,17 +269,16 @@ def build_once(rank: int, directory: str) -> dict[str, int]:
     """
     from torch.distributed.device_mesh import init_device_mesh
 
-    from trt_frontends import engine_source
-
+    source: Any = engine_source
     built = 0
-    build_block = engine_source.build_block
+    build_block = source.build_block
 
     def count(*args: Any, **kwargs: Any) -> Any:
         nonlocal built
         built += 1
         return build_block(*args, **kwargs)
 
-    engine_source.build_block = count
+    source.build_block = count
     rows = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "model"))["model"]
     torch.manual_seed(0)
     x = torch.randn(2, 4, 16)
@@ -286,16 +287,18 @@ def build_once(rank: int, directory: str) -> dict[str, int]:
         "sharded": (parallel_perceptron("tensor"), True),
         "stages": (parallel_perceptron("tensor", hidden=64 + 32 * (rank // 2), mesh=rows), True),
     }
+    models["gone from the cache"] = models["sharded"]
     found: dict[str, int] = {}
     for kind, (model, refit) in models.items():
         built = 0
-        compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=refit, engine_cache_dir=directory)
+        folder = f"{directory} anew" if "gone" in kind else directory
+        compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=refit, engine_cache_dir=folder)
         torch.testing.assert_close(compiled(x), model(x) + 0, rtol=1e-4, atol=1e-5)
         found[kind] = built
     return found
 
 
-def reshard(rank: int, whole_path: str, folder: str) -> dict[str, Any]:
+def reshard(rank: int, whole_path: str, folder: str) -> dict[int, str]:
     """Shards whole weights over all ranks, compiles, saves, and tells what became of a folder for other numbers.
 
     Args:
@@ -327,7 +330,7 @@ def reshard(rank: int, whole_path: str, folder: str) -> dict[str, Any]:
     compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
     runtime.save_sharded(compiled, f"{folder}/for-{world}")
     torch.testing.assert_close(trt.load(f"{folder}/for-{world}")(x), held["result"], rtol=1e-4, atol=1e-5)
-    told = {}
+    told: dict[int, str] = {}
     for other in sorted({1, 2, 4} - {world}):
         try:
             trt.load(f"{folder}/for-{other}")
@@ -355,7 +358,7 @@ def compile_fully_sharded(rank: int, kind: str) -> dict[str, Any]:
 
     torch.manual_seed(0)
     model = nn.Sequential(Perceptron(33), Perceptron(32)).eval().requires_grad_(False)
-    tolerance = {"rtol": 1e-4, "atol": 1e-5}
+    tolerance: Any = {"rtol": 1e-4, "atol": 1e-5}
     if kind == "two dimensions":
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
         parallelize_module(model[1], mesh["model"], plan_of("tensor"))
@@ -426,7 +429,7 @@ def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None
         directory: A folder for its weights.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
-    from transformers.distributed import DistributedConfig
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
     sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -503,7 +506,7 @@ def destroy_groups(rank: int) -> str:
     compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
     wanted = compiled(x)
     dist.barrier()
-    store = torch.distributed.distributed_c10d._get_default_store()
+    store = distributed_c10d._get_default_store()
     dist.destroy_process_group()
     told = ""
     try:
@@ -511,7 +514,7 @@ def destroy_groups(rank: int) -> str:
     except ExecutionError as error:
         told = str(error)
     dist.init_process_group(
-        "gloo", store=dist.PrefixStore("again", store), rank=rank, world_size=int(os.environ["WORLD_SIZE"])
+        "gloo", store=distributed_c10d.PrefixStore("again", store), rank=rank, world_size=int(os.environ["WORLD_SIZE"])
     )
     torch.testing.assert_close(compiled(x), wanted)
     return told
@@ -527,7 +530,6 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
         failing: The rank that fails.
         directory: Where models are saved.
     """
-    from trt_frontends import engine_source
     from trt_runtime import sharded
     from trt_runtime.program import saving
 

@@ -32,7 +32,7 @@ from trt_core.files.folder import Folder
 from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
 from trt_core.log import forget_errors, provider_logger, take_errors
-from trt_core.process_groups import GroupMembers, groups_in
+from trt_core.process_groups import GroupMembers, groups_in, show_ranks
 from trt_core.refit_table import RefitTable
 from trt_core.settings import ObservedSettings
 from trt_core.sizes.ranges import Bounds, ShapeRanges
@@ -287,7 +287,7 @@ def _process_group(block: fx.GraphModule, name: str) -> GroupMembers | None:
     if len(found) > 1:
         raise BuildError(
             f"the engine {name} could not be built: it communicates in {len(found)} process groups",
-            where=", ".join(f"{group.name!r} ({', '.join(map(str, group.ranks))})" for group in found),
+            where=", ".join(f"{group.name!r} ({show_ranks(group.ranks)})" for group in found),
             why="an execution context of TensorRT takes one communicator",
             hint="keep the collectives of all groups but one in torch_executed_ops",
         )

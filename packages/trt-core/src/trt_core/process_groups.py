@@ -7,6 +7,7 @@ saved also says the ranks.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,6 +33,23 @@ class GroupMembers:
 
     name: str
     ranks: tuple[int, ...]
+
+
+def show_ranks(ranks: Sequence[int]) -> str:
+    """Returns ranks as text, those that follow each other in equal steps as one: `0 to 63`, `0 to 56 by 8, 60, 61`."""
+    parts, rest = [], list(ranks)
+    while rest:
+        step = rest[1] - rest[0] if len(rest) > 1 else 0
+        count = 1
+        while count < len(rest) and rest[count] == rest[0] + count * step:
+            count += 1
+        if count > 2 and step > 0:
+            parts.append(f"{rest[0]} to {rest[count - 1]}{f' by {step}' if step > 1 else ''}")
+        else:
+            count = 1
+            parts.append(str(rest[0]))
+        del rest[:count]
+    return ", ".join(parts)
 
 
 def group_members(group: Any) -> GroupMembers | None:
@@ -62,7 +80,7 @@ def find_group(members: GroupMembers) -> Any:
 
     if not dist.is_available() or not dist.is_initialized():
         raise LookupError(
-            f"a collective of ranks {list(members.ranks)} runs in a process without process groups: call "
+            f"a collective of the ranks {show_ranks(members.ranks)} runs in a process without process groups: call "
             "torch.distributed.init_process_group first"
         )
     from trt_core.internals import process_groups, resolve_process_group
@@ -78,8 +96,8 @@ def find_group(members: GroupMembers) -> Any:
             return group
     known = sorted({tuple(ranks) for ranks in process_groups.pg_group_ranks.values()})
     raise LookupError(
-        f"rank {dist.get_rank()} has no process group of the ranks {list(members.ranks)}; it has "
-        f"{', '.join(str(list(ranks)) for ranks in known)}: make it with torch.distributed.new_group or a device "
+        f"rank {dist.get_rank()} has no process group of the ranks {show_ranks(members.ranks)}; it has "
+        f"{'; '.join(map(show_ranks, known))}: make it with torch.distributed.new_group or a device "
         "mesh, on every rank"
     )
 
@@ -103,16 +121,16 @@ def communicator(members: GroupMembers, device: torch.device) -> int:
     backend = find_group(members)._get_backend(device)
     if not hasattr(backend, "_comm_ptr"):
         raise LookupError(
-            f"the process group of the ranks {list(members.ranks)} has no communicator of NCCL on {device}, it is "
-            f"{type(backend).__name__}: make it with the backend 'nccl', and without TORCH_DISTRIBUTED_DEBUG=DETAIL"
+            f"the process group of the ranks {show_ranks(members.ranks)} has no communicator of NCCL on {device}, it "
+            f"is {type(backend).__name__}: make it with the backend 'nccl', and without TORCH_DISTRIBUTED_DEBUG=DETAIL"
         )
     if not backend._comm_ptr():
         backend.eager_connect_single_device(device)
     address = int(backend._comm_ptr())
     if not address:
         raise LookupError(
-            f"NCCL has not connected the ranks {list(members.ranks)} on {device}: run a collective in their process "
-            "group first"
+            f"NCCL has not connected the ranks {show_ranks(members.ranks)} on {device}: run a collective in their "
+            "process group first"
         )
     return address
 

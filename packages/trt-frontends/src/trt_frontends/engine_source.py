@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import platform
@@ -44,6 +45,9 @@ from trt_runtime.header import FORMAT_VERSION, CachePlace
 from trt_runtime.plan_notes import allow_host_code
 from trt_runtime.refit import refit_engine
 from trt_runtime.sharded import in_time, said_in
+
+_MOST_WAITS: Final = 2
+"""Builds by others that a process waits for: one on its own host, and one on another that has a cache of its own."""
 
 _TIMING_CACHE: Final = "timing.cache"
 
@@ -142,8 +146,7 @@ class EngineSource:
         if found is not None:
             return found
         is_shared = key is not None and self._stores and self._reuses
-        with _turn_to_build(key.digest if is_shared else "") as is_first:  # type: ignore[union-attr]
-            found = None if is_first else self._find(key, name)
+        with _turn_to_build(key.digest if is_shared else "", lambda: self._find(key, name)) as found:  # type: ignore[union-attr]
             if found is None:
                 found, key = build()
                 self._keep(key, found)
@@ -220,35 +223,57 @@ class EngineSource:
 
 
 @contextlib.contextmanager
-def _turn_to_build(digest: str) -> Iterator[bool]:
+def _turn_to_build(digest: str, find: Callable[[], TRTModule | None]) -> Iterator[TRTModule | None]:
     """Lets one process of a job build an engine, while the others that want the same one wait for it.
 
     Who asks first builds. Nobody waits while others wait for him, so ranks may want other engines, in another order.
 
     Args:
         digest: Of the engine's key; empty for an engine that no other process finds in the cache.
+        find: Looks for it in the cache.
 
     Yields:
-        Whether nobody has built it before: else it is in the cache, unless whoever built it has failed or is gone.
+        The engine that another process has built; None where this one is to build it.
     """
     import torch.distributed as dist
 
     if not digest or not dist.is_available() or not dist.is_initialized() or dist.get_backend() == "fake":
-        yield True
+        yield None
         return
     from trt_runtime.internals import default_store
 
-    store, place = default_store(), f"trt/build/{digest}"
-    is_first = True
-    with contextlib.suppress(RuntimeError, TimeoutError):  # the store is gone, or whoever builds
-        is_first = in_time(store, lambda: store.add(f"{place}/asked", 1)) == 1
-        if not is_first:
-            in_time(store, lambda: said_in(store, f"{place}/done"))
+    store = default_store()
+    place, found = _take_turn(store, f"trt/build/{digest}", find)
+    told = "failed"
     try:
-        yield is_first
+        yield found
+        told = "built"
     finally:
-        with contextlib.suppress(RuntimeError, TimeoutError):
-            in_time(store, lambda: store.set(f"{place}/done", ""))
+        if place:
+            with contextlib.suppress(RuntimeError, TimeoutError):
+                in_time(store, functools.partial(store.set, f"{place}/done", told))
+
+
+def _take_turn(store: Any, place: str, find: Callable[[], TRTModule | None]) -> tuple[str, TRTModule | None]:
+    """Returns where to say that an engine is built, empty for nowhere, and the engine, where another process built it.
+
+    An engine that was built once may be gone from the cache, or in that of another host: then it is the turn of whoever
+    asks first after that.
+    """
+    waited = 0
+    for turn in itertools.count():
+        asked, done = f"{place}/{turn}/asked", f"{place}/{turn}/done"
+        try:
+            if in_time(store, functools.partial(store.add, asked, 1)) == 1:
+                return f"{place}/{turn}", None
+            waited += not in_time(store, functools.partial(store.check, [done]))
+            told = in_time(store, functools.partial(said_in, store, done))
+        except (RuntimeError, TimeoutError):  # the store is gone, or whoever builds
+            return "", find()
+        found = find()
+        if found is not None or told == b"failed" or waited == _MOST_WAITS:
+            return "", found
+    raise AssertionError("turns have no end")
 
 
 def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError
 from trt_core.log import forget_errors, take_errors
 from trt_core.output_allocator import output_allocator
-from trt_core.process_groups import GroupMembers, communicator
+from trt_core.process_groups import GroupMembers, communicator, show_ranks
 from trt_core.wording import kind_of
 from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.header import PlanHeader
@@ -175,7 +175,7 @@ class EngineContext:
         Raises:
             ExecutionError: This process has no such group, or the provider refuses its communicator.
         """
-        ranks = ", ".join(map(str, group.ranks))
+        ranks = show_ranks(group.ranks)
         try:
             address = communicator(group, self._device)
         except LookupError as error:

@@ -37,6 +37,7 @@ from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
+from trt_core.process_groups import show_ranks
 from trt_core.wording import kind_of
 
 MANIFEST: Final = "manifest.json"
@@ -86,7 +87,7 @@ class Mesh:
 
     def __str__(self) -> str:
         names = ", ".join(self.names)
-        return f"{'x'.join(map(str, self.shape))}{f' ({names})' if names else ''} of ranks {list(self.ranks)}"
+        return f"{'x'.join(map(str, self.shape))}{f' ({names})' if names else ''} of ranks {show_ranks(self.ranks)}"
 
 
 @dataclass(frozen=True)
@@ -342,7 +343,7 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
         if found != digest:
             raise ExecutionError(
                 f"rank {other} runs another program than rank {rank}",
-                where=f"the ranks {list(ranks)}",
+                where=f"the ranks {show_ranks(ranks)}",
                 why="they would not communicate in the same order, or not the same amounts",
                 hint="compile or load the same model with the same settings on every rank",
             )
@@ -359,7 +360,7 @@ def _ask(store: Any, ask: Callable[[], _T], other: int, ranks: Ranks) -> _T:
     except (RuntimeError, TimeoutError) as error:
         raise ExecutionError(
             f"rank {other} did not come to the first call of the model",
-            where=f"the ranks {list(ranks)}",
+            where=f"the ranks {show_ranks(ranks)}",
             why=f"nothing was heard of it within the time limit of the process groups: {error}",
             hint="see what that rank says: it has failed, is gone, or runs another program",
         ) from error
@@ -568,7 +569,8 @@ def _require_same_order(manifest: Manifest, where: str) -> None:
                 raise PlanError(
                     f"the programs of the ranks {rank} and {others[0]} do not fit together",
                     where=where,
-                    why=f"in the group of the ranks {list(ranks)} they communicate in another order, or other amounts",
+                    why=f"in the group of the ranks {show_ranks(ranks)} they communicate in another order, or other "
+                    "amounts",
                     hint="compile the same model with the same settings and sizes on every rank",
                 )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from trt_core import Verdict
 from trt_core.precision import KeptInFloat32
+from trt_core.process_groups import show_ranks
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.sweep import Recommendation, Sweep, recommend
@@ -141,8 +142,12 @@ class Communication:
     sent_bytes: int
 
     def __str__(self) -> str:
-        ranks = ", ".join(map(str, self.ranks)) or "unknown"
-        return f"each rank sends {self.sent_bytes} bytes in group '{self.group}' (ranks {ranks})"
+        return f"each rank sends {self.sent_bytes} bytes in group '{self.group}' (ranks {self.ranks_text})"
+
+    @property
+    def ranks_text(self) -> str:
+        """The ranks as text: `0 to 63`."""
+        return show_ranks(self.ranks) or "unknown"
 
 
 @dataclass(frozen=True)
