@@ -15,6 +15,7 @@ import torch
 from trt_core import ExecutionError, PlanError, trt
 from trt_core.log import provider_logger
 from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, plan_to_bytes, save
+from trt_runtime.program.loading import program_from_memory
 from trt_runtime.testing import ProgramFile
 
 
@@ -137,3 +138,29 @@ def test_plan_files_are_covered_too(static_engine: TRTModule) -> None:
         with pytest.raises(PlanError):
             plan_from_bytes(bytes(content))
         content[at] ^= 1
+
+
+def _summed(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    layer = network.add_dist_collective(
+        tensors[0], trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, [0, 1]
+    )
+    layer.num_ranks = 2
+    return [layer.get_output(0)]
+
+
+def test_an_engine_of_a_stranger_talks_to_ranks_that_it_is_given(make_engine: Any, tmp_path: Path) -> None:
+    """Loaded by a rank of another job, it sent to that job's default group, where others took it for their own."""
+    engine = make_engine(_summed, [Binding("x", torch.float32, (2,))], [Binding("y", torch.float32, (2,))])
+    path = tmp_path / "summed.trtp"
+    save(engine, path, arg_inputs=(torch.ones(2),), sign=False)
+    with pytest.raises(PlanError, match=r"talks to the ranks \[0, 1\]"):
+        load(path)
+    for ranks in ((), (0,), (1, 2)):
+        with pytest.raises(PlanError, match=r"talks to the ranks \[0, 1\]"):
+            program_from_memory(bytearray(path.read_bytes()), ranks=ranks)
+    program_from_memory(bytearray(path.read_bytes()), ranks=(0, 1, 2))
+    load(path, operators=["_c10d_functional"])
+    load(path, trust=True)
+    header, plan = plan_from_bytes(plan_to_bytes(engine.header, engine.plan))
+    with pytest.raises(PlanError, match=r"talks to the ranks \[0, 1\]"):
+        TRTModule(header, plan)(torch.ones(2))

@@ -476,6 +476,7 @@ def new_runtime(
         if bounds is not None:
             runtime.is_exempt = bounds.is_exempt
             runtime.unused_kernels_are_said = bounds.is_said
+            runtime.may_reach = bounds.may_reach
     return runtime
 
 

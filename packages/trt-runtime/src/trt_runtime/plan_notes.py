@@ -207,11 +207,13 @@ class Bounds:
         limits: Of each call.
         is_exempt: Asked once a limit is reached: whether the plan turns out to be trusted.
         is_said: Whether the user knows that compiled kernels of the plan are not used.
+        may_reach: Asked of the ranks of each collective: whether the plan may talk to them.
     """
 
     limits: CallLimits
     is_exempt: Callable[[], bool]
     is_said: bool = False
+    may_reach: Callable[[frozenset[int]], bool] = lambda ranks: False
 
 
 _allowed: Final = PlanNotes[bool]()

@@ -219,12 +219,14 @@ class RankPart:
         manifest: What the folder holds.
         digest: Of the manifest.
         rank: The rank.
+        ranks: Of all processes of the model, as the whole job counts them.
     """
 
     path: Path
     manifest: Manifest
     digest: str
     rank: int
+    ranks: Ranks
 
     @classmethod
     def find(cls, directory: str, mesh: Any, group: Any) -> RankPart:
@@ -262,7 +264,7 @@ class RankPart:
         _require_same_order(manifest, directory)
         path = folder / manifest.programs[rank].file
         _check_file(path, manifest.programs[rank])
-        return cls(path, manifest, hashlib.sha256(text).hexdigest(), rank)
+        return cls(path, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group, world))
 
     def finish(self, module: nn.Module) -> nn.Module:
         """Lets a loaded program make sure, before its first call, that all ranks have loaded the same folder."""
@@ -622,6 +624,15 @@ def _read_mesh(value: Any) -> Mesh | None:
         tuple(typed.text(name, "a name") for name in names),
         typed.integers(found["ranks"], "ranks"),
     )
+
+
+def _ranks_of(group: Any, world: int) -> Ranks:
+    """The ranks of a group, as the whole job counts them."""
+    if world == 1:
+        return (0,)
+    import torch.distributed as dist
+
+    return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
 
 
 def _rank_and_world(group: Any) -> tuple[int, int]:

@@ -7,7 +7,7 @@ sizes, but for steps that read data; so later runs charge those alone.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MethodType
@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.limits import Account, CallLimits, charging
+from trt_portable.errors import Refusal
 from trt_portable.execution.program import Program
+from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.program import LayerCall, Observer
     from trt_portable.layers.contracts import Bound, Contract
+    from trt_portable.network.layer import ILayer
 
 _MOST_SIZES: Final = 256
 _HINT: Final = (
@@ -40,12 +43,28 @@ class RunBounds:
         is_exempt: Asked once a limit is reached: whether the plan turns out to be trusted.
         held: Bytes of the plan.
         unused_kernels_are_said: Whether the user knows that compiled kernels of the plan are not used.
+        may_reach: Asked of the ranks of each collective: whether the plan may talk to them.
     """
 
     limits: CallLimits
     is_exempt: Callable[[], bool]
     held: int
     unused_kernels_are_said: bool = False
+    may_reach: Callable[[frozenset[int]], bool] = lambda ranks: True
+
+    def require_reachable(self, layers: Iterable[ILayer]) -> None:
+        """Sees whether a plan may talk to the ranks that its collectives name.
+
+        Raises:
+            Refusal: It may not.
+        """
+        for layer in layers:
+            if isinstance(layer, IDistCollectiveLayer) and not self.may_reach(frozenset(layer.members)):
+                raise Refusal(
+                    f"layer {layer.name!r} talks to the ranks {list(layer.members)[:9]}, which nobody gave it; "
+                    "it is not trusted: load the folder that save_sharded wrote, name the library of collectives "
+                    "(operators=['_c10d_functional']), or trust whoever wrote it"
+                )
 
 
 class BoundedRuns:

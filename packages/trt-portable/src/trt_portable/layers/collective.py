@@ -119,6 +119,11 @@ class IDistCollectiveLayer(ILayer):
         found = _GROUP_NAME.search(self._metadata)
         return "" if found is None else found[1]
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that take part, in their order."""
+        return self._groups or tuple(range(self._ranks))
+
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         assert inputs[0] is not None
         x = as_tensor(inputs[0])
@@ -136,7 +141,7 @@ class IDistCollectiveLayer(ILayer):
                 self._operation.name,
                 _REDUCTIONS.get(self._reduction, ""),
                 self._root,
-                list(self._groups) or list(range(self._ranks)),
+                list(self.members),
                 self.group_name,
                 self.name,
             ),
@@ -145,7 +150,7 @@ class IDistCollectiveLayer(ILayer):
     def _can_be_recorded(self) -> bool:
         """Whether runs may become CUDA graphs: NCCL's kernels can, and what goes through the host cannot."""
         try:
-            group = _find_group(self._groups or tuple(range(self._ranks)), self.group_name)
+            group = _find_group(self.members, self.group_name)
         except Refusal:
             return False
         import torch.distributed as dist

@@ -97,6 +97,8 @@ class EngineState:
         self._owner = plan.owner if may_stream or not is_cuda else None
         with reading("the network's part", plan):
             self.loaded, self.layers = load_network(self.structure, info, device)
+        if bounds is not None:
+            bounds.require_reachable(self.layers)
         self.shape_only_inputs = shape_only_inputs(self.loaded, self.inputs)
         with reading("the table of weights", plan):
             self.home = _HOST if may_stream else device

@@ -39,6 +39,8 @@ class Runtime(HostSettings):
     """Not in TensorRT: what each run of an engine may use; None for all, for plans that you trust."""
     is_exempt: Callable[[], bool] = staticmethod(bool)
     """Not in TensorRT: asked once a run reaches a limit: whether the plan turns out to be trusted."""
+    may_reach: Callable[[frozenset[int]], bool] = staticmethod(lambda ranks: True)
+    """Not in TensorRT: asked of the ranks of each collective of a plan with limits: whether it may talk to them."""
     unused_kernels_are_said: bool = False
     """Not in TensorRT: whether the user knows that compiled kernels of plans from elsewhere are not used."""
     temporary_directory: str = tempfile.gettempdir()
@@ -88,6 +90,7 @@ class Runtime(HostSettings):
                 limits=self.call_limits,
                 is_exempt=self.is_exempt,
                 unused_kernels_are_said=self.unused_kernels_are_said,
+                may_reach=self.may_reach,
             )
         except PortableError as error:
             code = ErrorCodeTRT.INVALID_ARGUMENT
@@ -115,6 +118,7 @@ def load_engine(
     limits: CallLimits | None = None,
     is_exempt: Callable[[], bool] = bool,
     unused_kernels_are_said: bool = False,
+    may_reach: Callable[[frozenset[int]], bool] = lambda ranks: True,
 ) -> ICudaEngine:
     """Loads an engine onto the current device.
 
@@ -126,6 +130,7 @@ def load_engine(
         limits: What each run may use; None for all.
         is_exempt: Asked once a run reaches a limit: whether the plan turns out to be trusted.
         unused_kernels_are_said: Whether the user knows that compiled kernels of plans from elsewhere are not used.
+        may_reach: Asked of the ranks of each collective: whether the plan may talk to them.
 
     Raises:
         PortableError: The bytes are no plan that can run here; the message says why.
@@ -135,6 +140,6 @@ def load_engine(
         bounds = (
             None
             if limits is None or host_code_allowed
-            else RunBounds(limits, is_exempt, len(plan.data), unused_kernels_are_said)
+            else RunBounds(limits, is_exempt, len(plan.data), unused_kernels_are_said, may_reach)
         )
         return ICudaEngine(plan, current_device(), reporter.child(), host_code_allowed=host_code_allowed, bounds=bounds)

@@ -39,8 +39,11 @@ OWN_NAMESPACES: Final = ("aten", "prims")
 OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize", "trt::fake_quantize_blocks"})
 """Operators of ours that programs may call, beside engines; see `trt_core.quantization`."""
 
+COLLECTIVE_LIBRARY: Final = "_c10d_functional"
+"""Whoever names it lets a program talk to other ranks, by operators and by engines."""
+
 COLLECTIVES: Final = frozenset(
-    f"_c10d_functional::{name}"
+    f"{COLLECTIVE_LIBRARY}::{name}"
     for name in (
         *("all_gather_into_tensor", "all_reduce", "all_to_all_single", "broadcast"),
         *("reduce_scatter_tensor", "wait_tensor"),

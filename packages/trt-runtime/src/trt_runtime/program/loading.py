@@ -7,6 +7,7 @@ import functools
 import io
 import os
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, overload
 
 import torch
@@ -28,7 +29,7 @@ from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds, is_own, note_bounds, note_own, vouch
 from trt_runtime.plan_notes import allow_host_code as permit
 from trt_runtime.program.agreement import check_agreement, check_stored
-from trt_runtime.program.allowed_operators import COLLECTIVES, find_operator, needs_trust
+from trt_runtime.program.allowed_operators import COLLECTIVE_LIBRARY, COLLECTIVES, find_operator, needs_trust
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import Program, operator_calls
@@ -169,10 +170,19 @@ def load(
 
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
-            return part.finish(load(part.path, copy=copy, **options))
+            return part.finish(_load_file(str(part.path), copy, {**options, "ranks": part.ranks}))
+    return _load_file(name, copy, options)
+
+
+def _load_file(name: str, copy: bool | None, options: dict[str, Any]) -> nn.Module:
+    """Loads the program of one file.
+
+    Raises:
+        PlanError, OSError: See `load`.
+    """
     try:
         content = _content(name, copy=copy)
-        return _load_exported(name, trust) if content is None else program_from_memory(content, **options)
+        return _load_exported(name, options["trust"]) if content is None else program_from_memory(content, **options)
     except PlanError as error:
         raise _told_of(name, error) from error
 
@@ -247,6 +257,7 @@ def program_from_memory(
     device: torch.device | str | None = None,
     result_types: Collection[Any] = (),
     limits: CallLimits | None = None,
+    ranks: Collection[int] = (),
     trusted_by: _Trust | None = None,
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
@@ -256,6 +267,7 @@ def program_from_memory(
         operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types: See `load`.
         limits: See `load`.
         any_operator: Let it call all operators that compute, trusted or not.
+        ranks: Of the model that the program is a part of; its engines may talk to them.
         trusted_by: What says whether the file is trusted that the program is inside of; None where it is none.
 
     Raises:
@@ -295,7 +307,11 @@ def program_from_memory(
             _TO_TRUST,
         )
     is_known = trust or allow_host_code or trusted.is_found
-    bounds = _bounds(limits, trusted, is_known=is_known, is_said=carries_code and not allow_host_code)
+    is_said = carries_code and not allow_host_code
+    bounds = _bounds(limits, trusted, is_known=is_known, is_said=is_said)
+    if bounds is not None:
+        is_free, given = is_known or any_operator or COLLECTIVE_LIBRARY in operators, frozenset(ranks)
+        bounds = replace(bounds, may_reach=lambda named: is_free or named <= given or trusted.is_given)
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
     if FACTS in program.metadata:
         from trt_runtime.program.model_facts import ModelFacts  # which no other program needs
