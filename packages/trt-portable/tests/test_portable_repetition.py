@@ -96,6 +96,65 @@ def stack(layers: Sequence[Layer], *, all_outputs: bool = False) -> tuple[Callab
     return run, [tensor for at in range(len(layers)) for tensor in weights_of(at)]
 
 
+def cached(x: torch.Tensor, weights: Sequence[torch.Tensor], cache: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention to a cache (1, 9, WIDTH) of which the first places are written, and the cache as it is then."""
+    normed = torch.nn.functional.layer_norm(x, (WIDTH,), weights[0])
+    kept = torch.ops.aten.slice_scatter.default(cache, normed @ weights[1], 1, 0, 5)
+    scores = (normed @ weights[2] @ kept.transpose(-1, -2)).softmax(-1)
+    return x + (scores @ kept) @ weights[3], kept
+
+
+def with_caches(depth: int, *, reads_before: bool = False) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    """A graph that updates a cache for each of its layers at its end, and what it takes.
+
+    With ``reads_before`` the end reads the first cache as it was.
+    """
+
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, caches, kept = tensors[-1], tensors[-1 - depth : -1], []
+        for at, cache in enumerate(caches):
+            x, new = cached(x, tensors[8 * at : 8 * at + 8], cache)
+            kept.append(new)
+        return (x + caches[0][:, :5] if reads_before else x, *kept)
+
+    generator = torch.Generator().manual_seed(1)
+    caches = [torch.randn(1, 9, WIDTH, generator=generator, dtype=F64) for _ in range(depth)]
+    x = torch.randn(1, 5, WIDTH, generator=generator, dtype=F64)
+    tensors = [*(weight for at in range(depth) for weight in weights_of(at)), *caches, x]
+    graph = traced(run, tensors)
+    holders = graph.graph.find_nodes(op="placeholder")[-1 - depth : -1]
+    last = graph.graph.output_node()
+    result, *kept = last.args[0]  # type: ignore[misc]
+    with graph.graph.inserting_before(last):
+        for holder, value in zip(holders, kept, strict=True):
+            graph.graph.call_function(torch.ops.aten.copy_.default, (holder, value)).meta["val"] = holder.meta["val"]
+    last.args = ((result,),)
+    graph.recompile()
+    return graph, tensors
+
+
+def test_layers_that_update_caches_share_one_code_and_write_at_the_end_of_theirs() -> None:
+    depth = 6
+    graph, tensors = with_caches(depth)
+    expected = [tensor.clone() for tensor in tensors]
+    (result,) = graph(*expected)
+    cut = split(graph)
+    assert len(cut.pieces) >= depth and len(cut.codes) < depth
+    assert sum(node.target is torch.ops.aten.copy_.default for code in cut.codes for node in code.graph.nodes) < depth
+    torch.testing.assert_close(computed(cut, tensors), [result])
+    torch.testing.assert_close(tensors, expected)
+    before = with_caches(depth)[1]
+    assert not any(torch.equal(cache, old) for cache, old in zip(tensors[-7:-1], before[-7:-1], strict=True))
+
+
+def test_what_is_read_again_as_it_was_is_written_after_that() -> None:
+    graph, tensors = with_caches(6, reads_before=True)
+    expected = [tensor.clone() for tensor in tensors]
+    (result,) = graph(*expected)
+    torch.testing.assert_close(computed(split(graph), tensors), [result])
+    torch.testing.assert_close(tensors, expected)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("layer", [pre_norm, post_norm])
 @pytest.mark.parametrize("all_outputs", [False, True])
@@ -123,21 +182,24 @@ def test_two_stacks_are_two_codes() -> None:
     torch.testing.assert_close(computed(cut, [*weights, x])[0], run(*weights, x)[0])
 
 
-@pytest.mark.parametrize("layer", [pre_norm, post_norm])
-def test_pieces_start_the_kernels_that_the_whole_starts(layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layer", [pre_norm, post_norm, cached])
+def test_pieces_start_the_kernels_that_the_whole_starts(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a compiler fuses in the whole is parted by a cut."""
     started: list[object] = []
     kernel = lambda *arguments: started.append(arguments)  # noqa: E731 - counts, and computes nothing
     monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_, **__: kernel)
-    run, weights = stack([layer] * 4)
-    x = torch.randn(3, 5, WIDTH, dtype=F64)
-    graph = traced(run, [*weights, x])
+    if layer is cached:
+        graph, tensors = with_caches(4)
+    else:
+        run, weights = stack([layer] * 4)
+        tensors = [*weights, torch.randn(3, 5, WIDTH, dtype=F64)]
+        graph = traced(run, tensors)
     counts = []
     for cut in (split(graph), whole(graph)):
         with inductor_config.patch(fx_graph_cache=False):
             codes = [compile_functional(code) for code in cut.codes]
         started.clear()
-        cut.run(codes, [*weights, x])
+        cut.run(codes, list(tensors))
         counts.append(len(started))
     assert counts[0] == counts[1] > 4
 

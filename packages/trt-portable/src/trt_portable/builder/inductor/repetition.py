@@ -9,6 +9,7 @@ whole starts.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,7 +133,7 @@ def split(graph: fx.GraphModule) -> SplitGraph:
     """Cuts a graph at its repeated layers; one without them is one piece.
 
     Args:
-        graph: Takes tensors one by one, returns a tuple of tensors, and writes to none.
+        graph: Takes tensors one by one, returns a tuple of tensors, and writes to none but by `updates` of it.
     """
     return _Cutter(graph).split()
 
@@ -146,6 +147,19 @@ def whole(graph: fx.GraphModule) -> SplitGraph:
     inputs = [node for node in graph.graph.nodes if node.op == "placeholder"]
     outputs = list(graph.graph.output_node().args[0])  # type: ignore[arg-type]
     return SplitGraph([graph], [Piece(0, tuple(inputs), tuple(outputs))], inputs, outputs)
+
+
+def updates(graph: fx.GraphModule) -> set[fx.Node]:
+    """The copies at a graph's end to what it takes, none of them read: there Inductor writes in place of copying."""
+    calls = itertools.dropwhile(lambda node: node.op == "output", reversed(graph.graph.nodes))
+    return set(itertools.takewhile(_is_update, calls))
+
+
+def _is_update(node: fx.Node) -> bool:
+    if node.target is not torch.ops.aten.copy_.default or node.users:
+        return False
+    state: Any = node.args[0]
+    return bool(state.op == "placeholder")
 
 
 def part_biases(graph: fx.GraphModule) -> None:
@@ -179,7 +193,7 @@ class _Outline:
 
     Args:
         cutter: Knows the whole graph.
-        nodes: The stretch, in order.
+        nodes: The stretch, in order; what it makes is written to what the graph takes at its end, not at the graph's.
 
     Attributes:
         form: Equal for stretches that one code computes.
@@ -195,7 +209,7 @@ class _Outline:
         self.externals: dict[fx.Node, int] = {}
         self.sizes: dict[Any, torch.SymInt] = {}
         self._parts: list[Any] = []
-        for node in nodes:
+        for node in (*nodes, *(update for value in nodes for update in cutter.updates.get(value, ()))):
             self._emit(node)
         self.form = tuple(self._parts)
 
@@ -234,6 +248,7 @@ class _Cutter:
 
     Attributes:
         moved: Nodes that each piece makes for itself: of nothing by a few operators, or views of inputs.
+        updates: By the node whose tensor is written to what the graph takes, what writes it.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -243,15 +258,22 @@ class _Cutter:
         (self._last,) = [node for node in everything if node.op == "output"]
         self._outputs: list[fx.Node] = list(self._last.args[0])
         self.moved = _movable(everything) - set(self._outputs)
+        written = updates(graph)
+        self.updates: dict[Any, list[fx.Node]] = {}
+        for update in (node for node in everything if node in written):
+            self.updates.setdefault(update.args[1], []).append(update)
         self._nodes = [
             node
             for node in everything
-            if node.op not in ("placeholder", "output") and node not in self.moved and not _is_size(node)
+            if node.op not in ("placeholder", "output")
+            and node not in self.moved
+            and node not in written
+            and not _is_size(node)
         ]
         self._at = {node: at for at, node in enumerate(self._nodes)}
         self._last_use = np.array(
             [
-                max((self._at.get(user, len(self._nodes)) for user in node.users), default=at)
+                max((self._at.get(user, len(self._nodes)) for user in node.users if user not in written), default=at)
                 for at, node in enumerate(self._nodes)
             ]
         )
@@ -261,7 +283,7 @@ class _Cutter:
     def split(self) -> SplitGraph:
         """The whole as pieces."""
         ranges = list(self._ranges(0, len(self._nodes))) if self._is_splittable() else []
-        if len(ranges) < 2:
+        if len(ranges) < 2 or not self._are_writes_last([end for _, end, _ in ranges]):
             return whole(self._graph)
         pieces = [piece for places in self._grouped(ranges) for piece in self._pieces(places)]
         return SplitGraph(self._made, pieces, self._inputs, self._outputs)
@@ -281,6 +303,26 @@ class _Cutter:
             if not all(size.node.expr.free_symbols <= known for size in _sizes_of(node.meta.get("val"))):
                 return False
         return all(_is_node(node) and isinstance(node.meta.get("val"), torch.Tensor) for node in self._outputs)
+
+    def _are_writes_last(self, ends: Sequence[int]) -> bool:
+        """Whether each piece may write what it makes, since no later one reads what was there before."""
+        if not all(value in self._at for value in self.updates):
+            return False
+        for value, writes in self.updates.items():
+            end = min(end for end in ends if end > self._at[value])
+            if any(at >= end for update in writes for at in self._uses(update.args[0])):
+                return False
+        return True
+
+    def _uses(self, state: Any) -> Iterator[int]:
+        """Where something reads what the graph takes, or a view of it; the end where it is returned."""
+        for user in state.users:
+            if user in self.moved:
+                yield from self._uses(user)
+            elif user is self._last:
+                yield len(self._nodes)
+            elif user in self._at:
+                yield self._at[user]
 
     def meaning(self, node: fx.Node) -> tuple[Any, ...]:
         """The operator of a node, or the few numbers of a constant that the graph holds."""
@@ -366,7 +408,7 @@ class _Cutter:
     def _readers(self, node: fx.Node, cut: int) -> Iterator[fx.Node]:
         """What computes with a tensor, or a view of it, behind a cut; outputs and kernels of their own left out."""
         for user in node.users:
-            if user is self._last or self._at[user] < cut:
+            if self._at.get(user, 0) < cut:  # it is returned or written, if it is not there
                 continue
             if _is_view(user):
                 yield from self._readers(user, cut)

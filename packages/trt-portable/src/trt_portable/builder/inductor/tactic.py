@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from trt_core.internals import OpOverload
 from trt_core.sizes.grid import SizeGrid, runs
 from trt_portable.builder.inductor.operators import OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.record_launches import RecordingFailure, record
-from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, whole
+from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
@@ -145,7 +144,7 @@ class Inductor(Tactic):
             decompositions=decompositions(),
         )
         graph, read = graph_of(traced)
-        updates = _end_with_updates(graph, loaded, len(read))
+        written = _end_with_updates(graph, loaded, len(read))
         if own.launched and not dynamic:
             _write_decoding_operators(graph)
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
@@ -171,7 +170,7 @@ class Inductor(Tactic):
             found = record(compiled, arguments, own)
         _require_order_of_collectives(graph, found["steps"])
         blobs = found.pop("blobs")
-        for output, at in updates:
+        for output, at in written:
             found["outputs"].insert(output, len(weights) + at)
         found["operands"] = [
             *({"weights": use, **layout.to_json()} for use, layout in weights),
@@ -188,24 +187,24 @@ def _end_with_updates(graph: fx.GraphModule, loaded: LoadedNetwork, first_input:
     Returns:
         The outputs that are returned no longer, and the inputs that they are, by their numbers.
     """
-    updates = [
+    written = [
         (output, loaded.inputs.index(loaded.updates[tensor]))
         for output, tensor in enumerate(loaded.outputs)
         if tensor in loaded.updates
     ]
-    if not updates:
+    if not written:
         return []
     holders = [node for node in graph.graph.nodes if node.op == "placeholder"][first_input:]
     last = graph.graph.output_node()
     results: Any = last.args[0]
     with graph.graph.inserting_before(last):
-        for output, at in updates:
+        for output, at in written:
             copied = graph.graph.call_function(torch.ops.aten.copy_.default, (holders[at], results[output]))
             copied.meta["val"] = holders[at].meta["val"]
-    gone = {output for output, _ in updates}
+    gone = {output for output, _ in written}
     last.args = (tuple(result for output, result in enumerate(results) if output not in gone),)
     graph.recompile()
-    return updates
+    return written
 
 
 def _require_order_of_collectives(graph: fx.GraphModule, steps: Sequence[Sequence[Any]]) -> None:
@@ -441,7 +440,7 @@ def compile_graph(
             with config.patch(shape_padding=_has_odd_rows(graph)):
                 return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
         part_biases(graph)
-        pieces = whole(graph) if _updates(graph) else split(graph)
+        pieces = split(graph)
         with _kernels_compiled_together():
             return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
 
@@ -514,27 +513,14 @@ def _is_functional(graph: fx.GraphModule) -> bool:
 
     Copies to what the graph takes, at its end, do not count, and operators of our own that are all that read it.
     """
-    updates = _updates(graph)
-    calls = [node for node in graph.graph.nodes if node.op == "call_function" and node not in updates]
+    written = updates(graph)
+    calls = [node for node in graph.graph.nodes if node.op == "call_function" and node not in written]
     mutable = [call for call in calls if isinstance(call.target, OpOverload) and call.target._schema.is_mutable]
     return all(call.target._schema.name.startswith(_OWN) for call in mutable)
 
 
 _OWN: Final = "trt_portable::"
 """Namespace of our own operators."""
-
-
-def _updates(graph: fx.GraphModule) -> set[fx.Node]:
-    """The copies at a graph's end to what it takes, none of them read: there Inductor writes in place of copying."""
-    calls = itertools.dropwhile(lambda node: node.op == "output", reversed(graph.graph.nodes))
-    return set(itertools.takewhile(_is_update, calls))
-
-
-def _is_update(node: fx.Node) -> bool:
-    if node.target is not torch.ops.aten.copy_.default or node.users:
-        return False
-    state: Any = node.args[0]
-    return bool(state.op == "placeholder")
 
 
 def _has_odd_rows(graph: fx.GraphModule) -> bool:
