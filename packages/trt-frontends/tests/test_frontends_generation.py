@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 
 from trt_core import InputError, PlanError
-from trt_frontends import compile, compile_generation, model_report, save
+from trt_frontends import compile, compile_generation, explain, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.generation import CachedStep, _choice, _parts, _rules
 from trt_runtime import TextGenerator, TRTModule
@@ -259,6 +259,27 @@ from trt_runtime import TextGenerator
 generator = TextGenerator.load(sys.argv[1])
 torch.save(generator.generate(**torch.load(sys.argv[2]), max_new_tokens=20), sys.argv[3])
 """
+
+
+def test_encoders_of_pictures_lead_to_whole_engines() -> None:
+    """TrOCR, whose decoder counts positions from the length of its cache."""
+    torch.manual_seed(0)
+    decoder = transformers.TrOCRConfig(
+        vocab_size=300, d_model=32, decoder_layers=2, decoder_attention_heads=2, decoder_ffn_dim=48
+    )
+    encoder = transformers.ViTConfig(**{**VISION, "hidden_size": 32})
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.pad_token_id = 2, 1
+    model: Any = transformers.VisionEncoderDecoderModel(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.2)
+    given = {"pixel_values": torch.randn(2, 3, 16, 16)}
+    parts = _parts(model, GenerationLimits(2, 48, 4), 100, given)
+    assert explain(parts.step, arg_inputs=parts.step_inputs()).coverage == 1
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    expected = generated_by_transformers(model, given, 30, eos_token_id=None, decoder_start_token_id=2)
+    assert torch.equal(generator.generate(**given, max_new_tokens=30), expected)
 
 
 @pytest.mark.slow

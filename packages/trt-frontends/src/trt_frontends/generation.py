@@ -441,7 +441,8 @@ class CachedStep(nn.Module):
         return [sliding] if self._slides_all else [(_FULL, None, self._length), sliding]
 
     def _as_attention_takes_it(self, mask: torch.Tensor) -> torch.Tensor:
-        if getattr(self.model.config, "_attn_implementation", None) == "sdpa":
+        config: Any = self.model.config  # a decoder may compute attention in another way than its encoder
+        if getattr(config.get_text_config(decoder=True), "_attn_implementation", None) == "sdpa":
             return mask
         dtype = self.model.dtype  # attention that is written out adds masks to its scores
         return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
@@ -470,6 +471,32 @@ def _head_of(model: Any, kept: torch.Tensor | int) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+@contextlib.contextmanager
+def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
+    """Gives tables of positions the places of tokens, which some would count from a length that is a tensor here."""
+
+    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        is_told = len(given) > _AT_POSITIONS or named.get("position_ids") is not None
+        return given, named if is_told else {**named, "position_ids": places}
+
+    tables = [module for module in model.get_decoder().modules() if isinstance(module, nn.Embedding)]
+    hooks = [
+        table.register_forward_pre_hook(tell, with_kwargs=True)
+        for table in tables
+        if list(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] == _POSITIONED
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+_AT_POSITIONS: Final = 2
+_POSITIONED: Final = ["past_key_values_length", "position_ids"]
+"""What tables of positions of the kind of BART's take beside tokens."""
 
 
 def _checked_layers(model: Any, scores: torch.Tensor, cache: Any) -> list[Any]:
@@ -562,7 +589,7 @@ class CrossCachedStep(CachedStep):
         pairs = zip(crossed[::2], crossed[1::2], strict=True)
         both = EncoderDecoderCache(caches, cache(layers=[layer(keys, values) for keys, values in pairs]))
         unread = crossed[0].new_zeros(len(input_ids), crossed[0].shape[2], 1)  # only its extents are asked for
-        with _head_of(self.model, kept):
+        with _head_of(self.model, kept), _told_positions(self.model, places):
             result = self.model(
                 decoder_input_ids=input_ids,
                 decoder_attention_mask=self._mask(places, padding),
