@@ -553,7 +553,7 @@ def _slice(
     rank = len(_tensor(layer).shape)
     starts, sizes, strides = (None if part is None else list(part) for part in (layer.start, layer.shape, layer.stride))
     chosen = [axis % rank for axis in layer.axes or range(rank)]
-    if axes is not None or (layer.axes and (start or size or stride)):
+    if axes is not None:
         raise e.refuse("a slice of axes that are computed")
     ones = stride is None and set(strides or ()) == {1}
     if start is None and size is None and stride is None and starts and sizes and strides and 0 not in strides:
@@ -570,7 +570,7 @@ def _slice(
             pads = [-before.get(axis, 0) for axis in range(rank)] + [after.get(axis, 0) for axis in range(rank)]
             e.add("Pad", [x, e.constant(pads), fill], e.out(), mode=_PADDING_MODES[layer.mode])
             return
-    if layer.axes:
+    if layer.mode in _PADDING_MODES and layer.axes:
         raise e.refuse(f"a slice of some axes in mode {layer.mode.name}")
     if layer.mode in _PADDING_MODES and ones:
         _padded(e, layer, x, start, size, fill)
@@ -579,7 +579,7 @@ def _slice(
             e.constant(part) if tensor is None else e.add("Cast", [tensor], to=e.number_of(DataType.INT64))
             for tensor, part in ((start, starts), (size, sizes), (stride, strides))
         ]
-        _gathered(e, layer, x, vectors, rank)
+        _gathered(e, layer, x, vectors, chosen)
     else:
         raise e.refuse(f"a slice in mode {layer.mode.name} with strides")
 
@@ -622,15 +622,15 @@ def _padded(e: _Exporter, layer: Any, x: str, start: str | None, size: str | Non
     e.add("Pad", [x, pads, fill], e.out(), mode=_PADDING_MODES[layer.mode])
 
 
-def _gathered(e: _Exporter, layer: Any, x: str, vectors: Sequence[str], rank: int) -> None:
+def _gathered(e: _Exporter, layer: Any, x: str, vectors: Sequence[str], axes: Sequence[int]) -> None:
     """Axis after axis, the elements at start + index * stride."""
-    for axis in range(rank):
-        start, size, stride = (e.add("Gather", [vector, e.constant(axis)]) for vector in vectors)
+    for place, axis in enumerate(axes):
+        start, size, stride = (e.add("Gather", [vector, e.constant(place)]) for vector in vectors)
         steps = e.add("Range", [e.constant(0), size, e.constant(1)])
         places = e.add("Add", [e.add("Mul", [steps, stride]), start])
         if layer.mode is SampleMode.WRAP:
             places = e.add("Mod", [places, e.add("Gather", [e.add("Shape", [x]), e.constant(axis)])])
-        x = e.add("Gather", [x, places], e.out() if axis == rank - 1 else "", axis=axis)
+        x = e.add("Gather", [x, places], e.out() if place == len(axes) - 1 else "", axis=axis)
 
 
 def _padding(e: _Exporter, layer: Any, x: str) -> None:

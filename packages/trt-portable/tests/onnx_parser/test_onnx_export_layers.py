@@ -213,3 +213,22 @@ def test_caches_are_written_at_places(with_lengths: bool) -> None:
     for row, (place, count) in enumerate(zip((0, 3, 5), (2, 1, 0) if with_lengths else (2, 2, 1), strict=True)):
         wanted[row, :, place : place + count] = update[row, :, :count]
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("computed", [(1,), (1, 2), (0, 1, 2)])
+def test_slices_of_some_axes_by_computed_numbers(computed: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 5)).astype(np.float32)
+    network = new_network()
+    given = network.add_input("x", trt.float32, (4, -1, 5))
+    layer = network.add_slice(given, (0, 1), (2, 3), (0, 2))
+    layer.axes = (1, 2)
+    data = {"x": x[:, :1]}
+    for index, numbers in enumerate(((0, 1), (2, 2), (0, 2))):
+        if index in computed:
+            layer.set_input(index + 1, network.add_input(f"numbers{index}", trt.int32, (2,)))
+            data[f"numbers{index}"] = np.array(numbers, np.int32)
+    mark(network, layer.get_output(0))
+    onnxruntime.set_default_logger_severity(4)
+    session = onnxruntime.InferenceSession(export_onnx(network).SerializeToString(), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, data)
+    np.testing.assert_array_equal(found, x[:, [0, 0]][:, :, [1, 3]])
