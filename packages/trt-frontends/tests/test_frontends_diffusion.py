@@ -12,10 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import trt_frontends
 from trt_core import FileError, InputError, PlanError
-from trt_runtime.diffusion import MANIFEST, CompiledPart, load_pipeline, save_pipeline
+from trt_runtime.diffusion import (
+    MANIFEST,
+    CompiledMethod,
+    CompiledPart,
+    PartAttributes,
+    _component,
+    _read_manifest,
+    load_pipeline,
+    save_pipeline,
+)
 
 diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")
@@ -211,3 +221,30 @@ def test_lists_that_are_not_right_are_refused(change: Any, tmp_path: Path) -> No
         load_pipeline(tmp_path)
     with pytest.raises(InputError, match="holds no compiled pipeline"):
         load_pipeline(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    "described", [["diffusers", "logging"], ["diffusers", "__name__"], ["transformers", "pipeline"], ["torch", "hub"]]
+)
+def test_a_part_is_a_class_that_reads_folders(described: list[str], tmp_path: Path) -> None:
+    """Modules, texts and functions of the libraries left as foreign errors."""
+    with pytest.raises(PlanError):
+        _component(tmp_path, described)
+
+
+@pytest.mark.parametrize("described", [["diffusers", "StableDiffusionPipeline"], ["diffusers", "DDIMScheduler"]])
+def test_parts_that_libraries_cannot_read_are_told(described: list[str], tmp_path: Path) -> None:
+    with pytest.raises(PlanError):
+        _component(tmp_path, described)
+
+
+def test_numbers_of_a_part_take_the_place_of_nothing(tmp_path: Path) -> None:
+    """`forward` became a number, and paths through numbers, or of 500,000 steps, were followed."""
+    numbers = {"forward": 1, "training": 2, "a": 3, "a.b": 4, "c.d": 5, "to.b": 6, ".".join(["x"] * 100_000): 7}
+    entry = {"methods": {"decode": {"file": "vae.decode.trtp", "parameters": ["z"]}}, "numbers": numbers}
+    (tmp_path / MANIFEST).write_text(json.dumps({"pipeline": "StableDiffusionPipeline", "parts": {"vae": entry}}))
+    _, parts = _read_manifest(tmp_path / MANIFEST)
+    methods, read = parts["vae"]
+    assert read == {"a": 3, "a.b": 4, "c.d": 5}
+    part = CompiledPart({"decode": CompiledMethod(nn.Identity(), methods["decode"][1])}, PartAttributes(read))
+    assert (part.a.b, part.c.d, part.training) == (4, 5, True)

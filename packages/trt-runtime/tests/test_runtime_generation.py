@@ -414,6 +414,32 @@ def test_beams_leave_tables_of_a_step_alone() -> None:
     assert not generator.step.seen.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
+def test_what_is_no_logits_is_refused(dtype: torch.dtype) -> None:
+    generator = generator_of()
+    generator.step.forward = lambda ids, *_: torch.zeros(len(ids), VOCABULARY, dtype=dtype)
+    with pytest.raises(ExecutionError, match="the step returned"):
+        generator.generate(torch.tensor([[3, 1, 4]]))
+
+
+def test_vocabularies_do_not_change_from_call_to_call() -> None:
+    generator = generator_of()
+    generator.step.forward = lambda ids, start, _: torch.zeros(len(ids), 5 if int(start) else VOCABULARY)
+    with pytest.raises(ExecutionError, match="of one vocabulary"):
+        generator.generate(torch.tensor([[3, 1, 4]]))
+
+
+@pytest.mark.parametrize("option", [{"repetition_penalty": 1.3}, {"no_repeat_ngram_size": 2}])
+def test_tokens_that_have_no_score_are_left_alone(option: dict[str, Any]) -> None:
+    """Places of pictures, and whatever a stranger's step has no score for: an index beyond ends the use of a GPU."""
+    text, scores = torch.tensor([[3, 90, 3, -1, 2**62, 3]]), torch.arange(1.0, 6.0)[None]
+    found = TokenChoice(**option).penalized(scores, text, 1, ())
+    wanted = scores.clone()
+    if "repetition_penalty" in option:
+        wanted[0, 3] /= 1.3
+    assert torch.equal(found, wanted)
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"max_batch":1}', GenerationLimits(0, 1, 1).to_text(), BAD_CHOICE])
 def test_limits_that_cannot_be_read_are_refused(text: str) -> None:
     with pytest.raises(PlanError, match="in no readable way"):

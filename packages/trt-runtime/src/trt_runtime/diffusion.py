@@ -11,7 +11,7 @@ import importlib
 import inspect
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -41,6 +41,8 @@ MANIFEST: Final = "compiled.json"
 _INDEX: Final = "model_index.json"
 _MAX_BYTES: Final = 1 << 20
 _MOST_PARTS: Final = 64
+_DEEPEST: Final = 16
+"""Steps of a path to a number."""
 _LIBRARIES: Final = ("diffusers", "transformers")
 
 
@@ -144,7 +146,7 @@ class CompiledPart(nn.Module):
 def _put(owner: Any, path: str, number: int) -> None:
     *parts, name = path.split(".")
     for part in parts:
-        if part not in owner.__dict__:
+        if not isinstance(owner.__dict__.get(part), SimpleNamespace):
             owner.__dict__[part] = SimpleNamespace()
         owner = owner.__dict__[part]
     owner.__dict__[name] = number
@@ -268,7 +270,7 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
         for part, value in index.items()
         if part in taken and part not in parts
     }
-    pipeline = kind(**others, **parts)
+    pipeline = _made_by(kind, str(place), **others, **parts)
     # the classes that the parts were of
     pipeline.register_to_config(**{part: tuple(index[part]) for part in parts if isinstance(index.get(part), list)})
     return pipeline
@@ -286,11 +288,26 @@ def _component(folder: Path, described: Sequence[Any]) -> Any:
     if library not in _LIBRARIES or name is None:
         raise PlanError(f"{folder.name} is of {library!r:.80}, not of {' or '.join(_LIBRARIES)}", where=str(folder))
     kind = getattr(importlib.import_module(library), name, None)
-    if kind is None:
+    is_part = isinstance(kind, type) and hasattr(kind, "from_pretrained")
+    if kind is None or not is_part or issubclass(kind, _diffusers().DiffusionPipeline):
         raise PlanError(
-            f"{library} has no {name!r:.80}", where=str(folder), hint=f"install its newest release: {library}"
+            f"{library} has no part {name!r:.80}", where=str(folder), hint=f"install its newest release: {library}"
         )
-    return kind.from_pretrained(str(folder), local_files_only=True)
+    options = {"trust_remote_code": False} if library == "transformers" else {}  # else it asks whoever sits there
+    return _made_by(kind.from_pretrained, str(folder), str(folder), local_files_only=True, **options)
+
+
+def _made_by(make: Callable[..., Any], place: str, *args: Any, **kwargs: Any) -> Any:
+    """Calls what libraries make of a folder.
+
+    Raises:
+        PlanError: They cannot.
+    """
+    try:
+        return make(*args, **kwargs)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise PlanError("a part of the pipeline cannot be read", where=place, why=f"{why:.1000}") from error
 
 
 _Methods = dict[str, tuple[str, tuple[str, ...]]]
@@ -321,7 +338,7 @@ def _read_manifest(path: Path) -> tuple[str, dict[str, tuple[_Methods, dict[str,
             numbers = {
                 path: typed.integer(number, path)
                 for path, number in typed.mapping(part["numbers"], name).items()
-                if all(step.isidentifier() and not step.startswith("_") for step in path.split("."))
+                if _is_place(path)
             }
             described[name] = methods, numbers
         if not 0 < len(described) <= _MOST_PARTS:
@@ -332,6 +349,13 @@ def _read_manifest(path: Path) -> tuple[str, dict[str, tuple[_Methods, dict[str,
     except typed.BadField as error:
         why = f"{error.place}: {error.why}"
         raise PlanError("the list of a pipeline's programs is damaged", where=str(path), why=why) from error
+
+
+def _is_place(path: str) -> bool:
+    """Whether a number may lie there: beside methods of a part, and not in their place."""
+    first, *more = steps = path.split(".")
+    names_are_plain = all(step.isidentifier() and not step.startswith("_") for step in steps)
+    return names_are_plain and len(more) < _DEEPEST and not hasattr(CompiledPart, first) and first != "training"
 
 
 def _read_index(path: Path) -> dict[str, Any]:

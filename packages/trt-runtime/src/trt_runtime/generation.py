@@ -918,6 +918,7 @@ class _Reader:
                 context = tuple(value[rows] for value in context)
         self.given = (padding, *context)
         self.known = 0
+        self._vocabulary = 0  # which the first call tells
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
 
@@ -990,14 +991,23 @@ class _Reader:
         padding, *context = self.given
         made = self._step(tokens, start, padding, *told, *context)
         logits = made if self._is_told or not isinstance(made, torch.Tensor) else made.unsqueeze(1)
-        if not isinstance(logits, torch.Tensor) or logits.dim() != 3 or len(logits) != len(tokens) or 0 in logits.shape:
-            found = f"{kind_of(made)}{f' of shape {tuple(made.shape)}' if isinstance(made, torch.Tensor) else ''}"
+        if not self._are_logits(logits, len(tokens)):
+            found = (
+                f"{kind_of(made)}{f' of {made.dtype}, {tuple(made.shape)}' if isinstance(made, torch.Tensor) else ''}"
+            )
             raise ExecutionError(
                 f"the step returned {found}",
-                why=f"logits of {len(tokens)} rows are expected",
+                why=f"logits of {len(tokens)} rows are expected, of one vocabulary in all calls",
                 hint="compile the model again",
             )
-        return logits
+        return logits  # type: ignore[no-any-return]  # it was looked at
+
+    def _are_logits(self, found: Any, rows: int) -> bool:
+        """Whether a step's result is (rows, k, vocabulary), as those before."""
+        if not isinstance(found, torch.Tensor) or found.dim() != 3 or len(found) != rows or 0 in found.shape:
+            return False
+        self._vocabulary = self._vocabulary or found.shape[2]
+        return found.is_floating_point() and found.shape[2] == self._vocabulary
 
     def _with_pictures(
         self, source: SourceLimits, encoder: nn.Module, given: tuple[torch.Tensor, ...], dtype: torch.dtype

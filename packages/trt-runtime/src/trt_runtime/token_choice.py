@@ -115,17 +115,25 @@ class TokenChoice:
             begin: How many tokens of each are the prompt.
             ends: What ends a row.
         """
+        size, (rows, vocabulary), length = self.no_repeat_ngram_size, scores.shape, text.shape[1]
+        if self.repetition_penalty == 1 and not 0 < size <= length:
+            return self._without_ends(scores, length - begin, ends)
+        at = torch.where((text < 0) | (text >= vocabulary), vocabulary, text)  # places of pictures have no score
+        scores = torch.cat([scores, scores.new_zeros(rows, 1)], 1)
         if self.repetition_penalty != 1:
-            own = scores.gather(1, text)
+            own = scores.gather(1, at)
             own = torch.where(own < 0, own * self.repetition_penalty, own / self.repetition_penalty)
-            scores = scores.scatter(1, text, own)
-        size, length = self.no_repeat_ngram_size, text.shape[1]
+            scores = scores.scatter(1, at, own)
         if 0 < size <= length:
             pieces = text.unfold(1, size, 1)
             again = (pieces[..., :-1] == text[:, None, length - size + 1 :]).all(-1)
-            told = torch.zeros_like(scores).scatter_reduce(1, pieces[..., -1], again.to(scores.dtype), "amax")
+            told = torch.zeros_like(scores).scatter_reduce(1, at[:, size - 1 :], again.to(scores.dtype), "amax")
             scores = scores.masked_fill(told > 0, -torch.inf)
-        if ends and length - begin < self.min_new_tokens:
+        return self._without_ends(scores[:, :vocabulary], length - begin, ends)
+
+    def _without_ends(self, scores: torch.Tensor, made: int, ends: Sequence[int]) -> torch.Tensor:
+        """Returns scores by which rows of so many new tokens do not end yet."""
+        if ends and made < self.min_new_tokens:
             scores = scores.index_fill(1, _indices(tuple(ends), scores), -torch.inf)
         return scores
 
