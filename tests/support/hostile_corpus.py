@@ -35,6 +35,8 @@ from trt_core.dtypes import dtype_name
 from trt_core.limits import CallLimits
 from trt_core.refit_table import RefitTable
 from trt_portable.execution.guard_pages import VARIABLE, guarded
+from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 from trt_portable.loop_turns import TURNS_VARIABLE
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.container import Plan, read_plan, write_plan
@@ -880,6 +882,60 @@ def forged_numbers() -> Iterator[PlanCase]:
                     yield PlanCase(network, f"{network}: {key} of layer {at} is {turn} {other!r:.60}", change)
 
 
+_KERNELS: Final = sorted({*PRODUCT_KERNELS, *CONVOLUTION_KERNELS})
+_TYPES: Final = ("FLOAT", "HALF", "BF16", "INT8", "INT32", "INT64", "BOOL", "UINT8", "FP8", "INT4", "FP4", "E8M0")
+
+
+def forged_codes() -> Iterator[PlanCase]:
+    """Codes, scales and places of other types and counts than their kernels read, by kernels of other forms."""
+    for network in ("codes", "few bits", "packed", "experts", "cache", "ranks"):
+        structure = _plan(network).structure
+        slots, layers = structure["engine"]["weight_slots"], structure["network"]["layers"]
+        for at, kernel in itertools.product(range(len(layers)), _KERNELS):
+
+            def choose(structure: dict[str, Any], at: int = at, kernel: str = kernel) -> None:
+                structure["network"]["layers"][at]["implementation"] = kernel
+
+            yield PlanCase(network, f"{network}: layer {at} by {kernel}", choose)
+        for at, kind in itertools.product(range(len(structure["network"]["tensors"])), _TYPES):
+
+            def retype(structure: dict[str, Any], at: int = at, kind: str = kind) -> None:
+                structure["network"]["tensors"][at]["dtype"] = kind
+
+            yield PlanCase(network, f"{network}: tensor {at} is {kind}", retype)
+        for at, kind in itertools.product(range(len(slots)), _TYPES):
+
+            def reslot(structure: dict[str, Any], at: int = at, kind: str = kind) -> None:
+                _hold(structure, at, kind, structure["engine"]["weight_slots"][at]["count"])
+
+            yield PlanCase(network, f"{network}: weights {at} are {kind}", reslot)
+        for at, count in itertools.product(range(len(slots)), (0, 1, 2, 3, 7, 16, 1 << 31, 1 << 40)):
+
+            def recount(structure: dict[str, Any], at: int = at, count: int = count) -> None:
+                _hold(structure, at, structure["engine"]["weight_slots"][at]["dtype"], count)
+
+            yield PlanCase(network, f"{network}: weights {at} are {count}", recount)
+        for at, other in itertools.permutations(range(len(slots)), 2):
+
+            def exchange(structure: dict[str, Any], at: int = at, other: int = other) -> None:
+                found = structure["engine"]["weight_slots"]
+                found[at]["weights"] = found[other]["weights"]
+
+            yield PlanCase(network, f"{network}: weights {at} are those of {other}", exchange)
+
+
+def _hold(structure: dict[str, Any], at: int, kind: str, count: int) -> None:
+    """Lets a constant, its slot and its tensor say the same of what it holds."""
+    slot = structure["engine"]["weight_slots"][at]
+    slot["dtype"], slot["count"] = kind, count
+    layer = list(leaf_entries(structure["network"]["layers"]))[slot["layer"]]
+    layer["weight_specs"][slot["role"]] = [kind, count]
+    if layer["type"] == "CONSTANT":
+        layer["attributes"]["shape"] = [count]
+        tensor = next(one for one in structure["network"]["tensors"] if one["id"] == layer["outputs"][0])
+        tensor["dtype"], tensor["shape"] = kind, [count]
+
+
 def _others(value: Any) -> list[Any]:
     """Values of the same type that nobody would write."""
     if isinstance(value, bool):
@@ -895,7 +951,7 @@ def _others(value: Any) -> list[Any]:
 
 
 E = trt.ElementWiseOperation
-
+_SILU: Final = trt.MoEActType.SILU
 
 _UNKNOWN: Final = {
     *itertools.product((trt.int8,), (E.EQUAL, E.GREATER, E.LESS)),
@@ -958,6 +1014,12 @@ def _honest_places() -> Iterator[DataCase]:
             values, depth = net.numbers([0.0, 1.0], "float32"), net.numbers(6)
             return [net.network.add_one_hot(net.input("at", (4, 3), trt.int32), values, depth, -1).get_output(0)]
 
+        def experts(net: plan_fuzzer.Net) -> Any:
+            hidden, chosen = net.input("h", (1, 4, 4)), net.input("at", (1, 4, 3), trt.int32)
+            layer = net.network.add_moe(hidden, chosen, net.input("s", (1, 4, 3)))
+            layer.set_gated_weights(*(net.constant(3, *shape) for shape in ((4, 5), (4, 5), (5, 4))), _SILU)
+            return [layer.get_output(0)]
+
         def turned(net: plan_fuzzer.Net) -> Any:
             layer = net.network.add_reverse_sequence(net.input("x", (3, 6)), net.input("at", (3,), trt.int32))
             layer.batch_axis, layer.sequence_axis = 0, 1
@@ -968,6 +1030,7 @@ def _honest_places() -> Iterator[DataCase]:
             yield DataCase(f"gather {mode.name} at {number}", functools.partial(gather, mode=mode), held(rows, at))
         yield DataCase(f"scatter at {number}", scatter, held(rows, at, torch.ones(4, 3)))
         yield DataCase(f"one-hot of {number}", one_hot, held(at))
+        yield DataCase(f"expert {number}", experts, held(torch.ones(1, 4, 4), at[None], torch.ones(1, 4, 3)))
         yield DataCase(f"{number} steps to turn", turned, held(torch.ones(3, 6), at[0]))
     for number in (float("nan"), float("inf"), 1.0, 0.0):
 
@@ -991,6 +1054,7 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "foreign memory, plans": forged_extents,
     "the process dies": deadly_values,
     "the process dies, plans": forged_numbers,
+    "codes and ranks, plans": forged_codes,
     "the process dies, a caller's data": honest_networks,
     "memory": memory,
     "time": time,

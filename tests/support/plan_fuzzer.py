@@ -446,6 +446,20 @@ def _plugin() -> bytes:
     return net.plan(net.network.add_unary(layer.get_output(0), trt.UnaryOperation.ABS).get_output(0))
 
 
+def _ranks() -> bytes:
+    """Collectives of two ranks; no process here has others, so that none of them runs."""
+    net = Net()
+    summed = net.network.add_dist_collective(
+        net.input("x", (4, 6)), trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, [0, 1]
+    )
+    part = net.network.add_dist_collective(
+        net.linear(summed.get_output(0), 6, 6), trt.CollectiveOperation.SCATTER, trt.ReduceOperation.NONE, 1, [0, 1]
+    )
+    summed.num_ranks = part.num_ranks = 2
+    part.metadata = "process group 'tp'"
+    return net.plan(part.get_output(0))
+
+
 NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
     "experts": _experts,
     "choice": _choice,
@@ -466,6 +480,7 @@ NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
     "few bits": _few_bits,
     "shapes": _shapes,
     "boxes": _boxes,
+    "ranks": _ranks,
 }
 INTEGERS: Final = (0, 1, -1, 2, 3, 5, 8, 64, 1000, 2**31 - 1, 2**31, -(2**31), 2**40, 2**63 - 1, -(2**63))
 SMALL: Final = (0, 1, -1, 2, 3, 5, 8, 16)
