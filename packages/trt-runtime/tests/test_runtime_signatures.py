@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trt_core import CacheError, InputError, PlanError
 from trt_runtime import TRTModule, load, save, signatures
@@ -21,7 +23,7 @@ from trt_runtime.plan_notes import is_host_code_allowed, is_own
 from trt_runtime.program_file import SectionKind, read_sections
 from trt_runtime.testing import ProgramFile
 
-pytest.importorskip("cryptography")
+_KEY = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
 
 MODEL = "model.trtp"
 
@@ -205,6 +207,18 @@ def test_large_sections_are_signed_in_pieces(monkeypatch: pytest.MonkeyPatch, pa
         monkeypatch.setattr(signatures, "_CHUNK_BYTES", size)
         save(load(path), path, sign=True)
         assert _runs_code(path)
+
+
+@given(lengths=st.lists(st.integers(0, 40)), chunk=st.integers(1, 16))
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_however_content_comes_what_is_signed_is_what_is_verified(lengths: list[int], chunk: int) -> None:
+    parts = [bytes([at % 256]) * length for at, length in enumerate(lengths)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signatures, "_CHUNK_BYTES", chunk)
+        signer = signatures.Signer(_KEY.Ed25519PrivateKey.generate())
+        whole = b"".join(bytes(part) for part in signer.passing(1, parts))
+        assert whole == b"".join(parts)
+        assert signer._parts == [signatures._PART.pack(1, len(whole), signatures._digest(memoryview(whole)))]
 
 
 @pytest.mark.parametrize("key", ["ed25519:AAAA", "nowhere", "/dev/null/x"])

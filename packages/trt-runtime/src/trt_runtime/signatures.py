@@ -262,21 +262,23 @@ class Signer:
 
     def passing(self, kind: int, content: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
         """Yields the content of a section as it comes, and takes note of it."""
-        chunks = hashlib.sha256()
-        open_chunk, room, size = hashlib.sha256(), _CHUNK_BYTES, 0
+        chunks, open_chunk, size = hashlib.sha256(), hashlib.sha256(), 0
         for part in content:
             view = memoryview(part).cast("B")
-            yield view
-            size += view.nbytes
-            while view.nbytes:
-                taken = view[:room]
-                open_chunk.update(taken)
-                room -= taken.nbytes
-                view = view[taken.nbytes :]
-                if not room:
+            room = -size % _CHUNK_BYTES  # of the chunk that is open
+            rest = view[room:]
+            whole = rest.nbytes // _CHUNK_BYTES * _CHUNK_BYTES
+            with _digesting(rest[:whole]) as digests:
+                yield view  # is written while threads take its digest
+                open_chunk.update(view[:room])
+                if room and view.nbytes >= room:
                     chunks.update(open_chunk.digest())
-                    open_chunk, room = hashlib.sha256(), _CHUNK_BYTES
-        if room < _CHUNK_BYTES:
+                    open_chunk = hashlib.sha256()
+                for digest in digests:
+                    chunks.update(digest)
+            open_chunk.update(rest[whole:])
+            size += view.nbytes
+        if size % _CHUNK_BYTES:
             chunks.update(open_chunk.digest())
         self._parts.append(_PART.pack(kind, size, chunks.digest()))
 
@@ -357,15 +359,22 @@ def _message(parts: Sequence[bytes]) -> bytes:
 
 def _digest(content: memoryview) -> bytes:
     """SHA-256 of the SHA-256 of each chunk, so that threads share the work."""
-    chunks = [content[at : at + _CHUNK_BYTES] for at in range(0, content.nbytes, _CHUNK_BYTES)]
     digest = hashlib.sha256()
-    if len(chunks) == 1:
-        digest.update(hashlib.sha256(chunks[0]).digest())
-    else:
-        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
-            for part in threads.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks):
-                digest.update(part)
+    with _digesting(content) as digests:
+        for part in digests:
+            digest.update(part)
     return digest.digest()
+
+
+@contextlib.contextmanager
+def _digesting(content: memoryview) -> Iterator[Iterable[bytes]]:
+    """The SHA-256 of each chunk of memory, which threads compute inside of the block."""
+    chunks = [content[at : at + _CHUNK_BYTES] for at in range(0, content.nbytes, _CHUNK_BYTES)]
+    if len(chunks) < 2:
+        yield (hashlib.sha256(chunk).digest() for chunk in chunks)
+        return
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        yield threads.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks)
 
 
 def signer(path: str | os.PathLike[str]) -> PublicKey:
