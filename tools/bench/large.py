@@ -1,12 +1,14 @@
 """Decoders of Llama 8B's width by depth: seconds and memory of a build, a save and a load, and times of a call.
 
 `python -m tools.bench.large --layers 4 32` prints a line of JSON for every depth, each measured in a fresh process.
-Peaks are bytes above what the process held when the model was there; on the GPU they are all that was allocated.
+Peaks are bytes above what the process held when the model was there, on the host those that no file stands behind; on
+the GPU they are all that was allocated.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tools.bench.measure import in_fresh_process, peak_bytes, wait_for_device, waited_milliseconds
+from tools.bench.measure import in_fresh_process, peak_anonymous_bytes, wait_for_device, waited_milliseconds
 from tools.bench.models import LlamaBlock
 from trt_core import Input
 
@@ -72,7 +74,7 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
         started = time.perf_counter()
-        found[f"{name}_host_peak"] = peak_bytes(action)
+        found[f"{name}_host_peak"] = peak_anonymous_bytes(action)
         found[f"{name}_seconds"] = time.perf_counter() - started
         if device == "cuda":
             found[f"{name}_gpu_peak"] = torch.cuda.max_memory_allocated()
@@ -95,6 +97,7 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
         found["file"] = path.stat().st_size
         built.clear()
         models.clear()
+        gc.collect()
         if device == "cuda":
             torch.cuda.empty_cache()
         timed("load", load)

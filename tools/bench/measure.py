@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,26 @@ def peak_bytes(action: Callable[[], Any]) -> int:
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     action()
     return resident_bytes("VmHWM") - before
+
+
+def peak_anonymous_bytes(action: Callable[[], Any], every_seconds: float = 0.005) -> int:
+    """As `peak_bytes`, of memory that no file stands behind, which is looked at many times a second (Linux)."""
+    before = most = resident_bytes("RssAnon")
+    is_done = threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not is_done.wait(every_seconds):
+            most = max(most, resident_bytes("RssAnon"))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        action()
+    finally:
+        is_done.set()
+        watcher.join()
+    return max(most, resident_bytes("RssAnon")) - before
 
 
 def in_fresh_process(module: str, *arguments: str, seconds: float | None = None) -> dict[str, Any]:
