@@ -51,6 +51,9 @@ def _nothing() -> None:
 clear_product_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)
 """Makes matrix products take their workspace anew."""
 
+flatten_recurrent_weights = torch._cudnn_rnn_flatten_weight
+"""Moves the weights of a recurrent layer into one piece of memory, as cuDNN reads them."""
+
 _AUTOGRAD: Final = (
     DispatchKeySet(DispatchKey.AutogradCPU)
     | DispatchKeySet(DispatchKey.AutogradOther)

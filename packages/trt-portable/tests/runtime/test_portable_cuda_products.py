@@ -10,6 +10,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.execution.program import Program
+from trt_portable.fusion import cuda_products
 from trt_portable.fusion.cuda_products import _Fused, fuse_cuda_products
 
 C = 8
@@ -57,7 +58,18 @@ def _deconvolution(network: Any, x: Any, *, stride: int = 2, padding: int = 0, b
     return layer.get_output(0)
 
 
+def _long_windows(network: Any, x: Any, *, window: tuple[int, int] = (1, 32), bias: bool = True) -> Any:
+    """Convolves two groups of channels by windows along a line, as positions of Wav2Vec2 are."""
+    added = [_weights(C)] if bias else []
+    layer = network.add_convolution_nd(x, C, window, _weights(C, C // 2, *window), *added)
+    layer.num_groups, layer.padding_nd = 2, (window[0] // 2, window[1] // 2)
+    return layer.get_output(0)
+
+
 CASES = {
+    "long windows of groups": (lambda n, x: _activation(n, _long_windows(n, x)), 1),
+    "long columns of groups": (lambda n, x: _long_windows(n, x, window=(40, 1), bias=False), 1),
+    "wide windows of groups": (lambda n, x: _long_windows(n, x, window=(2, 32)), 0),
     "windows that touch": (lambda n, x: _deconvolution(n, x), 1),
     "windows without bias": (lambda n, x: _activation(n, _deconvolution(n, x, bias=False)), 1),
     "windows that overlap": (lambda n, x: _deconvolution(n, x, stride=1), 0),
@@ -109,9 +121,17 @@ def test_what_is_one_kernel(network: Any, load: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pointwise", "patches", "linear and gelu", "windows that touch", "windows without bias"]
+    "name",
+    [
+        *("pointwise", "patches", "linear and gelu", "windows that touch", "windows without bias"),
+        *("long windows of groups", "long columns of groups"),
+    ],
 )
-def test_kernels_that_the_cpu_has_too(network: Any, load: Any, name: str) -> None:
+@pytest.mark.parametrize("at_once", [0, 1 << 28])
+def test_kernels_that_the_cpu_has_too(
+    network: Any, load: Any, name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_products, "_MOST_WINDOWED", at_once)
     _network(network, name)
     engine = load(network)
     program = _fused(engine)

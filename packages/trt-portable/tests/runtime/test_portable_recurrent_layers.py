@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
 from trt_portable.fusion.epilogues import OneByOne
-from trt_portable.fusion.loops import FusedLoop, PackedLstm, RecurrentKernel
+from trt_portable.fusion.loops import CudnnLayer, FusedLoop, PackedLstm, RecurrentKernel
 from trt_portable.fusion.packed_products import has_prepacked_kernels
 from trt_portable.fusion.product_choice import LAYERS, RECURRENT
+from trt_portable.fusion.programs import fused_program
 from trt_portable.network.serialization import leaf_entries
 
 A, E, L = trt.ActivationType, trt.ElementWiseOperation, trt.LoopOutput
@@ -290,6 +291,35 @@ def test_every_recurrent_layer_is_one_kernel(layer: Layer, built: Any, execute: 
     if layer.is_dynamic:
         for length, batch in ((1, 1), (7, 4)):
             agree(engine, replace(layer, length=length, batch=batch), execute)
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(layer=LAYER)
+def test_programs_for_gpus_have_one_kernel_too(layer: Layer, built: Any) -> None:
+    program = fused_program(built(layer)._state.loaded)
+    program.load_constants()
+    assert [type(compute) for compute, *_ in program.steps if isinstance(compute, RecurrentKernel)] == [CudnnLayer]
+    inputs = layer.inputs
+    for have, want in zip(program.run([*inputs.values()]), layer.wanted(inputs), strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", GATES)
+@pytest.mark.parametrize("projection", [0, 3])
+def test_cudnn_runs_recurrent_layers(kind: str, projection: int, built: Any, execute: Any) -> None:
+    layer = Layer(kind, length=24, projection=projection if kind == "lstm" else 0)
+    with trt.device("cuda"):
+        engine = built(layer, optimization_level=0)
+        (compute,) = [each for each, *_ in engine._state.program.steps if isinstance(each, CudnnLayer)]
+        context = engine.create_execution_context()
+        given = {name: value.cuda() for name, value in layer.inputs.items()}
+        for _ in range(4):  # recorded and repeated
+            for have, want in zip(execute(context, given).values(), layer.wanted(layer.inputs), strict=True):
+                torch.testing.assert_close(have.cpu(), want, rtol=2e-3, atol=2e-3)
+    held = compute._ordered
+    assert held is not None
+    assert len({weight.untyped_storage().data_ptr() for weight in held[1]}) == 1
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ class _CudaKernels(Kernels):
         if isinstance(layer, IDeconvolutionLayer):
             return _spreads_patches(call)
         if isinstance(layer, IConvolutionLayer):
+            if _slides_long_windows(call):
+                return True
             is_flat = layer.num_groups == 1 and len(layer.kernel_size_nd) == 2
             return (is_flat or is_depthwise(layer)) and is_plain_convolution(call, DataType.HALF)
         form = linear_form(call)
@@ -101,7 +103,7 @@ class _CudaKernels(Kernels):
 
     def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
         if layer.num_groups > 1:
-            return _SmallDepthwiseConvolution(layer)
+            return _SmallDepthwiseConvolution(layer) if is_depthwise(layer) else _WindowProducts(layer)
         if epilogue != Epilogue():
             return _Convolution(layer, epilogue)
         return _PatchConvolution(layer) if _cuts_patches(layer) else _PointwiseConvolution(layer)
@@ -117,19 +119,21 @@ class _TracedKernels(_CudaKernels):
     def takes(self, call: LayerCall) -> bool:
         layer = call.layer
         if isinstance(layer, IConvolutionLayer) and layer.num_groups > 1 and not is_compiled_depthwise(layer):
-            return False
+            return _slides_long_windows(call)
         return super().takes(call)
 
     def fuses(self, product: LayerCall, epilogue: Epilogue) -> bool:
         layer = product.layer
         if not isinstance(layer, IConvolutionLayer):
             return super().fuses(product, epilogue)
+        if layer.num_groups > 1 and not is_depthwise(layer):
+            return epilogue == Epilogue()
         if layer.num_groups > 1:
             return not epilogue.adds and epilogue.unary in _DEPTHWISE_ACTIVATIONS
         return epilogue.unary == "relu" or (epilogue == Epilogue() and _cuts_patches(layer))
 
     def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
-        if layer.num_groups > 1:
+        if is_depthwise(layer):
             return _CompiledDepthwiseConvolution(layer, epilogue)
         return super()._convolution(layer, epilogue)
 
@@ -157,6 +161,24 @@ def _cuts_patches(layer: IConvolutionLayer) -> bool:
     channels = layer._weight_spec("KERNEL")[1] // (layer.num_output_maps * windows[0] * windows[1])
     is_disjoint = windows == tuple(layer.stride_nd) and set(layer.pre_padding) == {0} and set(layer.dilation_nd) == {1}
     return is_disjoint and windows != (1, 1) and channels % _CHANNELS_OF_TENSOR_CORES != 0
+
+
+def _slides_long_windows(call: LayerCall) -> bool:
+    """Whether groups of channels are convolved by long windows along a line, as positions of Wav2Vec2 are.
+
+    There cuDNN takes 13 ms where a product of each group with its windows reads and writes a tenth of a gigabyte.
+    """
+    layer = call.layer
+    if not isinstance(layer, IConvolutionLayer) or len(layer.kernel_size_nd) != 2:
+        return False
+    windows = tuple(layer.kernel_size_nd)
+    return (
+        1 in windows
+        and max(windows) >= _LONG_WINDOW
+        and 1 < layer.num_groups < layer.num_output_maps
+        and {*layer.stride_nd, *layer.dilation_nd} == {1}
+        and any(is_plain_convolution(call, dtype) for dtype in (DataType.FLOAT, *_HALVES))
+    )
 
 
 def _spreads_patches(call: LayerCall) -> bool:
@@ -315,6 +337,28 @@ class _PatchConvolution(_Kernel):
         return F.linear(flat, matrix, bias).permute(0, 3, 1, 2)
 
 
+class _WindowProducts(_Kernel):
+    """A convolution of groups of channels by long windows, as a product of each group's matrix with its windows."""
+
+    def __init__(self, layer: IConvolutionLayer) -> None:
+        self._layer = layer
+
+    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
+        kernel, bias = self._layer._own_weights(x)
+        groups, (rows, columns) = self._layer.num_groups, tuple(self._layer.pre_padding)
+        maps, inner, height, width = kernel.shape
+        windows = F.pad(x, (columns, columns, rows, rows)).unfold(2, height, 1).unfold(3, width, 1)
+        count, _, down, across = windows.shape[:4]
+        if count > 1 and windows.numel() > _MOST_WINDOWED:
+            parts = [self.run(image, inputs) for image in x.split(1)]
+            return torch.cat([part for part in parts if part is not None])
+        flat = windows.reshape(count, groups, inner, down, across, height, width).permute(1, 2, 5, 6, 0, 3, 4)
+        table = kernel.reshape(groups, maps // groups, inner * height * width)
+        made = torch.bmm(table, flat.reshape(groups, inner * height * width, count * down * across))
+        found = made.reshape(maps, count, down, across).transpose(0, 1)
+        return found if bias is None else found + bias[:, None, None]
+
+
 class _PatchDeconvolution(_Kernel):
     """A deconvolution whose windows touch, as a product that makes each window, and a movement to its place."""
 
@@ -350,6 +394,9 @@ class _Linear(_Kernel):
         return found.view(*x.shape[:-1], matrix.shape[-1])
 
 
+_LONG_WINDOW: Final = 32
+_MOST_WINDOWED: Final = 1 << 28
+"""Elements of windows that are laid out at once."""
 _MANY_COLUMNS: Final = 1024  # fewer take no time worth a copy
 _MANY_ROWS: Final = 16  # fewer are bound by reading the matrix
 _INTERLEAVED_ROWS: Final = 2048  # so many make up for reading the matrix eight times

@@ -15,10 +15,12 @@ from typing import Any, Final
 import torch
 
 from trt_portable.enums import DataType, LayerType
+from trt_portable.execution.launcher import is_capturing
 from trt_portable.execution.paging import page_out
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, Program, forget_packed
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, Shape, Shapes
 from trt_portable.fusion.epilogues import OneByOne, linear_form
+from trt_portable.internals import flatten_recurrent_weights
 from trt_portable.kernels.operands import require_operands
 from trt_portable.layers.fused import Linear
 from trt_portable.network.layer import ILayer
@@ -275,6 +277,28 @@ class PackedLstm(RecurrentKernel):
             x.contiguous(), *weights, hidden.contiguous(), cell.contiguous(), *self._settings
         )
         return results
+
+
+class CudnnLayer(RecurrentKernel):
+    """A recurrent layer by cuDNN, with its weights in one piece of memory; without it, as `RecurrentKernel`."""
+
+    def _held_bytes(self, weights: Sequence[torch.Tensor]) -> Sequence[int]:
+        return [matrix.nbytes for matrix in weights]
+
+    def _order(self, weights: Sequence[torch.Tensor], x: torch.Tensor) -> list[torch.Tensor]:
+        ordered, form = super()._order(weights, x), self._form
+        # what a recording of somebody else's makes is filled when that runs
+        if not x.is_cuda or not torch.backends.cudnn.is_acceptable(x) or is_capturing(x.device):
+            return ordered
+        flat = [weight.clone(memory_format=torch.contiguous_format) for weight in ordered]
+        projected = form.extents[2][0] if form.is_projected else 0
+        kind = _CUDNN_KINDS[form.kind]
+        # moves the weights: elements, kind, width, projection, one layer, batch first, both directions
+        flatten_recurrent_weights(flat, len(flat), form.extents[0][1], kind, form.width, projected, 1, False, False)
+        return flat
+
+
+_CUDNN_KINDS: Final = {CellKind.RELU: 0, CellKind.TANH: 1, CellKind.LSTM: 2, CellKind.GRU: 3}
 
 
 def _tensor(value: Value | None) -> torch.Tensor:

@@ -80,6 +80,12 @@ def _recurrent_kernel(form: RecurrentForm, product: LayerCall, loop: LayerCall) 
     return _recurrent_ways(form, product, loop, most_packed=_FEW_WEIGHTS)[RECURRENT]
 
 
+def _cudnn_layer(form: RecurrentForm, product: LayerCall, loop: LayerCall) -> Compute:
+    from trt_portable.fusion.loops import CudnnLayer, one_by_one
+
+    return CudnnLayer(form, one_by_one(product, loop))
+
+
 def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *, most_packed: float) -> Ways:
     """What computes a recurrent layer: one kernel, or the product and the loop."""
     from trt_portable.fusion.loops import one_by_one, recurrent_kernel
@@ -89,10 +95,14 @@ def _recurrent_ways(form: RecurrentForm, product: LayerCall, loop: LayerCall, *,
 
 
 def fused_program(loaded: LoadedNetwork) -> Program:
-    """The same for running on CUDA, with what PyTorch has of fused products; compilers fuse by themselves."""
+    """The same for running on CUDA, with what PyTorch has of fused products, and cuDNN's recurrent layers.
+
+    Compilers fuse by themselves.
+    """
     from trt_portable.fusion.cuda_products import fuse_cuda_products, split_unaligned_products
 
-    calls = split_unaligned_products(_with_loops(loaded.calls, _with_splits))
+    found = _with_loops(loaded.calls, _with_splits)
+    calls = split_unaligned_products(rewrite(found, loaded.visible, _recurrent_layers(found, _cudnn_layer)))
     return Program(fuse_cuda_products(calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
