@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from trt_core import InputError
 from trt_frontends import compile, explain, load, refit_module_weights, save
 
 KINDS = ("buffer", "state", "parameter", "child")
@@ -16,7 +17,7 @@ NAMES = [name for name in dir(fx.GraphModule) if not hasattr(nn.Module, name) an
     *("meta", "shape_env", "_graph", "_code", "_guards_fn", "validate_inputs", "range_constraints", "inputs", "device"),
     *("_run_on_acc_0", "_run_on_gpu_1", "_lowered_constant0", "_of_model_graph", "_bounds", "_takes"),
 ]
-METHODS = ["type", "half", "float", "register_buffer", "get_submodule", "add_module", "to", "requires_grad_"]
+METHODS = ["modules", "type", "half", "float", "register_buffer", "get_submodule", "add_module", "to", "requires_grad_"]
 """Methods of every module, which constants may hide."""
 
 
@@ -82,6 +83,14 @@ def test_models_may_call_their_parts_like_attributes_of_graph_modules(kind: str,
         assert set(NAMES) <= dict(loaded.named_buffers()).keys()
         compiled.load_state_dict(state)
         _close(compiled(x), first)
+
+
+@pytest.mark.parametrize("name", ["parameters", "named_modules", "children"])
+def test_attributes_that_hide_what_pytorch_needs_are_named(name: str) -> None:
+    model = nn.Sequential(nn.ReLU(), Named({}))
+    vars(model[1])[name] = torch.ones(3)
+    with pytest.raises(InputError, match=f"the attribute {name} of Named hides the method of nn.Module"):
+        compile(model, arg_inputs=[torch.ones(2, 3)])
 
 
 def test_weights_of_such_names_are_refitted(tmp_path: Path) -> None:

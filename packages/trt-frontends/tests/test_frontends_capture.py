@@ -140,7 +140,7 @@ def test_modules_need_inputs(mlp: nn.Module) -> None:
 
 @pytest.mark.parametrize("thing", [lambda x: x, "model.pt", None])
 def test_what_is_no_module_is_refused(thing: Any) -> None:
-    with pytest.raises(InputError, match=r"cannot capture (a |None)"):
+    with pytest.raises(InputError, match=r"trace cannot take (a |None)"):
         trt_frontends.trace(thing, arg_inputs=(torch.ones(2),))
 
 
@@ -208,6 +208,30 @@ def test_a_model_that_counts_the_rows_of_an_input_says_where(batch: Input, caplo
         trt_frontends.trace(Listed(), arg_inputs=(batch,))
     assert re.match(rf"{re.escape(__file__)}:\d+$", caught.value.where)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_model_that_takes_rows_one_by_one_says_where(batch: Input) -> None:
+    class Iterating(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total = torch.zeros_like(x[0])
+            for row in x:
+                total = total + row.sin()
+            return total
+
+    with pytest.raises(InputError, match="dimension 0 of input x cannot vary") as caught:
+        trt_frontends.trace(Iterating(), arg_inputs=(batch,))
+    assert re.match(rf"{re.escape(__file__)}:\d+$", caught.value.where)
+
+
+def test_transformers_take_masks_whatever_they_hold() -> None:
+    torch.manual_seed(0)
+    model = nn.Transformer(16, 2, 1, 1, 32, batch_first=True).eval()
+    source, target = torch.randn(2, 5, 16), torch.randn(2, 4, 16)
+    causal = nn.Transformer.generate_square_subsequent_mask(4)
+    program = trt_frontends.trace(model, arg_inputs=(source, target), kwarg_inputs={"tgt_mask": causal})
+    for mask in (causal, torch.zeros(4, 4), torch.randn(4, 4)):
+        found = program.module()(source, target, tgt_mask=mask)
+        torch.testing.assert_close(found, model(source, target, tgt_mask=mask), rtol=1e-4, atol=1e-5)
 
 
 def test_models_that_branch_on_values_are_refused_with_the_line() -> None:

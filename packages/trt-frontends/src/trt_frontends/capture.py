@@ -78,6 +78,7 @@ def trace(
     """
     chosen = read_settings(settings)
     require_registry(registry)
+    require_walkable(mod)
     mod, examples = open_shards(mod, ExampleInputs.read(inputs, arg_inputs, kwarg_inputs))
     mod, program = capture_opened(mod, examples, strict=strict, settle_sizes=True)
     require_types(program, mod, examples)
@@ -85,6 +86,37 @@ def trace(
     if program is not mod:
         forget_assumptions(traced)  # the ranges are those that were asked for
     return traced
+
+
+_WALKS: Final = (
+    "buffers",
+    "children",
+    "named_buffers",
+    "named_children",
+    "named_modules",
+    "named_parameters",
+    "parameters",
+)
+
+
+def require_walkable(mod: Any) -> None:
+    """Refuses a model whose attribute hides a method by which PyTorch finds its parts and weights.
+
+    Raises:
+        InputError: A module has one.
+    """
+    found = [mod] if isinstance(mod, nn.Module) else []
+    seen = {id(mod)}
+    for module in found:
+        for name in _WALKS:
+            if name in vars(module) and not callable(vars(module)[name]):
+                raise InputError(
+                    f"the attribute {name} of {type(module).__name__} hides the method of nn.Module",
+                    why=f"PyTorch cannot capture a model without {name}()",
+                    hint="call the attribute something else",
+                )
+        found += [child for child in module._modules.values() if child is not None and id(child) not in seen]
+        seen |= {id(child) for child in module._modules.values()}
 
 
 def capture_opened(
@@ -225,7 +257,7 @@ def _require_fitting(mod: nn.Module, examples: ExampleInputs, signature: inspect
 def _warn_of_training(program: torch.export.ExportedProgram, mod: nn.Module) -> None:
     """Warns where a model would go on to drop elements, and to take statistics of batches, when it is compiled."""
     found = next((node for node in program.graph.nodes if _is_of_training(node)), None)
-    if found is not None and any(module.training for module in mod.modules()):
+    if found is not None and any(module.training for module in nn.Module.modules(mod)):
         place = source_line(found)
         warnings.warn(
             "the model is in training mode, so dropout and batch statistics become part of what is compiled"
@@ -410,7 +442,7 @@ def ready_for_export(model: Any, examples: ExampleInputs) -> Iterator[None]:
         model: What is captured.
         examples: What with.
     """
-    modules: Iterable[Any] = model.modules() if isinstance(model, nn.Module) else ()
+    modules: Iterable[Any] = nn.Module.modules(model) if isinstance(model, nn.Module) else ()
     inner = [module for module in modules if _is_of_transformers(module)]
     if not inner:
         yield
@@ -480,7 +512,7 @@ def _traceable(model: nn.Module, setting: str, traced: Collection[str], chosen: 
 
     It is set in the configurations alone: whether kernels of a name are installed is for calls to find out.
     """
-    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    configs = {id(module.config): module.config for module in nn.Module.modules(model) if hasattr(module, "config")}
     found = [(config, getattr(config, setting, None)) for config in configs.values()]
     changed = [(config, name) for config, name in found if isinstance(name, str) and name not in traced]
     for config, name in changed[:1]:

@@ -61,6 +61,7 @@ from trt_frontends.capture import (
     keyword_inputs,
     parameter_names,
     require_types,
+    require_walkable,
     require_weights,
     with_device,
 )
@@ -267,6 +268,7 @@ def export_model(
     _refuse_settings_of_graphs(settings)
     if isinstance(settings.dryrun, str):
         require_report_path(settings.dryrun)
+    require_walkable(module)
     module, examples = open_shards(module, examples)
     settings = with_device(settings, given, device_of(module, examples))
     is_built = needs_weights and not settings.dryrun

@@ -266,7 +266,7 @@ def _are_alike(found: Any, expected: Any) -> bool:
 @contextlib.contextmanager
 def _attributes_kept(module: nn.Module) -> Iterator[None]:
     """Puts back what a call assigns to attributes of modules."""
-    tables = [table for item in module.modules() for table in (vars(item), item._buffers, item._parameters)]
+    tables = [table for item in nn.Module.modules(module) for table in (vars(item), item._buffers, item._parameters)]
     before = [dict(table) for table in tables]
     try:
         yield

@@ -143,12 +143,12 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
     if not isinstance(model, nn.Module):
         yield model
         return
-    opened = {module: found for module in model.modules() if (found := _opened(module)) is not None}
+    opened = {module: found for module in nn.Module.modules(model) if (found := _opened(module)) is not None}
     if not opened:
         yield model
         return
     with contextlib.ExitStack() as undo:
-        for module in model.modules():
+        for module in nn.Module.modules(model):
             for name, child in list(module._modules.items()):
                 if child in opened:
                     module._modules[name] = opened[child]

@@ -33,6 +33,7 @@ from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
 
 _OWN_CODE: Final = os.path.dirname(__file__) + os.sep
+_TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,22 @@ class SizeQuestion:
 
 
 @contextlib.contextmanager
+def masks_as_they_are() -> Iterator[None]:
+    """Keeps `nn.Transformer` from comparing a mask with the causal one; hold the `tracing_lock` around it.
+
+    It asks for the values of the mask to choose a faster kernel, not another result: with `is_causal=False` the mask
+    that was given is what is added to the scores.
+    """
+    transformer: Any = torch.nn.modules.transformer
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
 def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
     """Notes what code of models asks of sizes in this thread; hold the `tracing_lock` around it.
 
@@ -74,7 +91,8 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
         is_general = any(args[2:]) or kwargs.get("size_oblivious") or kwargs.get("fallback_value") is not None
         if is_general or threading.get_ident() != thread or not expression.free_symbols:
             return answer
-        if (key := (expression, answer)) not in known and (place := _place_in_model()) is not None:
+        fixes = expression.is_Symbol  # whoever reads a size as a number leaves it no other value
+        if (key := (expression, answer)) not in known and (place := _place_in_model(of_operators=fixes)) is not None:
             known.add(key)
             found.append(SizeQuestion(condition_of(expression, answer), place))
         return answer
@@ -88,12 +106,20 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
         environments.evaluate_expr = evaluate
 
 
-def _place_in_model() -> str | None:
-    """Returns where a model asks what is being evaluated; None where an operator wants to know it."""
+def _place_in_model(*, of_operators: bool) -> str | None:
+    """Returns where a model asks what is being evaluated.
+
+    Args:
+        of_operators: Whether operators that the model calls ask for it, too: `for row in x` asks by `unbind`. Otherwise
+            None where an operator wants to know it.
+    """
     from trt_lowering.internals import uninteresting_files
 
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename in uninteresting_files():
+    while frame.f_back is not None and (
+        frame.f_code.co_filename in uninteresting_files()
+        or (of_operators and frame.f_code.co_filename.startswith(_TORCH))
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if asker_in(frame.f_code.co_filename) is Asker.MODEL else None
 
@@ -129,6 +155,7 @@ def export_module(
             keep_recurrent_layers(),
             watching,
             functional_collectives(),
+            masks_as_they_are(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
             keywords_named(module, examples[1], dynamic_shapes) as dims,
         ):

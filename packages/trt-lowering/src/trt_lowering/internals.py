@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 ATTRIBUTES: Final = {
     "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
+    "_detect_is_causal_mask": "of torch.nn.modules.transformer: whether a mask is the causal one, by its values",
     "_forward_hooks": "of nn.Module",
     "_forward_pre_hooks": "of nn.Module",
     "_fsdp_param_group": "of FSDPState: its parameters, where they are one group",

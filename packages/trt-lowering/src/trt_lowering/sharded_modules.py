@@ -780,7 +780,7 @@ def without_hooks_of_fsdp(module: nn.Module) -> Iterator[None]:
     """Lets a module run with the parameters that it is given: FSDP casts inputs and results, and moves nothing."""
     before = []
     if _is_in_use():
-        for child in module.modules():
+        for child in nn.Module.modules(module):
             before.append((child, child._forward_pre_hooks, child._forward_hooks))
             child._forward_pre_hooks = _replaced(child._forward_pre_hooks, _cast_inputs)
             child._forward_hooks = _replaced(child._forward_hooks, _cast_results)
@@ -837,7 +837,7 @@ def _states_of(module: nn.Module) -> list[Any]:
         return []
     from torch.distributed.fsdp import FSDPModule
 
-    found = [child._get_fsdp_state() for child in module.modules() if isinstance(child, FSDPModule)]
+    found = [child._get_fsdp_state() for child in nn.Module.modules(module) if isinstance(child, FSDPModule)]
     return list({id(state): state for state in found}.values())
 
 

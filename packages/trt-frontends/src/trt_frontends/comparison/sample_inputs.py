@@ -218,7 +218,7 @@ def _kept(function: Callable[..., Any]) -> Iterator[list[torch.Tensor]]:
 def _state_of(function: Callable[..., Any]) -> list[torch.Tensor]:
     """Returns what a model may write to: of a graph what it names, of other modules every buffer."""
     found: dict[int, torch.Tensor] = {}
-    for module in function.modules() if isinstance(function, nn.Module) else ():
+    for module in nn.Module.modules(function) if isinstance(function, nn.Module) else ():
         if isinstance(module, fx.GraphModule):
             nodes = module.graph.find_nodes(op="get_attr")
             names = [str(node.target) for node in nodes if _is_changed(module, node)]

@@ -91,9 +91,7 @@ class _Session:
                 binding.bind_output(name, "cpu", 0, number, tuple(place.shape), place.data_ptr())
         self._session.run_with_iobinding(binding)
         found = list(outputs)
-        if any(
-            each is None for each in outputs
-        ):  # `None in` would compare tensors, which takes longer than a small run
+        if any(each is None for each in outputs):  # `None in` compares tensors, which takes longer than a small run
             made = binding.get_outputs()
             found = [from_dlpack(made[at]).clone() if each is None else each for at, each in enumerate(found)]
         self._bindings.put(binding)
