@@ -15,12 +15,15 @@ from torch import fx
 
 from trt_core.attributes import is_state, read_attribute
 from trt_core.internals import OpOverload
+from trt_core.provider import Provider, current_provider
 
 aten = torch.ops.aten
 
 _AXIS: Final = 2
 _RANK: Final = 4
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
+_CODES: Final = (torch.int8,)
+"""Types of caches beyond those of TensorRT's layer, which the portable provider updates in place, too."""
 _SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
 _SAME_FIRST: Final = frozenset(
     {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim}
@@ -150,7 +153,9 @@ def _arguments(target: Any) -> Iterator[Any]:
 def _fits(update: CacheUpdate) -> bool:
     """Whether a layer that updates caches takes these operands."""
     cache, rows = update.cache.meta.get("val"), update.rows.meta.get("val")
-    if not (isinstance(cache, torch.Tensor) and isinstance(rows, torch.Tensor)) or cache.dtype not in _TYPES:
+    if not (isinstance(cache, torch.Tensor) and isinstance(rows, torch.Tensor)):
+        return False
+    if cache.dtype not in _TYPES and not (cache.dtype in _CODES and current_provider() is Provider.PORTABLE):
         return False
     if cache.dim() != _RANK or rows.dim() != _RANK or rows.dtype is not cache.dtype or not cache.is_contiguous():
         return False

@@ -119,7 +119,7 @@ class IKVCacheUpdateLayer(ILayer):
         cache, update, places = inputs[:3]
         assert cache is not None and update is not None and places is not None
         require_equal_types((cache, update), "cache and update")
-        require_type(cache, FLOATS, "the cache")
+        require_type(cache, FLOATS | {DataType.INT8}, "the cache")  # codes of caches, which TensorRT's layer refuses
         require_rank(cache, {4}, "the cache")
         require_rank(update, {3, 4}, "the update")
         require_type(places, INDICES, "the write indices")
