@@ -15,6 +15,12 @@ PYTORCHS = torch.ops.aten._grouped_mm.default  # takes bfloat16 alone
 DEPTH, WIDTH = 16, 24
 
 
+def _by_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converts as for TensorRT, where copies of matrices would be large."""
+    monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
+    monkeypatch.setattr(libraries, "_copies_matrices", lambda: True)
+
+
 def _rows(*ends: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     offsets = torch.tensor(ends, dtype=torch.int32)
     return torch.randn(ends[-1], DEPTH, dtype=dtype), torch.randn(len(ends), DEPTH, WIDTH, dtype=dtype), offsets
@@ -24,14 +30,14 @@ def _rows(*ends: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor,
 @pytest.mark.parametrize("ends", [(2, 5, 9), (0, 0, 7), (7, 7, 7), (8,)])
 def test_rows_in_groups(ends: tuple[int, ...], by_group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_group:
-        monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
+        _by_group(monkeypatch)
     check_conversion(GROUPED, _rows(*ends))
 
 
 @pytest.mark.parametrize("by_group", [False, True])
 def test_half_precision(by_group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if by_group:
-        monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
+        _by_group(monkeypatch)
     check_conversion(GROUPED, _rows(3, 4, 9, dtype=torch.float16))
     check_conversion(PYTORCHS, _rows(3, 4, 9, dtype=torch.bfloat16))
 
@@ -52,12 +58,13 @@ def test_a_batch_has_no_groups() -> None:
 
 def test_few_rows_are_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NON_ZERO" not in emitted_layers(GROUPED, _rows(2, 5, 8))
-    monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
+    _by_group(monkeypatch)
     assert emitted_layers(GROUPED, _rows(2, 5, 8)).count("NON_ZERO") == 3
 
 
 def test_too_many_groups_stay_in_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "GATHER_LIMIT", 0)
     monkeypatch.setattr(libraries, "EXPERT_LIMIT", 2)
+    assert check_conversion(GROUPED, _rows(2, 5, 8)).verdict
+    _by_group(monkeypatch)
     result = check_conversion(GROUPED, _rows(2, 5, 8), expect_supported=False)
     assert "3 groups" in result.verdict.message

@@ -319,6 +319,7 @@ def test_matrices_are_copied_before_a_way_is_recorded(monkeypatch: pytest.Monkey
 
 _INTERPRETED = """
 import torch
+from trt_portable.dtypes import FP4_VALUES
 from trt_portable.builder.inductor import decoding, decoding_kernels as kernels
 
 torch.manual_seed(0)
@@ -377,18 +378,23 @@ for rows, depth, columns, groups, kind, has_offsets in (
     (1, 512, 20, 8, "int4", True), (1, 512, 20, 8, "levels", False), (1, 256, 9, 8, "float8", False),
     (3, 256, 33, 1, "int8", True), (3, 256, 33, 4, "int8", False), (16, 256, 17, 8, "int4", True),
     (2, 256, 17, 1, "int4", True), (2, 256, 17, 16, "levels", False), (2, 256, 17, 8, "float8", False),
+    (1, 512, 20, 16, "e2m1", False), (3, 256, 17, 1, "e2m1", True), (1, 256, 9, 16, "e2m1", False),
+    (2, 256, 17, 16, "e2m1", False),
 ):
     high = 128 if kind == "int8" else 8
     codes = torch.randint(-high, high, (columns, depth), dtype=torch.int8)
-    values = codes.float() if kind != "levels" else levels[codes.int() & 15]
-    given = (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8) if kind in ("int4", "levels") else codes
+    tables = {"levels": levels, "e2m1": torch.tensor(FP4_VALUES)}
+    values = tables[kind][codes.int() & 15] if kind in tables else codes.float()
+    is_packed = kind in ("int4", "levels", "e2m1")
+    halves = codes.reshape(columns, -1, 2, 16)
+    given = (halves[:, :, 0] & 15 | halves[:, :, 1] << 4).view(torch.uint8).flatten(1) if is_packed else codes
     if kind == "float8":
         given = torch.randn(columns, depth).to(torch.float8_e4m3fn)
         values = given.float()
     x, scales, offsets = torch.randn(rows, depth).half(), *(torch.rand(columns, groups) / 16 for _ in "so")
     result = torch.full((rows, columns), torch.nan, dtype=torch.half)
     optional = (offsets if has_offsets else None, levels if kind == "levels" else None)
-    decoding.start_codes_product(x, given, scales, *optional, result, 0)
+    decoding.start_codes_product(x, given, scales, *optional, None, 0, kind == "e2m1", result, 0)
     wide = [each.repeat_interleave(depth // groups, 1) for each in (scales, offsets * has_offsets)]
     wanted = x.float() @ (values * wide[0] - wide[1]).t()
     atol = 0.5 if kind == "int8" else 3e-2
@@ -483,7 +489,8 @@ def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) 
 def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offsets: bool) -> None:
     columns, depth = 1000, 2048
     codes = torch.randint(-8, 8, (columns, depth), dtype=torch.int8, device="cuda")
-    given = codes if kind == "int8" else (codes[:, ::2] & 15 | codes[:, 1::2] << 4).view(torch.uint8)
+    halves = codes.reshape(columns, -1, 2, 16)
+    given = codes if kind == "int8" else (halves[:, :, 0] & 15 | halves[:, :, 1] << 4).view(torch.uint8).flatten(1)
     levels = torch.randn(16, device="cuda") if kind == "levels" else None
     x = torch.randn(rows, depth, dtype=torch.bfloat16, device="cuda")
     scales, offsets = (torch.rand(columns, groups, device="cuda") for _ in "so")

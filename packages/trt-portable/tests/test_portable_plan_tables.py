@@ -33,6 +33,7 @@ LAYOUTS: Final = {
     13: "c2b114c9a5a49c75",
     14: "9c7cfd33957cc2dc",
     15: "c3ada232bcae3afa",
+    16: "5c881d00101e2c38",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

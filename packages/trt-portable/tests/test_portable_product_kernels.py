@@ -14,9 +14,12 @@ from trt_portable.kernels.low_precision_products import (
     PRODUCT_KERNELS,
     REFERENCE,
     DequantizeInTiles,
+    FewRowsOfCodes,
     Finish,
     IntegerProduct,
     ProductForm,
+    by_bits,
+    decode,
 )
 
 COLUMNS: Final = 16
@@ -61,6 +64,24 @@ def test_every_kernel_computes_what_floats_do(kernel: Any, monkeypatch: pytest.M
                         raise
                     pytest.skip(f"PyTorch lacks it here: {error}")
     assert accepted or not kernel.accepts(_forms()[0], CPU)
+
+
+@pytest.mark.parametrize("codes", [trt.int4, trt.fp4, trt.int8], ids=str)
+@pytest.mark.parametrize("has_offset", [False, True])
+@pytest.mark.parametrize("has_levels", [False, True])
+def test_what_is_prepared_for_few_rows_is_the_matrix(codes: Any, has_offset: bool, has_levels: bool) -> None:
+    if has_levels and codes is not trt.int4:
+        pytest.skip("levels are those of INT4")
+    levels = tuple(number / 10 for number in range(-9, 7)) if has_levels else ()
+    form = ProductForm(COLUMNS, 64, codes, trt.bfloat16, trt.bfloat16, (1, 2), False, has_offset, levels)
+    few, case = FewRowsOfCodes(), ProductCase(form, 2, False, False, None)
+    trial = case.trial(CPU)
+    matrix, scale = few.prepare(trial._matrix, trial._scale, form)
+    assert few.reads(matrix, scale, form) and not few.reads(matrix[:-1], scale, form)
+    assert few.reads(matrix, scale.flatten()[:-1], form) is False
+    given = torch.tensor(by_bits(levels)) if levels else None
+    torch.testing.assert_close(few.decoded(matrix, scale, form), decode(trial._matrix, trial._scale, form, given))
+    assert trial.difference(few) is None
 
 
 def test_what_is_added_to_rows_comes_before_they_are_rounded() -> None:

@@ -26,7 +26,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.gathering import scatter_nd
 from trt_converters.registry import converter
-from trt_core import Reason, Verdict, trt
+from trt_core import Provider, Reason, Verdict, current_provider, trt
 from trt_core.dtypes import FLOATS
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def grouped_rows(call: Call, rows: str, matrices: str, offsets: str) -> Verdict 
     count = right.shape[0]
     if not isinstance(count, int):
         return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"the number of groups, {count}, is symbolic")
-    if count > EXPERT_LIMIT and not _fits_gather(left, right):
+    if _copies_matrices() and count > EXPERT_LIMIT and not _fits_gather(left, right):
         return Verdict.refuse(
             Reason.TENSORRT_LIMIT, f"{count} groups, which would be as many products; at most {EXPERT_LIMIT}"
         )
@@ -58,6 +58,11 @@ def grouped_rows(call: Call, rows: str, matrices: str, offsets: str) -> Verdict 
 def _other_form(left: torch.Tensor, right: torch.Tensor) -> Verdict:
     ranks = f"operands have ranks {left.dim()} and {right.dim()}"
     return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"{ranks}: only rows in groups, and batches, are converted")
+
+
+def _copies_matrices() -> bool:
+    """Whether engines copy what is gathered; those of trt-portable read the matrices of rows where they are."""
+    return current_provider() is not Provider.PORTABLE
 
 
 def _fits_gather(rows: torch.Tensor, matrices: torch.Tensor) -> bool:
@@ -82,7 +87,8 @@ def grouped_product(ctx: ConversionContext, rows: Operand, matrices: Operand, of
     ends = cast(ctx, offsets, torch.int64)
     places = index_range(ctx, dimension(ctx, rows, 0))
     sizes = (*shape_of(rows)[:1], *shape_of(matrices)[1:])
-    if all(extent >= 0 for extent in sizes) and sizes[0] * sizes[1] * sizes[2] <= GATHER_LIMIT:
+    is_small = all(extent >= 0 for extent in sizes) and sizes[0] * sizes[1] * sizes[2] <= GATHER_LIMIT
+    if is_small or not _copies_matrices():
         return _by_row(ctx, rows, matrices, places, ends)
     return _by_group(ctx, rows, matrices, places, ends)
 

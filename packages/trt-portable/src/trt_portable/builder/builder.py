@@ -17,7 +17,7 @@ from trt_portable.builder.passes.attention import FoldAttentionFactors, Recogniz
 from trt_portable.builder.passes.fold_constants import FoldConstants
 from trt_portable.builder.passes.fold_scales import FoldScales
 from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours
-from trt_portable.builder.passes.fuse_quantized import FuseQuantizedConvolutions, FuseQuantizedProducts
+from trt_portable.builder.passes.fuse_quantized import ChooseMatrices, FuseQuantizedConvolutions, FuseQuantizedProducts
 from trt_portable.builder.passes.merge_products import MergeProducts, MergeQuantizedProducts
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
@@ -154,7 +154,7 @@ def _optimize(
         visible={*structure["outputs"], *structure["shape_outputs"], *debug},
         is_fixed=lambda key, role: not is_refittable(key, role),
     )
-    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(debug, step)]
+    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(debug, step), ChooseMatrices()]
     if fuse:
         passes += [
             FuseQuantizedProducts(),

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.dtypes import CARRIERS, FLOATS, FP4_VALUES, PACKED, is_scratch, pack, round_to, unpack
+from trt_portable.dtypes import CARRIERS, FLOATS, PACKED, is_scratch, pack, round_to, unpack
 from trt_portable.enums import DataType
 from trt_portable.internals import without_modes
 
@@ -222,12 +222,6 @@ def spread_blocks(scale: torch.Tensor, extents: tuple[int, int]) -> torch.Tensor
     return scale
 
 
-def spread_rows(scale: torch.Tensor, rows: int) -> torch.Tensor:
-    """Scales (..., row blocks, column blocks), with or without offsets, as one for every row."""
-    blocks = scale.shape[-2]
-    return scale if blocks == rows else scale.repeat_interleave(rows // blocks, -2)
-
-
 _HALVES: Final = (torch.float16, torch.bfloat16)
 _INT4_GROUPS: Final = (256, 128, 64, 32)
 
@@ -273,20 +267,26 @@ class DequantizeInTiles(Dequantize):
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """Float products."""
-        rows = max(1, self._TILE // form.depth)
-        per_byte = 2 if form.codes in PACKED else 1
-        flat, wide = matrix.reshape(-1), left.to(finish.dtype)
-        scale, levels = split_levels(scale, form, form.blocks, len(form.levels))
-        scale = scale if scale.shape[-2] == 1 else spread_rows(scale, form.columns)
+        rows, wide = max(1, self._TILE // form.depth), left.to(finish.dtype)
         parts = []
         for start in range(0, form.columns, rows):
-            stop = min(start + rows, form.columns)
-            codes = flat[start * form.depth // per_byte : stop * form.depth // per_byte]
-            codes = unpack(codes, form.codes, (stop - start) * form.depth) if per_byte == 2 else codes
-            some = scale if scale.shape[-2] == 1 else scale[..., start:stop, :]
-            weights = decode(codes.reshape(stop - start, form.depth), some, form, levels)
+            weights = decode_rows(matrix, scale, form, start, min(start + rows, form.columns))
             parts.append(F.linear(wide, weights.to(finish.dtype)))
         return finish(torch.cat(parts, 1))
+
+
+def decode_rows(matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, start: int, stop: int) -> torch.Tensor:
+    """Some rows of a matrix, float32, of what `Dequantize` prepared."""
+    scale, levels = split_levels(scale, form, form.blocks, len(form.levels))
+    if scale.shape[-2] != 1:
+        each = form.columns // scale.shape[-2]
+        first, last = start // each, -(-stop // each)
+        scale = scale[..., first:last, :].repeat_interleave(each, -2)[..., start - first * each :, :]
+        scale = scale[..., : stop - start, :]
+    per_byte = 2 if form.codes in PACKED else 1
+    codes = matrix.reshape(-1)[start * form.depth // per_byte : stop * form.depth // per_byte]
+    codes = unpack(codes, form.codes, (stop - start) * form.depth) if per_byte == 2 else codes
+    return decode(codes.reshape(stop - start, form.depth), scale, form, levels)
 
 
 class DequantizeOnce(ProductKernel):
@@ -545,6 +545,10 @@ class PackedInt4(ProductKernel):
         return finish(torch.ops.aten._weight_int4pack_mm_for_cpu(left.contiguous(), matrix, group, scale))
 
 
+_HALF_UNIT: Final = 16
+"""Codes of 4 bits that lie in the lower bits of as many bytes, before others in the upper ones."""
+
+
 class FewRowsOfCodes(ProductKernel):
     """A kernel of our own for up to 16 rows of floats, which reads codes once; `Dequantize` for more.
 
@@ -564,7 +568,10 @@ class FewRowsOfCodes(ProductKernel):
         if form.codes is DataType.FP8 and torch.cuda.get_device_capability(device) < self._FLOAT8_CAPABILITY:
             return False
         unit = 256 if form.codes in PACKED else 128  # bytes that every tile can be cut into
-        has_groups = form.blocks[1] == 1 or not 256 % (form.depth // form.blocks[1])
+        group = form.depth // form.blocks[1]
+        has_groups = form.blocks[1] == 1 or not 256 % group
+        if form.codes in PACKED and form.blocks[1] > 1:
+            has_groups = has_groups and (group >= _HALF_UNIT * 2 or (group == _HALF_UNIT and not form.has_offset))
         return form.blocks[0] in (1, form.columns) and not form.depth % unit and has_groups
 
     def suits(self, rows: int) -> bool:
@@ -572,20 +579,22 @@ class FewRowsOfCodes(ProductKernel):
         return rows <= self._MOST_ROWS
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes row by row, of 4 bits two in a byte; scales (N, groups), with an offset (2, N, groups).
+        """Codes row by row; scales (N, groups), with an offset (2, N, groups).
 
+        Of 4 bits there are 32 in 16 bytes, the first 16 of them in their lower bits: so rows are read in one piece.
         In front of them, all flat, is what the codes stand for, in the order of their bits, where that is not they.
         """
         scale = scale.expand(*scale.shape[:-2], form.columns, form.blocks[1]).contiguous()
-        scale = join_levels(scale, _looked_up(form))
+        scale = join_levels(scale, by_bits(form.levels))
         if form.codes in PACKED:
-            return pack(codes.reshape(-1), form.codes).reshape(form.columns, -1), scale
+            halves = codes.reshape(-1, 2, _HALF_UNIT).mT.reshape(-1)
+            return pack(halves, form.codes).reshape(form.columns, -1), scale
         return codes.contiguous(), scale
 
     def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
         """Bytes of codes row by row, and as many scales, offsets and levels as the form says."""
         bytes_of_row = form.depth // 2 if form.codes in PACKED else form.depth
-        count = form.columns * form.blocks[1] * (1 + form.has_offset) + len(_looked_up(form))
+        count = form.columns * form.blocks[1] * (1 + form.has_offset) + len(form.levels)
         return matrix.shape == (form.columns, bytes_of_row) and scale.numel() == count
 
     def multiply(
@@ -593,28 +602,34 @@ class FewRowsOfCodes(ProductKernel):
     ) -> torch.Tensor:
         """One kernel for few rows."""
         rows = left.shape[0]
-        scale, levels = split_levels(scale, form, (form.columns, form.blocks[1]), len(_looked_up(form)))
+        steps, offset, levels = self.parts(scale, form)
         if isinstance(rows, int) and 0 < rows <= self._MOST_ROWS and left.is_cuda:
             # of `trt_portable.builder.inductor.decoding`
             operator = getattr(torch.ops.trt_portable, "few_rows_codes_linear", None)
             if operator is not None:
-                parts = scale if form.has_offset else (scale, None)
-                return finish(operator(left, matrix, parts[0], parts[1], levels))
+                return finish(operator(left, matrix, steps, offset, levels, None, 0, form.codes is DataType.FP4))
+        return finish(F.linear(left.to(finish.dtype), self.decoded(matrix, scale, form).to(finish.dtype)))
+
+    def decoded(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> torch.Tensor:
+        """The matrix (N, K), float32, of what was prepared."""
+        steps, offset, levels = self.parts(scale, form)
         if form.codes in PACKED:
-            matrix = unpack(matrix.reshape(-1), form.codes, form.columns * form.depth).reshape(-1, form.depth)
-        weights = decode(matrix, scale, form, levels if form.levels else None)
-        return finish(F.linear(left.to(finish.dtype), weights.to(finish.dtype)))
+            halves = unpack(matrix.reshape(-1), form.codes, form.columns * form.depth).reshape(-1, _HALF_UNIT, 2)
+            matrix = halves.mT.reshape(form.columns, form.depth)
+        return decode(matrix, steps if offset is None else torch.stack((steps, offset)), form, levels)
+
+    def parts(
+        self, scale: torch.Tensor, form: ProductForm
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Scales and offsets (N, groups), and levels (16,), of what was prepared; None where there are none."""
+        both, levels = split_levels(scale, form, (form.columns, form.blocks[1]), len(form.levels))
+        return (both[0], both[1], levels) if form.has_offset else (both, None, levels)
 
 
 def by_bits(levels: Sequence[float]) -> tuple[float, ...]:
     """Sixteen numbers of codes from -8 to 7 in the order of their four bits; none of none."""
     half = len(levels) // 2
     return (*levels[half:], *levels[:half])
-
-
-def _looked_up(form: ProductForm) -> tuple[float, ...]:
-    """What codes of 4 bits stand for in the order of their bits; none for integers."""
-    return FP4_VALUES if form.codes is DataType.FP4 else by_bits(form.levels)
 
 
 def _is_integer_product(form: ProductForm) -> bool:

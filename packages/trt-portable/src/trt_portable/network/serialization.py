@@ -128,6 +128,7 @@ def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
 HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.assertion": ("ASSERTION",),
     "trt_portable.layers.attention": ("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
+    "trt_portable.layers.chosen_products": ("CHOSEN_PRODUCT", "CHOSEN_CODES_PRODUCT"),
     "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
     "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION"),
     "trt_portable.layers.detection": ("NMS",),

@@ -31,6 +31,7 @@ from trt_portable.builder.inductor.operators import (
 
 PRODUCT: Final = "trt_portable::few_rows_linear"
 CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"
+CHOSEN_PRODUCT: Final = "trt_portable::chosen_linear"
 ATTENTION: Final = "trt_portable::few_queries_attention"
 UPDATING_ATTENTION: Final = "trt_portable::few_queries_attention_in_place"
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -67,11 +68,15 @@ SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8
 """For matrices of up to 16 rows."""
 CODES_ONE_ROW: Final = (
     *(Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(4, 512, 4, 1), Form(8, 1024, 8, 1)),
-    *(Form(8, 256, 4, 1), Form(8, 128, 4, 1)),
+    *(Form(8, 256, 4, 1), Form(16, 512, 4, 1), Form(16, 256, 4, 1)),
 )
 """For vectors and codes, of which `depth` counts bytes."""
-CODES_SEVERAL_ROWS: Final = (Form(16, 256, 4, 3), Form(32, 128, 4, 4), Form(16, 128, 4, 4), Form(64, 128, 8, 3))
+CODES_SEVERAL_ROWS: Final = (Form(64, 128, 4, 3), Form(32, 128, 4, 4), Form(32, 128, 2, 4), Form(64, 256, 4, 2))
 """For matrices of up to 16 rows and codes."""
+CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1), Form(16, 256, 4, 1))
+"""For chosen matrices whose rows lie in one piece."""
+CHOSEN_COLUMNS: Final = (Form(64, 64, 4, 1), Form(128, 32, 4, 1), Form(64, 128, 8, 1), Form(128, 64, 8, 1))
+"""For chosen matrices whose columns lie in one piece."""
 
 
 def write_decoding_operators(graph: fx.GraphModule) -> None:
@@ -588,6 +593,9 @@ def multiply_by_codes(
     scales: torch.Tensor,
     offsets: torch.Tensor | None = None,
     levels: torch.Tensor | None = None,
+    places: torch.Tensor | None = None,
+    matrices: int = 0,
+    is_e2m1: bool = False,
 ) -> torch.Tensor:
     """``x @ (codes * scales - offsets).T``, in the form of the kernel that is the fastest, measured the first time.
 
@@ -597,15 +605,21 @@ def multiply_by_codes(
         scales: (N, groups), of which each serves as many codes of a row.
         offsets: (N, groups), or None.
         levels: (16,), what codes of 4 bits stand for, in the order of their bits; None for integers.
+        places: (M,), integers: for any number of rows, which of the matrices each is multiplied by, all of which are
+            one below the other in the codes.
+        matrices: How many there are; 0 for one without places.
+        is_e2m1: Whether codes of 4 bits are floats.
     """
     x = x.contiguous()
-    result = torch.empty((x.shape[0], codes.shape[0]), dtype=x.dtype, device=x.device)
+    columns, rows = len(codes) // max(matrices, 1), 1 if matrices else x.shape[0]
+    result = torch.empty((x.shape[0], columns), dtype=x.dtype, device=x.device)
+    optional = (offsets, levels, places)
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels().codes_product(x, each, scales, offsets, levels, result, index)
+        return lambda each: _kernels().codes_product(x, each, scales, *optional, matrices, is_e2m1, result, index)
 
-    ways = {f"{form}": by(index) for index, form in enumerate(codes_forms_for(x.shape[0], codes, scales))}
-    folded = (offsets is not None, levels is not None)
+    ways = {f"{form}": by(index) for index, form in enumerate(codes_forms_for(rows, codes, scales))}
+    folded = (*(each is not None for each in optional), matrices, is_e2m1)
     key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype, *folded)
     _run_fastest(ways, codes, result, *key)
     return result
@@ -625,6 +639,9 @@ def start_codes_product(
     scales: torch.Tensor,
     offsets: torch.Tensor | None,
     levels: torch.Tensor | None,
+    places: torch.Tensor | None,
+    matrices: int,
+    is_e2m1: bool,
     result: torch.Tensor,
     form: int,
 ) -> tuple[None, KernelLaunch]:
@@ -635,13 +652,14 @@ def start_codes_product(
     """
     from trt_portable.builder.inductor.decoding_kernels import few_rows_codes_product
 
-    given = [each for each in (x, codes, scales, offsets, levels, result) if each is not None]
+    given = [each for each in (x, codes, scales, offsets, levels, places, result) if each is not None]
     if not all(each.is_contiguous() for each in given):
         raise RuntimeError("operands of a product of few rows lie in another way")
-    rows, depth = x.shape
-    columns, tile = len(codes), codes_forms_for(rows, codes, scales)[form]
-    grid = (math.ceil(columns / tile.columns), 1, 1)
-    optional = [scales if each is None else each for each in (offsets, levels)]
+    count, depth = x.shape
+    columns, rows = len(codes) // max(matrices, 1), 1 if matrices else count
+    tile = codes_forms_for(rows, codes, scales)[form]
+    grid = (math.ceil(columns / tile.columns), count if matrices else 1, 1)
+    optional = [scales if each is None else each for each in (offsets, levels, places)]
     arguments = (x, codes, scales, *optional, result, columns)
     compiled = few_rows_codes_product[grid](
         *arguments,
@@ -651,6 +669,63 @@ def start_codes_product(
         IS_PACKED=codes.dtype is torch.uint8,
         HAS_OFFSETS=offsets is not None,
         HAS_LEVELS=levels is not None,
+        IS_E2M1=is_e2m1,
+        MATRICES=matrices,
+        TILE_COLUMNS=tile.columns,
+        TILE_DEPTH=tile.depth,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return None, KernelLaunch(compiled, grid, arguments)
+
+
+def multiply_by_chosen(x: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """``x[i] @ matrices[places[i]].T``, in the form of the kernel that is the fastest, measured the first time.
+
+    Args:
+        x: (S, K) in half precision on CUDA.
+        places: (S,), integers; zeros come where there is no such matrix.
+        matrices: (E, N, K), of which rows or columns lie in one piece.
+    """
+    x, places = x.contiguous(), places.contiguous()
+    result = torch.empty((x.shape[0], matrices.shape[1]), dtype=x.dtype, device=x.device)
+
+    def by(index: int) -> _Way:
+        return lambda each: _kernels().chosen_product(x, places, each, result, index)
+
+    ways = {f"{form}": by(index) for index, form in enumerate(chosen_forms_for(matrices))}
+    _run_fastest(ways, matrices, result, "chosen", len(x), tuple(matrices.shape), matrices.stride(), x.dtype)
+    return result
+
+
+def chosen_forms_for(matrices: torch.Tensor) -> tuple[Form, ...]:
+    """The forms of the kernel that may be the fastest."""
+    return CHOSEN_ROWS if matrices.stride(2) == 1 else CHOSEN_COLUMNS
+
+
+def start_chosen_product(
+    x: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, result: torch.Tensor, form: int
+) -> tuple[None, KernelLaunch]:
+    """Starts the kernel on the current stream; `form` is one of `chosen_forms_for`.
+
+    Raises:
+        RuntimeError: The operands lie in another way.
+    """
+    from trt_portable.builder.inductor.decoding_kernels import chosen_product
+
+    if not all(each.is_contiguous() for each in (x, places, result)):
+        raise RuntimeError("operands of a product with chosen matrices lie in another way")
+    (rows, depth), (count, columns, _) = x.shape, matrices.shape
+    tile = chosen_forms_for(matrices)[form]
+    grid = (math.ceil(columns / tile.columns), rows, 1)
+    arguments = (x, places, matrices, result, columns)
+    compiled = chosen_product[grid](
+        *arguments,
+        DEPTH=depth,
+        MATRICES=count,
+        MATRIX_STEP=matrices.stride(0),
+        COLUMN_STEP=matrices.stride(1),
+        DEPTH_STEP=matrices.stride(2),
         TILE_COLUMNS=tile.columns,
         TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
@@ -885,6 +960,7 @@ class _Kernels(NamedTuple):
     attention_to_part: Any
     joining: Any
     codes_product: Any
+    chosen_product: Any
     normalization: Any
 
 
@@ -900,7 +976,8 @@ def _kernels() -> _Kernels:
         "float scale) -> ()"
     )
     codes = (
-        "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels, Tensor(a!) result, int form) -> ()"
+        "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels, Tensor? places, int matrices, "
+        "bool is_e2m1, Tensor(a!) result, int form) -> ()"
     )
     join = "(Tensor sums, Tensor maxima, Tensor weights, Tensor(a!) result, int groups) -> ()"
 
@@ -921,6 +998,12 @@ def _kernels() -> _Kernels:
         joining=define_operator("trt_portable::join_parts", join, quiet(start_joining), writes_to=("result",)),
         codes_product=define_operator(
             "trt_portable::few_rows_codes_product", codes, quiet(start_codes_product), writes_to=("result",)
+        ),
+        chosen_product=define_operator(
+            "trt_portable::chosen_product",
+            "(Tensor x, Tensor places, Tensor matrices, Tensor(a!) result, int form) -> ()",
+            quiet(start_chosen_product),
+            writes_to=("result",),
         ),
         normalization=define_operator(
             "trt_portable::normalize_rows",
@@ -946,10 +1029,21 @@ def _operators() -> dict[str, Any]:
     )
     updating = define_operator(UPDATING_ATTENTION, schema, attend_in_place, writes_to=("keys", "values"))
     teach_compilers(updating, _attention_result)
-    schema = "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels) -> Tensor"
+    schema = (
+        "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels, Tensor? places, int matrices, "
+        "bool is_e2m1) -> Tensor"
+    )
     by_codes = define_operator(CODES_PRODUCT, schema, multiply_by_codes)
-    teach_compilers(by_codes, lambda x, codes, *_: x.new_empty((x.shape[0], codes.shape[0])))
-    return {PRODUCT: linear, ATTENTION: attention, UPDATING_ATTENTION: updating, CODES_PRODUCT: by_codes}
+    teach_compilers(by_codes, lambda x, codes, *given: x.new_empty((x.shape[0], codes.shape[0] // max(given[-2], 1))))
+    chosen = define_operator(CHOSEN_PRODUCT, "(Tensor x, Tensor places, Tensor matrices) -> Tensor", multiply_by_chosen)
+    teach_compilers(chosen, lambda x, places, matrices: x.new_empty((x.shape[0], matrices.shape[1])))
+    return {
+        PRODUCT: linear,
+        ATTENTION: attention,
+        UPDATING_ATTENTION: updating,
+        CODES_PRODUCT: by_codes,
+        CHOSEN_PRODUCT: chosen,
+    }
 
 
 def teach_decoding_operators() -> OwnOperators:
@@ -965,6 +1059,7 @@ def teach_decoding_operators() -> OwnOperators:
             kernels.attention_to_part: start_parts,
             kernels.joining: start_joining,
             kernels.codes_product: start_codes_product,
+            kernels.chosen_product: start_chosen_product,
             kernels.normalization: start_normalization,
         },
         {
@@ -972,5 +1067,6 @@ def teach_decoding_operators() -> OwnOperators:
             operators[ATTENTION]: attend,
             operators[UPDATING_ATTENTION]: attend_in_place,
             operators[CODES_PRODUCT]: multiply_by_codes,
+            operators[CHOSEN_PRODUCT]: multiply_by_chosen,
         },
     )

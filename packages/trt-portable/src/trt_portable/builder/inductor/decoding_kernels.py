@@ -108,12 +108,10 @@ def widen(code, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def spread_groups(  # type: ignore[no-untyped-def]
-    values, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr
-):
-    """(COLUMNS, GROUPS) floats, each of them GROUP times next to each other."""
-    wide = tl.broadcast_to(values[:, :, None], [COLUMNS, GROUPS, GROUP])
-    return tl.reshape(wide, [COLUMNS, GROUPS * GROUP]).to(tl.float32)
+def widen_e2m1(code):  # type: ignore[no-untyped-def]
+    """Floats of E2M1: its bits are the upper ones of a float's exponent and mantissa, less 126 doublings."""
+    bits = ((code & 7) << 22) | ((code & 8) << 28)
+    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
 
 
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
@@ -123,6 +121,7 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     scales,
     offsets,
     levels,
+    places,
     y,
     columns,
     ROWS: tl.constexpr,
@@ -131,42 +130,57 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     IS_PACKED: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     HAS_LEVELS: tl.constexpr,
+    IS_E2M1: tl.constexpr,
+    MATRICES: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
 ):
     """Computes columns of ``x @ (codes * scales - offsets).T`` for up to 16 rows.
 
-    Codes are int8 or float8, or two of 4 bits in a byte, the lower one first; GROUP of a row share a scale and an
-    offset. Codes of 4 bits with levels stand for these. TILE_DEPTH counts bytes of codes, and divides those of a row.
+    With MATRICES, which lie one below the other, each row is multiplied by the one that `places` has for it; ROWS is 1.
+
+    Codes are int8 or float8, or of 4 bits: 16 bytes hold 32 of a row, the first half of them in their lower bits. GROUP
+    of a row share a scale and an offset. Codes of 4 bits with levels stand for these; they are integers, or E2M1.
+    TILE_DEPTH counts bytes of codes, and divides those of a row.
     """
     PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
     BYTES: tl.constexpr = DEPTH // PER_BYTE
-    GROUP_BYTES: tl.constexpr = GROUP // PER_BYTE
     GROUPS: tl.constexpr = DEPTH // GROUP
     IS_SPLIT: tl.constexpr = GROUPS > 1
-    TILE_GROUPS: tl.constexpr = TILE_DEPTH // GROUP_BYTES if IS_SPLIT else 1
+    IS_PAIR: tl.constexpr = IS_PACKED and GROUP == 16  # the lower and the upper bits of 16 bytes are a group each
+    PAIR: tl.constexpr = 2 if IS_PAIR else 1
+    GROUP_BYTES: tl.constexpr = GROUP * PAIR // PER_BYTE if IS_SPLIT else TILE_DEPTH
+    TILE_GROUPS: tl.constexpr = TILE_DEPTH // GROUP_BYTES
     column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     read = tl.minimum(column, columns - 1).to(tl.int64)
-    byte = tl.arange(0, TILE_DEPTH)
+    if MATRICES > 0:
+        place = tl.load(places + tl.program_id(1)).to(tl.int64)
+        is_chosen = (place >= 0) & (place < MATRICES)
+        read += tl.where(is_chosen, place, 0) * columns
+        x += tl.program_id(1) * DEPTH
+        y += tl.program_id(1) * columns
     group = tl.arange(0, TILE_GROUPS)
-    right = codes + (read * BYTES)[:, None] + byte[None, :]
+    byte = group[:, None] * GROUP_BYTES + tl.arange(0, GROUP_BYTES)[None, :]
+    element = (byte // 16) * 32 + byte % 16 if IS_PACKED else byte
+    right = codes + (read * BYTES)[:, None, None] + byte[None, :, :]
+    block = (read * GROUPS)[:, None] + group[None, :] * PAIR
     row = tl.arange(0, 16)
-    left = (tl.minimum(row, ROWS - 1) * DEPTH)[None, :]
-    sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
-    plain = tl.zeros([TILE_DEPTH], tl.float32)
+    left = tl.reshape(element, [TILE_DEPTH])[:, None] + (tl.minimum(row, ROWS - 1) * DEPTH)[None, :]
+    sums = tl.zeros([TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES], tl.float32)
+    plain = tl.zeros([TILE_GROUPS, GROUP_BYTES], tl.float32)
     plains = tl.zeros([16], tl.float32)
-    total = tl.zeros([TILE_COLUMNS], tl.float32)
     totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
     for at in range(0, BYTES, TILE_DEPTH):
         part = tl.load(right + at, eviction_policy="evict_first")
-        block = (read * GROUPS)[:, None] + at // GROUP_BYTES + group[None, :]
-        scale = tl.load(scales + block).to(tl.float32)
-        first = (at + byte) * PER_BYTE
         if IS_PACKED:
             if HAS_LEVELS:
                 both = part.to(tl.int32)
                 low = tl.load(levels + (both & 15))
                 high = tl.load(levels + (both >> 4))
+            elif IS_E2M1:
+                both = part.to(tl.int32)
+                low = widen_e2m1(both)
+                high = widen_e2m1(both >> 4)
             else:
                 both = part.to(tl.int32) ^ 0x88  # codes of 4 bits, from 0 on
                 low = widen((both & 15) - 8, 8)
@@ -177,58 +191,104 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
         else:
             low = part.to(tl.float32)
             high = low
+        if IS_SPLIT:
+            here = at // GROUP_BYTES * PAIR
+            scale = tl.load(scales + block + here).to(tl.float32)[:, :, None]
+            second = scale
+            if IS_PAIR:
+                second = tl.load(scales + block + here + 1).to(tl.float32)[:, :, None]
+            if HAS_OFFSETS:
+                offset = tl.load(offsets + block + here).to(tl.float32)[:, :, None]
         if ROWS == 1:
-            number = tl.load(x + first).to(tl.float32)
-            product = low * number[None, :]
+            number = tl.load(x + at * PER_BYTE + element).to(tl.float32)
+            product = low * number[None, :, :]
             if IS_PACKED:
-                other = tl.load(x + first + 1).to(tl.float32)
-                product += high * other[None, :]
+                other = tl.load(x + at * PER_BYTE + element + 16).to(tl.float32)
+                if IS_PAIR:
+                    product = product * scale + high * other[None, :, :] * second
+                else:
+                    product += high * other[None, :, :]
                 number += other
             if IS_SPLIT:
-                by_group = tl.sum(tl.reshape(product, [TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES]), 2) * scale
+                sums += product if IS_PAIR else product * scale
                 if HAS_OFFSETS:
-                    shared = tl.sum(tl.reshape(number, [TILE_GROUPS, GROUP_BYTES]), 1)
-                    by_group -= tl.load(offsets + block).to(tl.float32) * shared[None, :]
-                total += tl.sum(by_group, 1)
+                    sums -= number[None, :, :] * offset
             else:
                 sums += product
                 if HAS_OFFSETS:
                     plain += number
         else:
             kind = x.dtype.element_ty
-            numbers = tl.load(x + left + first[:, None])
+            numbers = tl.load(x + at * PER_BYTE + left)
             if IS_SPLIT:
-                spread = spread_groups(scale, TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES)
-                low *= spread
-                if IS_PACKED:
-                    high *= spread
+                low *= scale
                 if HAS_OFFSETS:
-                    offset = tl.load(offsets + block)
-                    offset = spread_groups(offset, TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES)
                     low -= offset
-                    if IS_PACKED:
+                if IS_PACKED:
+                    high *= second
+                    if HAS_OFFSETS:
                         high -= offset
             elif HAS_OFFSETS:
                 plains += tl.sum(numbers.to(tl.float32), 0)
-            totals = tl.dot(low.to(kind), numbers, totals)
+            totals = tl.dot(tl.reshape(low.to(kind), [TILE_COLUMNS, TILE_DEPTH]), numbers, totals)
             if IS_PACKED:
-                others = tl.load(x + left + first[:, None] + 1)
-                totals = tl.dot(high.to(kind), others, totals)
+                others = tl.load(x + at * PER_BYTE + left + 16)
+                totals = tl.dot(tl.reshape(high.to(kind), [TILE_COLUMNS, TILE_DEPTH]), others, totals)
                 if HAS_OFFSETS and not IS_SPLIT:
                     plains += tl.sum(others.to(tl.float32), 0)
+    total = tl.sum(tl.sum(sums, 2), 1)
     if not IS_SPLIT:
         one = tl.load(scales + read).to(tl.float32)
-        total = tl.sum(sums, 1) * one
+        total *= one
         totals = totals * one[:, None]
         if HAS_OFFSETS:
             shift = tl.load(offsets + read).to(tl.float32)
-            total -= tl.sum(plain, 0) * shift
+            total -= tl.sum(tl.sum(plain, 1), 0) * shift
             totals -= plains[None, :] * shift[:, None]
+    if MATRICES > 0:
+        total = tl.where(is_chosen, total, 0.0)
     if ROWS == 1:
         tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
     else:
         place = y + row.to(tl.int64)[None, :] * columns + column[:, None]
         tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
+
+
+@triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
+def chosen_product(  # type: ignore[no-untyped-def]
+    x,
+    places,
+    matrices,
+    y,
+    columns,
+    DEPTH: tl.constexpr,
+    MATRICES: tl.constexpr,
+    MATRIX_STEP: tl.constexpr,
+    COLUMN_STEP: tl.constexpr,
+    DEPTH_STEP: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_DEPTH: tl.constexpr,
+):
+    """Computes columns of ``x[i] @ matrices[places[i]].T``; zeros where there is no such matrix.
+
+    A matrix has DEPTH_STEP numbers between those of a row, COLUMN_STEP between rows.
+    """
+    row = tl.program_id(1)
+    place = tl.load(places + row).to(tl.int64)
+    is_chosen = (place >= 0) & (place < MATRICES)
+    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    depth = tl.arange(0, TILE_DEPTH)
+    first = matrices + tl.where(is_chosen, place, 0) * MATRIX_STEP
+    right = first + (column.to(tl.int64) * COLUMN_STEP)[:, None] + (depth * DEPTH_STEP)[None, :]
+    is_column = (column < columns)[:, None]
+    sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
+    for at in range(0, DEPTH, TILE_DEPTH):
+        is_read = depth < DEPTH - at
+        part = tl.load(right + at * DEPTH_STEP, mask=is_column & is_read[None, :], other=0.0)
+        number = tl.load(x + row * DEPTH + at + depth, mask=is_read, other=0.0)
+        sums += part.to(tl.float32) * number.to(tl.float32)[None, :]
+    total = tl.where(is_chosen, tl.sum(sums, 1), 0.0)
+    tl.store(y + row.to(tl.int64) * columns + column, total.to(y.dtype.element_ty), mask=column < columns)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -6,13 +6,14 @@ product with much conversion before it; meant is a product of the codes. The ker
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
 
 from trt_portable.attributes import Attribute
+from trt_portable.device import current_device
 from trt_portable.dims import Dims
 from trt_portable.dtypes import FLOATS, volume
 from trt_portable.enums import (
@@ -24,6 +25,8 @@ from trt_portable.enums import (
     MatrixOperation,
     PaddingMode,
 )
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
+from trt_portable.layers.chosen_products import ChosenCodesProductLayer, ChosenProductLayer
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.gather import IGatherLayer
 from trt_portable.layers.low_precision import (
@@ -37,6 +40,7 @@ from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.quantization import IDequantizeLayer, IQuantizeLayer, spread
 from trt_portable.layers.sources import ICastLayer, IIdentityLayer
+from trt_portable.network.layer import ILayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _MOVEMENT: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer, IIdentityLayer)
@@ -358,21 +362,11 @@ class _ProductFusion:
             layer.has_offset: matrix.offset is not None,
             layer.levels: matrix.levels,
         }
-        outputs = (
-            graph.new_tensor(f"{tail.name} matrix", matrix.dtype, matrix.extents),
-            graph.new_tensor(f"{tail.name} matrix scale", DataType.FLOAT, matrix.blocks),
-        )
-        prepared = Node(
-            PreparedMatrixLayer,
-            f"{tail.name} [matrix]",
-            (matrix.codes, matrix.scale, left.scale if left.is_static else None, matrix.outer, matrix.offset),
-            outputs,
-            {**form, PreparedMatrixLayer.is_transposed: matrix.is_transposed},
-        )
+        prepared = _preparation(graph, tail.name, matrix, form, left.scale if left.is_static else None)
         fused = Node(
             layer,
             tail.name,
-            (left.tensor, None if left.is_static else left.scale, tail.bias, tail.scale, *outputs),
+            (left.tensor, None if left.is_static else left.scale, tail.bias, tail.scale, *prepared.outputs),
             (tail.output,),
             {**form, layer.output_type: tail.dtype, layer.rectify: tail.rectifies},
             metadata=product.metadata,
@@ -383,9 +377,22 @@ class _ProductFusion:
 
     def _matrix(self, product: Node) -> _Matrix | None:
         """The right operand as a matrix of constant codes."""
-        how, right = product[IMatrixMultiplyLayer.op1], product.inputs[1]
+        how = product[IMatrixMultiplyLayer.op1]
         if product[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or how is MatrixOperation.VECTOR:
             return None
+        return self.matrix_of(product, product.inputs[1], how is MatrixOperation.NONE)
+
+    def matrix_of(
+        self, product: Node, right: int | None, is_turned: bool, *, is_stacked: bool = False
+    ) -> _Matrix | None:
+        """Constant codes that a tensor is made of, as a matrix.
+
+        Args:
+            product: What reads the tensor.
+            right: (..., N, K).
+            is_turned: It is (..., K, N).
+            is_stacked: Take what leads for more rows; else there may be but one matrix.
+        """
         found, graph = decoded(self._graph, right), self._graph
         if found is None or found.has_zero_point:
             return None
@@ -393,12 +400,13 @@ class _ProductFusion:
         step, outer = self._scale(found)
         if not graph.is_constant(found.codes) or not graph.is_constant(step):
             return None
-        if len(extents) < 2 or -1 in (*extents, *shape) or volume(shape[:-2]) != 1 or not volume(extents):
+        if len(extents) < 2 or -1 in (*extents, *shape) or not volume(extents):
             return None
-        is_turned = how is MatrixOperation.NONE  # it gives (K, N)
+        if volume(shape[:-2]) != 1 and not is_stacked:
+            return None
         values, scales_known = graph.elements(found.codes), self._known_scales(step, outer)
         is_fixed = values is not None and scales_known is not None
-        if volume(extents[:-2]) == 1:
+        if volume(extents[:-2]) == 1 or is_stacked:
             whole = torch.empty(extents, device="meta")
             view = self._moved(found, whole, is_turned)
             if view is None:
@@ -408,9 +416,11 @@ class _ProductFusion:
             blocks = _blocks(found, scales, extents) if found.factors is None else _joined_blocks(scales, extents)
             if found.offset is not None and _joined_blocks(graph.shape(found.offset), extents) != blocks:
                 blocks = None
-            is_moved = bool(lies) and (is_fixed or not found.is_plain)
+            is_moved = bool(lies) and (is_fixed or not found.is_plain or is_stacked)
+            if volume(extents[:-2]) != 1:
+                blocks = _stacked_blocks(scales, extents) if found.is_plain else None
             if lies is not None and blocks is not None and not is_moved:
-                size = (extents[-1], extents[-2]) if lies else (extents[-2], extents[-1])
+                size = (view.shape[0], view.shape[1])
                 blocks = (blocks[1], blocks[0]) if lies else blocks
                 dtype, step = graph.dtype(found.codes), step if found.factors is None else found.factors
                 return _Matrix(found.codes, step, dtype, lies, size, blocks, outer, found.offset, found.levels)
@@ -442,8 +452,8 @@ class _ProductFusion:
             if moved is None:
                 return None
             value = moved
-        matrix = value.reshape(value.shape[-2:])
-        return matrix.t() if is_turned else matrix
+        matrix = value.mT if is_turned else value
+        return matrix.reshape(-1, matrix.shape[-1])
 
     def _rewritten(
         self, product: Node, found: Decoded, values: torch.Tensor, scales: torch.Tensor, is_turned: bool
@@ -509,6 +519,92 @@ class _ProductFusion:
         return _Left(source, codes, found.scale, is_static, tuple(fresh))
 
 
+def _preparation(
+    graph: PlanGraph, name: str, matrix: _Matrix, form: Mapping[Attribute[Any], Any], left_scale: int | None
+) -> Node:
+    """What brings a matrix into the form that a kernel reads."""
+    outputs = (
+        graph.new_tensor(f"{name} matrix", matrix.dtype, matrix.extents),
+        graph.new_tensor(f"{name} matrix scale", DataType.FLOAT, matrix.blocks),
+    )
+    inputs = (matrix.codes, matrix.scale, left_scale, matrix.outer, matrix.offset)
+    values = {**form, PreparedMatrixLayer.is_transposed: matrix.is_transposed}
+    return Node(PreparedMatrixLayer, f"{name} [matrix]", inputs, outputs, values)
+
+
+class ChooseMatrices(PlanPattern):
+    """Replaces products with gathered matrices, one for each row, by products that read the chosen ones where they are.
+
+    Matrices of few bits that are constant stay so. Sums may be taken in another order.
+    """
+
+    name = "choose_matrices"
+    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
+
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """One product, where one operand is gathered along the first axis, and the other has one row for each."""
+        if not operation.is_a(IMatrixMultiplyLayer) or len(graph.shape(operation.outputs[0])) != 3:
+            return None
+        for side, how in enumerate((operation[IMatrixMultiplyLayer.op0], operation[IMatrixMultiplyLayer.op1])):
+            made = graph.maker(operation.inputs[side])
+            is_one = graph.shape(operation.outputs[0])[-1 if side == 0 else -2] == 1
+            if made is None or not is_one or how is MatrixOperation.VECTOR or not _gathers_matrices(graph, made):
+                continue
+            is_transposed = (how is MatrixOperation.NONE) is (side == 1)
+            rows, (matrices, places) = operation.inputs[1 - side], made.inputs
+            shape = graph.shape(matrices)
+            if volume(graph.shape(rows)[1:]) != shape[1 if is_transposed else 2]:
+                continue
+            found = _ProductFusion(graph).matrix_of(operation, matrices, is_transposed, is_stacked=True)
+            layer: type[ILayer] = ChosenProductLayer
+            fresh: list[Node] = []
+            values: dict[Attribute[Any], Any] = {ChosenProductLayer.is_transposed: is_transposed}
+            inputs: tuple[int | None, ...] = (rows, places, matrices)
+            kernel = ""
+            if found is not None:
+                layer, kernel = ChosenCodesProductLayer, _chosen_kernel(graph, found, rows)
+                values = _coded_form(found, graph.dtype(rows), graph.dtype(operation.outputs[0]))
+                prepared = replace(_preparation(graph, operation.name, found, values, None), implementation=kernel)
+                values[ChosenCodesProductLayer.count] = shape[0]
+                fresh, inputs = [*found.fresh, prepared], (rows, places, *prepared.outputs)
+            values[layer.is_column] = side == 0  # type: ignore[attr-defined]
+            fused = Node(layer, operation.name, inputs, operation.outputs, values, implementation=kernel)
+            return NodeFusion([*fresh, replace(fused, metadata=operation.metadata)], [operation], operation)
+        return None
+
+
+def _gathers_matrices(graph: PlanGraph, node: Node) -> bool:
+    if not node.is_a(IGatherLayer) or node[IGatherLayer.mode] is not GatherMode.DEFAULT:
+        return False
+    matrices, places = (graph.shape(tensor) for tensor in node.inputs)
+    is_first = node[IGatherLayer.axis] in (0, -3) and not node[IGatherLayer.num_elementwise_dims]
+    return is_first and len(matrices) == 3 and len(places) == 1 and -1 not in matrices and 0 not in matrices
+
+
+def _coded_form(matrix: _Matrix, left: DataType, result: DataType) -> dict[Attribute[Any], Any]:
+    layer = ChosenCodesProductLayer
+    return {
+        layer.columns: matrix.extents[0],
+        layer.depth: matrix.extents[1],
+        layer.code_type: matrix.dtype,
+        layer.left_type: left,
+        layer.result_type: result,
+        layer.blocks: Dims(matrix.blocks),
+        layer.has_offset: matrix.offset is not None,
+        layer.levels: matrix.levels,
+    }
+
+
+def _chosen_kernel(graph: PlanGraph, matrix: _Matrix, rows: int | None) -> str:
+    """The kernel that prepares and reads chosen codes on the device of the build."""
+    left = graph.dtype(rows)
+    form = ProductForm(
+        *(*matrix.extents, matrix.dtype, left, left, matrix.blocks, False, matrix.offset is not None, matrix.levels)
+    )
+    few = PRODUCT_KERNELS["few_rows"]
+    return few.name if few.accepts(form, current_device()) else REFERENCE.name
+
+
 def _lies_as(view: torch.Tensor, whole: torch.Tensor) -> bool | None:
     """False where a matrix is a view of all of a tensor, True where that holds for its transpose, else None."""
     if view.untyped_storage()._cdata != whole.untyped_storage()._cdata:
@@ -524,6 +620,13 @@ def _blocks(found: Dequantized, shape: Sequence[int], extents: Sequence[int]) ->
     if len(shape) == 1:
         return {rank - 2: (shape[0], 1), rank - 1: (1, shape[0])}.get(found.axis)
     return (shape[-2], shape[-1]) if len(shape) == rank else None
+
+
+def _stacked_blocks(shape: Sequence[int], extents: Sequence[int]) -> tuple[int, int] | None:
+    """Extents of scales as a matrix, where codes (..., N, K) are one below the other."""
+    if volume(shape) == 1:
+        return (1, 1)
+    return (volume(shape[:-1]), shape[-1]) if tuple(shape[:-1]) == tuple(extents[:-1]) else None
 
 
 def _joined_blocks(shape: Sequence[int], extents: Sequence[int]) -> tuple[int, int] | None:

@@ -1,0 +1,170 @@
+"""Products of rows that each choose their matrix: values, what is read, and matrices of few bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+import trt_portable as trt
+from tests.support.low_precision_networks import constant, layers_of, make_codes
+from trt_portable.kernels import chosen_products
+from trt_portable.kernels.chosen_products import multiply_by_chosen
+
+COUNT, COLUMNS, DEPTH, ROWS = 5, 24, 64, 6
+PLACES = torch.tensor([3, 0, 3, 1, 0, 3])
+
+
+def build_chosen(builder: Any, load: Any, define: Any, side: int, how: Any) -> Any:
+    """An engine of rows (S, 1, K), or (S, K, 1) on the right, by gathered matrices."""
+    network = builder.create_network()
+    rows = network.add_input("rows", trt.float32, (-1, DEPTH, 1) if side == 0 else (-1, 1, DEPTH))
+    places = network.add_input("places", trt.int64, (-1,))
+    matrices = network.add_gather(define(network), places, 0).get_output(0)
+    operands = [(rows, trt.MatrixOperation.NONE), (matrices, how)]
+    (left, first), (right, second) = operands if side else operands[::-1]
+    y = network.add_matrix_multiply(left, first, right, second).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 0
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    ranges = {
+        name: tuple((count, *list(shape)[1:]) for count in (1, 4, 9))
+        for name, shape in (("rows", rows.shape), ("places", (0,)))
+    }
+    return load(network, ranges, config=config)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("how", [trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE], ids=str)
+def test_only_what_is_chosen_is_read(builder: Any, load: Any, execute: Any, side: int, how: Any) -> None:
+    matrices = torch.randn(COUNT, COLUMNS, DEPTH)
+    matrices[[2, 4]] = torch.nan  # nobody chooses these
+    is_transposed = (how is trt.MatrixOperation.NONE) is (side == 1)
+    given = matrices.mT.contiguous() if is_transposed else matrices
+    engine = build_chosen(builder, load, lambda network: constant(network, given), side, how)
+    kinds = [layer["LayerType"] for layer in layers_of(engine)]
+    assert "CHOSEN_PRODUCT" in kinds and not {"GATHER", "MATRIX_MULTIPLY"} & set(kinds)
+    rows = torch.randn(ROWS, DEPTH)
+    wanted = torch.stack([matrices[place] @ row for place, row in zip(PLACES.tolist(), rows, strict=True)])
+    inputs = {"rows": rows.unsqueeze(2 if side == 0 else 1), "places": PLACES}
+    found = execute(engine.create_execution_context(), inputs)["y"]
+    assert found.shape == ((ROWS, COLUMNS, 1) if side == 0 else (ROWS, 1, COLUMNS))
+    torch.testing.assert_close(found.reshape(ROWS, COLUMNS), wanted, rtol=1e-4, atol=1e-4)
+    inputs["places"] = torch.tensor([COUNT, 0, -1, 1, 0, 3])  # the first and third choose none
+    found = execute(engine.create_execution_context(), inputs)["y"].reshape(ROWS, COLUMNS)
+    assert not found[[0, 2]].any() and bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize("code_type", [trt.int4, trt.fp4, trt.int8], ids=str)
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_matrices_of_few_bits_stay_so(
+    builder: Any, load: Any, execute: Any, monkeypatch: pytest.MonkeyPatch, code_type: Any, is_turned: bool
+) -> None:
+    size = 16
+    codes, scale = make_codes(code_type, COUNT, COLUMNS, DEPTH), torch.rand(COUNT, COLUMNS, DEPTH // size) + 0.1
+    scale[2] = torch.inf  # of a matrix that nobody chooses
+    none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+
+    def define(network: Any) -> Any:
+        stored = constant(network, codes, code_type)
+        matrices = network.add_dequantize(stored, constant(network, scale), trt.float32).get_output(0)
+        if is_turned:
+            shuffle = network.add_shuffle(matrices)
+            shuffle.first_transpose = trt.Permutation([0, 2, 1])
+            matrices = shuffle.get_output(0)
+        return matrices
+
+    engine = build_chosen(builder, load, define, 1, none if is_turned else turned)
+    kinds = [layer["LayerType"] for layer in layers_of(engine)]
+    assert "CHOSEN_CODES_PRODUCT" in kinds and not {"GATHER", "DEQUANTIZE", "CHOSEN_PRODUCT"} & set(kinds)
+    kept = {slot.dtype: slot.count for slot in engine._state.info.weight_slots}
+    assert kept[code_type] == codes.numel()
+    read: list[tuple[int, int]] = []
+    decode = chosen_products.decode_rows
+    monkeypatch.setattr(
+        chosen_products,
+        "decode_rows",
+        lambda *given: read.append(given[-2:]) or decode(*given),  # type: ignore[func-returns-value]
+    )
+    rows = torch.randn(ROWS, DEPTH)
+    found = execute(engine.create_execution_context(), {"rows": rows.unsqueeze(1), "places": PLACES})["y"]
+    matrices = codes.float() * scale.repeat_interleave(size, 2)
+    wanted = torch.stack([matrices[place] @ row for place, row in zip(PLACES.tolist(), rows, strict=True)])
+    torch.testing.assert_close(found.squeeze(1), wanted, rtol=1e-4, atol=1e-3)
+    assert sorted(read) == [(place * COLUMNS, (place + 1) * COLUMNS) for place in (0, 1, 3)]
+
+
+@pytest.mark.parametrize("way", [chosen_products._sorted, chosen_products._by_copies])
+def test_many_rows_are_sorted_or_get_copies(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chosen_products, "_MOST_COPIED", 2 * COLUMNS * DEPTH)
+    matrices = torch.randn(COUNT, COLUMNS, DEPTH).bfloat16()
+    rows = torch.randn(ROWS, DEPTH).bfloat16()
+    wanted = multiply_by_chosen(rows, PLACES, matrices, False)
+    torch.testing.assert_close(way(rows, PLACES, matrices), wanted, rtol=2e-2, atol=2e-2)
+    if way is chosen_products._sorted:
+        places = torch.tensor([COUNT, 0, -1, 1, 0, 3])
+        torch.testing.assert_close(
+            way(rows, places, matrices), multiply_by_chosen(rows, places, matrices, False), rtol=2e-2, atol=2e-2
+        )
+
+
+_INTERPRETED = """
+import torch
+from trt_portable.builder.inductor import decoding
+
+torch.manual_seed(0)
+decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
+places = torch.tensor([3, 0, 4, 5, -1])
+is_there = ((places >= 0) & (places < 5)).unsqueeze(1)
+for is_transposed in (False, True):
+    matrices = torch.randn(5, 40, 96).half()
+    given = matrices.mT.contiguous().mT if is_transposed else matrices
+    x, result = torch.randn(5, 96).half(), torch.full((5, 40), torch.nan, dtype=torch.half)
+    name = "CHOSEN_COLUMNS" if is_transposed else "CHOSEN_ROWS"
+    setattr(decoding, name, (decoding.Form(16, 64, 4, 1),))
+    decoding.start_chosen_product(x, places, given, result, 0)
+    wanted = torch.bmm(matrices[places.clamp(0, 4)].float(), x.float().unsqueeze(2)).squeeze(2)
+    torch.testing.assert_close(result.float(), torch.where(is_there, wanted, 0), atol=2e-2, rtol=2e-3)
+decoding.codes_forms_for = lambda *_: (decoding.Form(16, 128, 4, 1),)
+codes, scales, offsets = torch.randint(-8, 8, (5, 20, 512)).char(), *(torch.rand(5 * 20, 4) / 16 for _ in "so")
+halves = codes.reshape(5 * 20, -1, 2, 16)
+packed = (halves[:, :, 0] & 15 | halves[:, :, 1] << 4).view(torch.uint8).flatten(1)
+x, result = torch.randn(5, 512).half(), torch.full((5, 20), torch.nan, dtype=torch.half)
+decoding.start_codes_product(x, packed, scales, offsets, None, places, 5, False, result, 0)
+wide = [each.repeat_interleave(128, 1).reshape(5, 20, 512) for each in (scales, offsets)]
+wanted = torch.bmm((codes.float() * wide[0] - wide[1])[places.clamp(0, 4)], x.float().unsqueeze(2)).squeeze(2)
+torch.testing.assert_close(result.float(), torch.where(is_there, wanted, 0), atol=3e-2, rtol=5e-3)
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compute_what_they_should_where_triton_interprets_them() -> None:
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [4, 300])
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_chosen_products_on_a_gpu(rows: int, is_transposed: bool, dtype: torch.dtype) -> None:
+    from trt_portable.builder.inductor.decoding import teach_decoding_operators
+
+    teach_decoding_operators()
+    matrices = torch.randn(8, 256, 512, dtype=dtype, device="cuda")
+    x, places = torch.randn(rows, 512, dtype=dtype, device="cuda"), torch.randint(-1, 9, (rows,), device="cuda")
+    given = matrices.mT.contiguous() if is_transposed else matrices
+    found = multiply_by_chosen(x, places, given, is_transposed).float()
+    wanted = torch.bmm(matrices[places.clamp(0, 7)].float(), x.float().unsqueeze(2)).squeeze(2)
+    wanted = torch.where(((places >= 0) & (places < 8)).unsqueeze(1), wanted, 0)
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-2
