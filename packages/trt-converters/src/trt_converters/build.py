@@ -32,6 +32,7 @@ from trt_core.files.folder import Folder
 from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
 from trt_core.log import forget_errors, provider_logger, take_errors
+from trt_core.paused_collection import paused_collection
 from trt_core.process_groups import GroupMembers, groups_in, show_ranks
 from trt_core.refit_table import RefitTable
 from trt_core.settings import ObservedSettings
@@ -186,7 +187,8 @@ def build_block(
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
         network.name = name
         interpreter = BlockInterpreter(block, network, settings, ranges, registry)
-        interpreter.run()
+        with paused_collection():
+            interpreter.run()
         refit = interpreter.context.refit
         table = None if refit is None else refit.finish(weights or {})
         group = _process_group(block, name)

@@ -13,6 +13,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 | `torch._subclasses.fake_tensor` | tensors without data, which a graph keeps in `val` | |
 | `torch.distributed.distributed_c10d._resolve_process_group` | the process group that a name in a graph means | |
 | `torch.distributed.distributed_c10d._world` | all process groups of this process | |
+| `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
 | `torch.utils._python_dispatch` | sees each operator that is called | |
@@ -39,6 +40,7 @@ from torch._C import _len_torch_dispatch_stack as dispatch_modes
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode

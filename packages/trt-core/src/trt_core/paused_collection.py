@@ -1,4 +1,4 @@
-"""Traces that the garbage collector does not disturb."""
+"""Work that the garbage collector does not disturb."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def paused_collection() -> Iterator[None]:
     """Keeps the garbage collector from running.
 
     A generator under `torch.no_grad` that was left half-way switches gradients when it is collected. A trace before
-    dispatch records that as a step of its own, and fails where it comes while the trace is written down.
+    dispatch records that as a step of its own, and fails where it comes while the trace is written down. And where much
+    is made that stays, as in a capture or a conversion, going through all of it again and again finds nothing.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -26,6 +26,7 @@ import torch
 from trt_core import ExportError
 from trt_core.held_arguments import held_to_signature
 from trt_core.nesting import distinct_tensors
+from trt_core.paused_collection import paused_collection
 from trt_core.sizes.guards import Asker, asker_in, condition_of
 from trt_lowering.internals import graphs_lazy
 from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
@@ -152,6 +153,7 @@ def export_module(
         examples = distinct_tensors(tuple(args), dict(kwargs or {}))
         with (
             tracing_lock(),
+            paused_collection(),
             keep_recurrent_layers(),
             watching,
             functional_collectives(),

@@ -7,10 +7,12 @@ place, resized, or made to refer to other memory would be lost, and is refused.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import operator
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,7 +23,7 @@ from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.attributes import add_constant, read_attribute
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import OpOverload
+from trt_core.internals import LazyGraphModule, OpOverload
 from trt_core.provenance import node_location
 from trt_core.weight_recipes import RECIPE, Literal, Source
 from trt_lowering.contract import Observer, run_passes
@@ -249,7 +251,8 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
     """
     try:
         program = with_free_names(program)
-        stateful = program.module(check_guards=False)
+        with _no_code_generated():
+            stateful = program.module(check_guards=False)
     except Exception as error:
         raise LoweringError(
             "the exported program cannot be turned into a module",
@@ -261,7 +264,25 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
     _describe_write_backs(stateful.graph)
     _name_weights(stateful, program)
     # a plain module: export's own refuses train() and eval(), and checks its inputs in a hook at every call
-    return fx.GraphModule(stateful, stateful.graph)
+    return LazyGraphModule(stateful, stateful.graph)
+
+
+@contextlib.contextmanager
+def _no_code_generated() -> Iterator[None]:
+    """Keeps graph modules that this thread makes from generating code, each time for a whole model that nobody calls.
+
+    Hold the `tracing_lock` around it.
+    """
+    generate, thread = fx.GraphModule.recompile, threading.get_ident()
+
+    def recompile(self: fx.GraphModule) -> Any:
+        return generate(self) if threading.get_ident() != thread else None
+
+    fx.GraphModule.recompile = recompile  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        fx.GraphModule.recompile = generate  # type: ignore[method-assign]
 
 
 def _move_inputs_first(graph: fx.Graph) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from trt_core import LoweringError, TrtError
+from trt_core.paused_collection import paused_collection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +35,7 @@ def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with tracing_lock():
+            with tracing_lock(), paused_collection():
                 try:
                     return function(*args, **kwargs)
                 except (TrtError, Warning):

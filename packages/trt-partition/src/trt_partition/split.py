@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from trt_core.held_arguments import held_to_signature
+from trt_core.internals import LazyGraphModule
 from trt_partition.boundaries import Boundary, find_boundaries
 from trt_partition.effects import Effect, effect_of
 from trt_partition.plan import PartitionPlan
@@ -39,6 +40,7 @@ def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.G
     boundaries = find_boundaries(graph_module, plan)
     nodes = {node.name: node for node in graph_module.graph.nodes}
     owner = torch.nn.Module()
+    engines = set(plan.engines)  # seldom called: an engine takes their place
     root = _GraphWriter(graph_module, boundaries.root.readings)
     for node in graph_module.graph.nodes:
         if node.op == "placeholder":
@@ -46,7 +48,8 @@ def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.G
     for block in plan.blocks:
         boundary = boundaries.blocks[block.name]
         members = [nodes[name] for name in block.nodes if nodes[name] not in boundaries.sizes]
-        child = _write_child(graph_module, block.name, members, boundary)
+        kind = LazyGraphModule if block in engines else fx.GraphModule
+        child = _write_child(kind, graph_module, block.name, members, boundary)
         owner.add_module(block.name, child)
         root.call(block.name, boundary)
     root.write_output(graph_module.graph.output_node())
@@ -61,7 +64,9 @@ def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.G
     return result
 
 
-def _write_child(graph_module: fx.GraphModule, name: str, members: list[fx.Node], boundary: Boundary) -> fx.GraphModule:
+def _write_child(
+    kind: type[fx.GraphModule], graph_module: fx.GraphModule, name: str, members: list[fx.Node], boundary: Boundary
+) -> fx.GraphModule:
     writer = _GraphWriter(graph_module, boundary.readings)
     for node in boundary.inputs:
         writer.take(node)
@@ -69,7 +74,7 @@ def _write_child(graph_module: fx.GraphModule, name: str, members: list[fx.Node]
         writer.copy(node)
     outputs = tuple(writer.copies[node] for node in boundary.outputs)
     writer.graph.output(outputs[0] if len(outputs) == 1 else outputs)
-    child = fx.GraphModule(graph_module, writer.graph, class_name=name)
+    child = kind(graph_module, writer.graph, class_name=name)
     if any(effect_of(node) is not Effect.NONE for node in members):
         child.__dict__["_is_impure"] = True  # keeps dead code elimination from dropping a call whose result nobody uses
     child.train(graph_module.training)
