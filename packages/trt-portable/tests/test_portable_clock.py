@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_portable.builder.autotune.clock import race, race_milliseconds
+from trt_portable.builder.autotune.clock import LEAST_SAMPLES, milliseconds, race, race_milliseconds
 
 CPU = torch.device("cpu")
 
@@ -65,6 +65,31 @@ def test_a_device_that_wakes_up_tells_the_time_of_one_that_is_awake() -> None:
     device = Device(wakes_up)
     (found,) = race([device.run(2e-3)], lambda: None, clock=device.clock)
     assert found == pytest.approx(2e-3)
+
+
+class Working:
+    """An executable whose runs advance a clock."""
+
+    constants = None
+
+    def __init__(self, device: Device, work: float) -> None:
+        self.device, self.work = device, work
+
+    def run(self, values: Any, targets: Any = ()) -> list[torch.Tensor]:
+        self.device.run(self.work)()
+        return []
+
+
+@pytest.mark.parametrize(
+    ("work", "asked_for", "samples"), [(0.011, 1, 10), (0.004, 1, 15), (0.4, 1, LEAST_SAMPLES), (0.4, 7, 7)]
+)
+def test_long_runs_are_timed_as_often_as_was_asked_for(
+    work: float, asked_for: int, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(lambda now: 1.0)
+    monkeypatch.setattr("trt_portable.builder.autotune.clock.host_clock", lambda: device.clock)
+    assert milliseconds(Working(device, work), [], CPU, asked_for, most=15) == pytest.approx(work * 1e3)
+    assert len(device.calls) == 2 + samples  # two warm up
 
 
 class Fixed:

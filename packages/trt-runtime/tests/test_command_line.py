@@ -258,7 +258,16 @@ def test_bad_input_is_told_in_one_message(
     assert message in error
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["bench", "x", "--calls", "0"], ["run"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["bench", "x", "--calls", "0"],
+        *(["bench", "x", f"--duration={seconds}"] for seconds in ("nan", "inf", "-1", "soon")),
+        ["run"],
+    ],
+)
 def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

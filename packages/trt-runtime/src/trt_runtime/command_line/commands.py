@@ -119,7 +119,7 @@ def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
     command = commands.add_parser("bench", help="time calls of a program")
     _add_call(command)
     command.add_argument("--calls", type=_positive, default=100, help="calls that are timed, at least (default 100)")
-    command.add_argument("--duration", type=float, default=0.0, metavar="SECONDS", help="how long to call, at least")
+    command.add_argument("--duration", type=_seconds, default=0.0, metavar="SECONDS", help="how long to call, at least")
     command.add_argument("--warm-up", type=_positive, default=10, help="calls before that (default 10)")
     command.add_argument("--threads", type=_positive, default=1, help="threads that call at the same time")
     command.add_argument(
@@ -167,6 +167,13 @@ def _add_call(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="elements that an operator may make where how many depends on data (default 2^26)",
     )
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError("must be a number of seconds, at least 0")
+    return seconds
 
 
 def _positive(text: str) -> int:

@@ -30,6 +30,8 @@ _LEAST_SECONDS: Final = 0.002
 """A sample is so many calls that it takes that long, so that waiting for the device does not matter."""
 _MOST_CALLS: Final = 100
 _RACE_SECONDS: Final = 0.2
+_ENOUGH_SECONDS: Final = 0.1
+"""Samples that nobody asked for are taken until they have lasted that long: a long run is disturbed in a small part."""
 _LEAST_ROUNDS: Final = 5
 _DEVICE_ROUNDS: Final = 10
 _MOST_FREED_BYTES: Final = 12 << 20
@@ -215,7 +217,9 @@ def race_milliseconds(
     return [found[at] for at in range(len(executables))]
 
 
-def milliseconds(executable: Executable, values: Sequence[Value], device: torch.device, iterations: int) -> float:
+def milliseconds(
+    executable: Executable, values: Sequence[Value], device: torch.device, iterations: int, most: int = 0
+) -> float:
     """Time of a run that others disturbed least, replayed where the engine would replay it.
 
     Args:
@@ -223,6 +227,7 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         values: Its inputs.
         device: Where it runs.
         iterations: Samples to take; short runs have `LEAST_SAMPLES` at least.
+        most: Up to so many are taken of runs that are short.
 
     Raises:
         PortableError: The program cannot run on these values.
@@ -232,8 +237,10 @@ def milliseconds(executable: Executable, values: Sequence[Value], device: torch.
         run()
         once = _seconds(run, 1, device)
         repeats = max(1, min(100, int(_LEAST_SECONDS / max(once, 1e-7))))
-        times = [_seconds(run, repeats, device) / repeats for _ in range(max(iterations, LEAST_SAMPLES) - 1)]
-    return min(once, *times) * 1e3
+        times, least = [once], max(iterations, LEAST_SAMPLES)
+        while len(times) < least or (len(times) < most and sum(times) * repeats < _ENOUGH_SECONDS):
+            times.append(_seconds(run, repeats, device) / repeats)
+    return min(times) * 1e3
 
 
 def time_layers(program: Program, values: Sequence[Value], weights: ColdWeights) -> tuple[list[Value], float]:

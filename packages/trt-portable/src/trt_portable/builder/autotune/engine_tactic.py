@@ -363,7 +363,7 @@ _FEW_BYTES: Final = 64 << 20
 """Weights on the CPU up to which a model may be in memory twice: then programs are timed as they run. Larger ones with
 packed weights are timed layer by layer; the small layers of a MobileNet would find in caches then what they do not find
 there in a run."""
-_LEAST_RUNS: Final = 15
+_MOST_RUNS: Final = 15
 _CLEAR_GAIN: Final = 0.9
 _CLEAR_LOSS: Final = 1.33
 """Packed weights that take between these parts of the plain layers' time are timed again: of two measurements, one
@@ -733,8 +733,8 @@ class Trial:
             return program.run(self._values), self._milliseconds(program)
 
     def _milliseconds(self, executable: Executable) -> float:
-        samples = max(self._iterations, _LEAST_RUNS) if self._is_small else self._iterations
-        return milliseconds(executable, self._values, self._subject.device, samples)
+        most = _MOST_RUNS if self._is_small else 0
+        return milliseconds(executable, self._values, self._subject.device, self._iterations, most)
 
     @cached_property
     def _is_small(self) -> bool:
