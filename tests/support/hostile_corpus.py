@@ -142,7 +142,7 @@ class PlanCase:
     """A known network of which one thing was changed, and that was sealed again.
 
     Attributes:
-        network: Its name among `plan_fuzzer.NETWORKS`.
+        network: Its name among `plan_fuzzer.FORGED`.
         name: Of the case.
         change: Changes the structure.
         agrees: Whether bindings and profiles are to say what tensors say then.
@@ -175,7 +175,7 @@ _PLAN_ENDS: Final = {"ran": "ran", "refused": "refused"}
 @functools.cache
 def _plan(network: str) -> Plan:
     os.environ[VARIABLE] = "end"
-    return read_plan(plan_fuzzer.NETWORKS[network]())
+    return read_plan(plan_fuzzer.FORGED[network]())
 
 
 @dataclass(frozen=True)
@@ -838,7 +838,7 @@ VECTORS: Final = (
 
 def written_heap() -> Iterator[PlanCase]:
     """Memory that is larger than whoever binds it is told."""
-    for network in plan_fuzzer.NETWORKS:
+    for network in plan_fuzzer.FORGED:
         structure = _plan(network).structure
         for at, binding in enumerate(structure["engine"]["io"]):
             for layout in VECTORS:
@@ -857,7 +857,7 @@ def written_heap() -> Iterator[PlanCase]:
 
 def forged_extents() -> Iterator[PlanCase]:
     """Tensors of a plan whose extents are others than its kernels and weights were made for."""
-    for network in plan_fuzzer.NETWORKS:
+    for network in plan_fuzzer.FORGED:
         for at, tensor in enumerate(_plan(network).structure["network"]["tensors"]):
             for axis, extent in enumerate(tensor["shape"]):
                 for other in {0, 1, extent - 1, extent + 1, 2 * extent, 700, 1 << 31} - {extent}:
@@ -870,7 +870,7 @@ def forged_extents() -> Iterator[PlanCase]:
 
 def forged_numbers() -> Iterator[PlanCase]:
     """Attributes of layers that make no sense: strides of 0, endless loops, roots of nothing."""
-    for network in plan_fuzzer.NETWORKS:
+    for network in plan_fuzzer.FORGED:
         entries = list(leaf_entries(_plan(network).structure["network"]["layers"]))
         for at, entry in enumerate(entries):
             for key, value in entry["attributes"].items():

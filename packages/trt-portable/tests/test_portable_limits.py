@@ -327,8 +327,9 @@ class _Compared:
         if bound is None:
             return
         self.known.append(type(call.layer).__name__)
-        assert account.made <= bound.size, (call.name, account.made, bound)
-        assert account.elements <= bound.elements, (call.name, account.elements, bound)
+        size, elements = bound
+        assert account.made <= size, (call.name, account.made, bound)
+        assert account.elements <= elements, (call.name, account.elements, bound)
         assert not account.has_seen_data, call.name
 
     def after(self, call: Any, outputs: Any) -> None:

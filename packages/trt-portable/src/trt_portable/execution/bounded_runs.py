@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.limits import Account, CallLimits, charging
+from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
 from trt_portable.execution.program import Program
 from trt_portable.layers.collective import IDistCollectiveLayer
@@ -59,7 +60,10 @@ class RunBounds:
             Refusal: It may not.
         """
         for layer in layers:
-            if isinstance(layer, IDistCollectiveLayer) and not self.may_reach(frozenset(layer.members)):
+            if layer._KIND is not LayerType.DIST_COLLECTIVE:
+                continue
+            assert isinstance(layer, IDistCollectiveLayer)
+            if not self.may_reach(frozenset(layer.members)):
                 raise Refusal(
                     f"layer {layer.name!r} talks to the ranks {list(layer.members)[:9]}, which nobody gave it; "
                     "it is not trusted: load the folder that save_sharded wrote, name the library of collectives "
@@ -168,6 +172,7 @@ class _Watcher:
         self._at = 0
         self._step = ExitStack()
         self._is_assumed = False
+        self._is_timed = account.limits.is_timed
         self._made: list[weakref.ref[torch.Tensor]] = []  # by steps that were not watched, since the account settled
 
     def __enter__(self) -> _Watcher:
@@ -182,7 +187,7 @@ class _Watcher:
             self._observer.before(call, operands)
         account = self._account
         account.has_seen_data = False
-        if account.limits.is_timed:
+        if self._is_timed:
             account.look_at_clock(call.name)
         if self._watched is None or self._at in self._watched:
             bound = _bound(call, operands)
@@ -205,8 +210,8 @@ class _Watcher:
             self._step.close()
         at, program = self._at, self._program
         self._at += 1
-        depends = call.layer._DATA_DEPENDENT or not self._unknown.isdisjoint(program.reads[at])
-        if depends or self._account.has_seen_data:
+        depends = call.layer._DATA_DEPENDENT or self._account.has_seen_data
+        if depends or (self._unknown and not self._unknown.isdisjoint(program.reads[at])):
             self.loose.add(at)
             self._unknown.update(program.steps[at][2])
         if self._observer is not None:

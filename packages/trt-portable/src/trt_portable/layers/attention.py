@@ -50,7 +50,7 @@ class IAttentionInputLayer(IAttentionBoundaryLayer):
     _MAX_INPUTS = _SLOTS
 
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return Bound(0, 0)
+        return 0, 0
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         return ()

@@ -10,23 +10,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from trt_portable.shape_tensors import Value
 
 
-class Bound(NamedTuple):
-    """What a call takes at most.
-
-    Attributes:
-        size: Bytes of all that it makes, on the way too.
-        elements: That it reads, makes and adds up.
-    """
-
-    size: float
-    elements: float
-
+Bound = tuple[float, float]
+"""What a call takes at most: bytes that it makes, on the way too, and elements that it reads, makes and adds up."""
 
 Operands = Sequence["Value | None"]
 Contract = Callable[[Operands], Bound | None]
@@ -50,20 +41,20 @@ def broadcast(operands: Operands) -> Bound:
 def elements(shapes: Sequence[Sequence[int]]) -> Bound:
     """The same, of operands of these shapes."""
     count = joined(shapes)
-    return Bound(_STEPS * _WIDTH * count, 4 * _STEPS * count)
+    return _STEPS * _WIDTH * count, 4 * _STEPS * count
 
 
 def moved(operands: Operands) -> Bound:
     """Of what leaves elements as they are, and makes no more of them than there are."""
     count = sum([value.numel() for value in operands if value is not None])
-    return Bound(_COPIES * _WIDTH * count, 4 * count)
+    return _COPIES * _WIDTH * count, 4 * count
 
 
 def product(outer: int, rows: int, inner: int, columns: int) -> Bound:
     """Of products of matrices (outer, rows, inner) and (outer, inner, columns)."""
     made = outer * rows * columns
     given = outer * inner * (rows + columns)
-    return Bound(_COPIES * _WIDTH * (made + given), 4 * (made * inner + made + given))
+    return _COPIES * _WIDTH * (made + given), 4 * (made * inner + made + given)
 
 
 def linear(x: Sequence[int], rows: int, columns: int) -> Bound:
@@ -74,7 +65,7 @@ def linear(x: Sequence[int], rows: int, columns: int) -> Bound:
 
 def both(first: Bound, second: Bound) -> Bound:
     """Of one call after another."""
-    return Bound(first.size + second.size, first.elements + second.elements)
+    return first[0] + second[0], first[1] + second[1]
 
 
 def attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], mask: Sequence[int]) -> Bound:
@@ -87,7 +78,7 @@ def attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], ma
     depth = max(query[-1], key[-1], value[-1], 1)
     scores = outer * heads * rows * columns
     given = outer * heads * (rows + columns) * depth
-    return Bound(_STEPS * _WIDTH * (scores + 2 * given), 4 * _STEPS * (scores * depth + given))
+    return _STEPS * _WIDTH * (scores + 2 * given), 4 * _STEPS * (scores * depth + given)
 
 
 def convolution(x: Sequence[int], padded: Sequence[int], kernel: Sequence[int], result: Sequence[int]) -> Bound:
@@ -95,14 +86,14 @@ def convolution(x: Sequence[int], padded: Sequence[int], kernel: Sequence[int], 
     made, weights = _count(result), _count(kernel)
     given = _count(x) + _count(padded) + weights
     window = weights // max(kernel[0], 1)
-    return Bound(2 * _COPIES * _WIDTH * (made + given), 4 * (made * window + made + given))
+    return 2 * _COPIES * _WIDTH * (made + given), 4 * (made * window + made + given)
 
 
 def selected(data: Sequence[int], axis: int, indices: Sequence[int]) -> Bound:
     """Of what indices name along an axis."""
     places = _count(indices)
     made = places * _count([extent for at, extent in enumerate(data) if at != axis])
-    return Bound(_STEPS * _WIDTH * (made + places), 4 * _STEPS * (made + places) + _count(data))
+    return _STEPS * _WIDTH * (made + places), 4 * _STEPS * (made + places) + _count(data)
 
 
 def joined(shapes: Sequence[Sequence[int]]) -> int:

@@ -181,7 +181,7 @@ class IShapeLayer(ILayer):
     _SHAPE_ALGEBRA = True
 
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return Bound(0, 0)
+        return 0, 0
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         (x,) = inputs
