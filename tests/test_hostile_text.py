@@ -14,6 +14,7 @@ import pytest
 import torch
 from fresh_process import run_python
 from torch import nn
+from trtc.cache_commands import list_entries
 
 import trt_frontends
 import trt_runtime
@@ -21,11 +22,12 @@ from trt_core import InputError
 from trt_core.log import logger
 from trt_partition import PartitionReport, diff_reports
 from trt_runtime.command_line import main
+from trt_runtime.engine_cache import CacheEntry, EngineCache
 from trt_runtime.testing import ProgramFile
 
 TRTC: Final = "import trtc; trtc.main()"
-EVIL: Final = "\x1b[2J\x07\x9b1m\u202e\u2066\r<img src=x onerror=alert(1)>'\"{{7*7}}"
-"""What terminals obey, what turns text around, and what pages run."""
+EVIL: Final = "[/x][bold]\x1b[2J\x07\x9b1m\u202e\u2066\r<img src=x onerror=alert(1)>'\"{{7*7}}"
+"""What terminals and consoles obey, what turns text around, and what pages run."""
 
 
 def _commands(text: str) -> set[str]:
@@ -106,6 +108,19 @@ def test_a_file_of_an_evil_name(tmp_path: Path, capsys: pytest.CaptureFixture[st
             out = capsys.readouterr()
             assert not _commands(out.out) and not _commands(out.err)
         path.unlink()
+
+
+def test_engines_of_evil_names_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consoles read markup in the cells of a table: `[/x]` alone was an error."""
+    built = {"name": EVIL, "provider": EVIL, "layers": EVIL, "build_seconds": 1.0}
+    entry = CacheEntry("0" * 64, {}, 1, 0.0, built)
+    monkeypatch.setattr(EngineCache, "entries", lambda self: [entry])
+    monkeypatch.setenv("COLUMNS", "600")
+    list_entries(tmp_path / "cache")
+    out = capsys.readouterr().out
+    assert not _commands(out) and "[/x][bold]" in out
 
 
 def test_messages_and_logs_are_text(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ class ConsoleProgress:
     def __init__(self, console: Console | None = None) -> None:
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

@@ -1000,7 +1000,7 @@ class _Reader:
                 why=f"logits of {len(tokens)} rows are expected, of one vocabulary in all calls",
                 hint="compile the model again",
             )
-        return logits  # type: ignore[no-any-return]  # it was looked at
+        return logits
 
     def _are_logits(self, found: Any, rows: int) -> bool:
         """Whether a step's result is (rows, k, vocabulary), as those before."""
