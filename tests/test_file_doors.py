@@ -379,7 +379,7 @@ ELSEWHERE: Final = {
     ("trt_runtime/engine_cache.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/isolation/messages.py", "mmap.mmap"): "memory without a file",
     ("trt_portable/execution/paging.py", "mmap.mmap"): "memory without a file",
-    ("trt_portable/execution/guard_pages.py", "mmap.mmap"): "memory without a file",
+    ("trt_portable/execution/program.py", "mmap.mmap"): "memory without a file",
     # what the system or an installation holds
     ("trt_runtime/isolation/isolated_program.py", "os.open"): "memory of this process, by descriptor",
     ("trt_runtime/isolation/worker.py", "*.read_text"): "the system's",

@@ -21,7 +21,7 @@ from opinfo_samples import entries, samples_of, types_of
 
 from trt_core import ExecutionError
 from trt_core.internals import OpOverload, TorchDispatchMode, pytree
-from trt_portable.execution.guard_pages import guarded
+from trt_portable.execution.program import guarded
 from trt_runtime.program.allowed_operators import needs_trust
 from trt_runtime.program.operand_checks import checked
 

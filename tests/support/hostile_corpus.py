@@ -34,10 +34,10 @@ from trt_core import PlanError, RefitError, TrtError
 from trt_core.dtypes import dtype_name
 from trt_core.limits import CallLimits
 from trt_core.refit_table import RefitTable
-from trt_portable.execution.guard_pages import VARIABLE, guarded
+from trt_portable.execution.bounded_runs import TURNS_VARIABLE
+from trt_portable.execution.program import GUARDS_VARIABLE, guarded
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
-from trt_portable.loop_turns import TURNS_VARIABLE
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.container import Plan, read_plan, write_plan
 from trt_runtime.plan_notes import Bounds, note_bounds
@@ -174,7 +174,7 @@ _PLAN_ENDS: Final = {"ran": "ran", "refused": "refused"}
 
 @functools.cache
 def _plan(network: str) -> Plan:
-    os.environ[VARIABLE] = "end"
+    os.environ[GUARDS_VARIABLE] = "end"
     return read_plan(plan_fuzzer.FORGED[network]())
 
 
@@ -194,7 +194,7 @@ class DataCase:
 
     def run(self) -> str:
         """Builds and runs it; see `Case.run`."""
-        os.environ[VARIABLE] = "end"
+        os.environ[GUARDS_VARIABLE] = "end"
         net = plan_fuzzer.Net()
         plan = net.plan(*self.make(net))
         engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(plan)

@@ -23,7 +23,7 @@ import torch
 import trt_portable as trt
 from trt_portable import enums
 from trt_portable.dtypes import CARRIERS
-from trt_portable.execution.guard_pages import guarded
+from trt_portable.execution.program import guarded
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.container import Plan, read_plan, write_plan
 

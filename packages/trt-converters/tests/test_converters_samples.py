@@ -11,7 +11,7 @@ import torch
 
 from trt_converters import internals
 from trt_converters.testing import samples_from_opinfo
-from trt_converters.testing.calls import _calls_of
+from trt_converters.testing.conversion import _calls_of
 
 
 def test_what_samples_need_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trt_lowering.decomposition_table import Source, find_decomposition
-from trt_lowering.own_decompositions import transformer_encoder_layer
+from trt_lowering.decomposition_table import Source, find_decomposition, transformer_encoder_layer
 
 FUSED = torch.ops.aten._transformer_encoder_layer_fwd.default
 WIDTH, HEADS = 8, 2

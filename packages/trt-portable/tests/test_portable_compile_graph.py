@@ -14,16 +14,16 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import trt_portable as trt
 from trt_portable.builder.inductor.operators import teach_cudnn_operators
 from trt_portable.builder.inductor.tactic import (
+    TracedProgram,
     _has_odd_rows,
     _is_functional,
     decompositions,
     fused_layout,
     graph_of,
     rolled_by_parts,
+    trace_program,
 )
-from trt_portable.execution.loaded_network import load_network
-from trt_portable.execution.tracing import TracedProgram, trace_program
-from trt_portable.execution.weight_layout import FLAT, WeightLayout
+from trt_portable.execution.loaded_network import FLAT, WeightLayout, load_network
 from trt_portable.fusion import cuda_products
 from trt_portable.fusion.programs import interpreted_program, traced_program
 

@@ -319,8 +319,9 @@ def test_matrices_are_copied_before_a_way_is_recorded(monkeypatch: pytest.Monkey
 
 _INTERPRETED = """
 import torch
+from trt_portable.builder.inductor import decoding
+from trt_portable.builder.inductor import triton_kernels as kernels
 from trt_portable.dtypes import FP4_VALUES
-from trt_portable.builder.inductor import decoding, decoding_kernels as kernels
 
 torch.manual_seed(0)
 for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33), (16, 64, 17)):

@@ -16,7 +16,7 @@ from trt_portable.builder.autotune.autotuner import Autotuner, building, tactic_
 from trt_portable.builder.autotune.timing_cache import ITimingCache
 from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.execution.launch_list import SpecializedProgram
-from trt_portable.execution.weight_layout import WeightLayout
+from trt_portable.execution.loaded_network import WeightLayout
 
 pytest.importorskip("triton")
 

@@ -16,7 +16,7 @@ import torch
 from fresh_process import run_python
 
 import trt_portable as trt
-from trt_portable.execution.guard_pages import VARIABLE, guarded
+from trt_portable.execution.program import GUARDS_VARIABLE, guarded
 from trt_portable.kernels.operands import attend
 from trt_portable.plan.container import read_plan, write_plan
 
@@ -131,7 +131,7 @@ def test_outputs_of_unknown_size_are_not_written() -> None:
 
 
 def test_inputs_in_other_formats_are_read_as_large_as_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "end")
+    monkeypatch.setenv(GUARDS_VARIABLE, "end")
 
     def change(structure: dict[str, Any]) -> None:
         structure["engine"]["io"][0]["format"] = "CHW32"
@@ -144,7 +144,7 @@ def test_a_hostile_plan_neither_reads_nor_ends_the_process(
     make: Callable[[], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them did one or the other once."""
-    monkeypatch.setenv(VARIABLE, "end")
+    monkeypatch.setenv(GUARDS_VARIABLE, "end")
     assert plan_fuzzer.run(make(), random.Random(0)) in ("refused", "failed")
 
 
@@ -157,7 +157,7 @@ def test_changed_plans_between_guard_pages(side: str) -> None:
         last = min(first + CHUNK, begin + CASES)
         done = subprocess.run(
             [sys.executable, plan_fuzzer.__file__, str(first), str(last)],
-            env={**os.environ, VARIABLE: side},
+            env={**os.environ, GUARDS_VARIABLE: side},
             capture_output=True,
             text=True,
             check=False,
@@ -172,7 +172,7 @@ def test_guard_pages_guard() -> None:
     """The test above would fail: reading one element behind an operand ends a process."""
     script = """
 import ctypes, sys, torch
-from trt_portable.execution.guard_pages import guarded
+from trt_portable.execution.program import guarded
 x = guarded(torch.arange(6.0).reshape(2, 3).t(), sys.argv[1])
 assert x.stride() == (1, 3) and x.sum() == 15
 ctypes.string_at(x.data_ptr() + (24 if sys.argv[1] == "end" else -4), 4)
@@ -184,7 +184,7 @@ ctypes.string_at(x.data_ptr() + (24 if sys.argv[1] == "end" else -4), 4)
 
 @pytest.mark.parametrize("name", plan_fuzzer.NETWORKS)
 def test_honest_networks_run_between_guard_pages(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "end")
+    monkeypatch.setenv(GUARDS_VARIABLE, "end")
     outcome = plan_fuzzer.run(plan_fuzzer.NETWORKS[name](), random.Random(0))
     # random numbers divide by 0 or are no place, and a cache wants one address for input and output
     assert outcome == ("failed" if name in ("integers", "places", "cache", "packed") else "ran")

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder import library_tactic
+from trt_portable.builder import tactic
 from trt_portable.builder.autotune import engine_tactic
-from trt_portable.builder.library_tactic import LIBRARY_TACTICS
+from trt_portable.builder.tactic import LIBRARY_TACTICS
 from trt_portable.libraries import NAMES, library
 from trt_portable.libraries.library import SWITCH
 from trt_portable.libraries.program import LibraryExecutable, identities, libraries
@@ -80,7 +80,7 @@ def always_win(patch: pytest.MonkeyPatch, ratio: float = 0.5) -> None:
 @pytest.fixture(autouse=True)
 def wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a library computes right is faster than the layers."""
-    monkeypatch.setattr(library_tactic, "_LEAST_MILLISECONDS", 0.0)
+    monkeypatch.setattr(tactic, "_LEAST_MILLISECONDS", 0.0)
     always_win(monkeypatch)
 
 
@@ -318,7 +318,7 @@ def test_what_is_left_out_says_why(
 
 
 def test_large_networks_are_held_once(build: Build, logger: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library_tactic, "MOST_WEIGHT_BYTES", 4 * 4 * 4 - 1)
+    monkeypatch.setattr(tactic, "MOST_WEIGHT_BYTES", 4 * 4 * 4 - 1)
     assert loaded(build(_linear, (4, 4)), logger)._state.info.tactic != name
     assert any(text.startswith(f"tactic {name}: left out: its weights take 64 bytes") for _, text in logger.messages)
 
@@ -475,7 +475,7 @@ def test_small_networks_compute_the_same_in_every_library(steps: Sequence[tuple[
         for name in INSTALLED:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(SWITCH, name)
-                patch.setattr(library_tactic, "_LEAST_MILLISECONDS", 0.0)
+                patch.setattr(tactic, "_LEAST_MILLISECONDS", 0.0)
                 always_win(patch)
                 network = builder.create_network()
                 x = network.add_input("x", trt.float32, shape)

@@ -13,7 +13,7 @@ from low_precision_networks import COLUMNS, DEPTH, layers_of, linear, make_codes
 
 import trt_portable as trt
 from trt_portable.builder.autotune import low_precision
-from trt_portable.execution.tracing import trace_engine
+from trt_portable.builder.inductor.tactic import trace_engine
 from trt_portable.kernels import low_precision_convolutions as convolution_kernels
 from trt_portable.kernels import low_precision_products as product_kernels
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, ConvolutionForm

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.execution.guard_pages import guarded
+from trt_portable.execution.program import guarded
 
 Load = Callable[..., trt.ICudaEngine]
 

@@ -17,7 +17,7 @@ from trt_portable.network.layer import LAYER_CLASSES
 from trt_portable.network.serialization import FUSED, HOMES
 from trt_portable.plan import tables
 from trt_portable.plan.container import PlanError, read_plan, write_plan
-from trt_portable.runtime.runtime import load_engine
+from trt_portable.runtime.engine import load_engine
 
 LAYOUTS: Final = {
     3: "9428b80070799739",

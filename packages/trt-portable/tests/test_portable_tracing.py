@@ -11,7 +11,7 @@ import torch
 
 import trt_portable as trt
 from trt_core import internals
-from trt_portable.execution.tracing import TraceFailure
+from trt_portable.builder.inductor.tactic import TraceFailure
 
 E = trt.ElementWiseOperation
 

@@ -25,7 +25,7 @@ from trt_portable.builder.inductor.record_launches import LaunchRecorder
 from trt_portable.builder.inductor.tactic import TACTICS, Inductor
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
-from trt_portable.kernels.unaligned_products import write_interleaved
+from trt_portable.fusion.cuda_products import write_interleaved
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
 

@@ -23,8 +23,7 @@ import trt_runtime
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import main
-from trt_runtime.command_line.commands import read_tensors, write_tensors
-from trt_runtime.command_line.timing import Load, measure, measure_in_turns, percentile
+from trt_runtime.command_line.commands import Load, measure, measure_in_turns, percentile, read_tensors, write_tensors
 from trt_runtime.generation import GenerationLimits, SourceLimits
 from trt_runtime.program.saving import save_with
 from trt_runtime.testing import ProgramFile

@@ -15,6 +15,7 @@ from trt_frontends.torch_tensorrt import ABSENT
 if TYPE_CHECKING:
     from trt_frontends import dynamo, logging, quantization, runtime
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
+    from trt_frontends.backend import optimize
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
     from trt_frontends.diffusion import compile_pipeline
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.saving import convert_method_to_trt_engine, save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
-    from trt_frontends.torch_compile.optimize import optimize
     from trt_frontends.torch_tensorrt import DeviceType, EngineCapability, dtype, install_alias, memory_format
     from trt_partition import PartitionReport
     from trt_runtime import load
@@ -57,7 +57,7 @@ _LATE: Final = {
     "logging": "trt_frontends.logging",
     "memory_format": "trt_frontends.torch_tensorrt",
     "model_report": "trt_frontends.torch_compile.model_report",
-    "optimize": "trt_frontends.torch_compile.optimize",
+    "optimize": "trt_frontends.backend",
     "quantization": "trt_frontends.quantization",
     "quantize": "trt_frontends.quantization",
     "refit_module_weights": "trt_frontends.refit",

@@ -86,7 +86,7 @@ def compile(
         1.0
     """
     if settings.get("ir") == "torch_compile":
-        from trt_frontends.torch_compile.optimize import optimize  # costly to import
+        from trt_frontends.backend import optimize  # costly to import
 
         del settings["ir"]
         model: Any = module

@@ -58,8 +58,7 @@ def compile_model(
         inputs = inputs_of_types(model, ranges) if ranges else None
         save(compile_(model, kwarg_inputs=inputs, **given), output)
         return
-    from trtc.model_source import load_model
-    from trtc.named_models import load_named_model
+    from trtc.model_source import load_model, load_named_model
 
     named = load_named_model(model, ranges, dtype, random_weights=random_weights)
     if named is not None:

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from trt_lowering.contract import GraphPass, PassResult, check_graph_form, run_passes
+from trt_lowering.decomposition_table import declare_encoder_layer
 from trt_lowering.expansion import sizes_left_open
 from trt_lowering.export import export_module
 from trt_lowering.extension import InstalledPass, installed_passes
 from trt_lowering.lower import begin_lowering, begin_lowering_graph, decompose_program, lower, lower_graph
-from trt_lowering.own_decompositions import declare_encoder_layer
 from trt_lowering.pipeline import DecomposedGraph
 from trt_lowering.precision_rules import PrecisionRules
 from trt_lowering.tracing import tracing_lock

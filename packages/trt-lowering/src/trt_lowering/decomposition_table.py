@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch.nn import functional
 
 from trt_core import CompilationSettings
 from trt_core.internals import OpOverload, has_kernel
+from trt_core.modelopt_operators import modelopt_quantize, modelopt_quantize_blocks
+from trt_core.quantization import fake_quantize
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
 from trt_lowering.operator_traits import (
     is_data_dependent,
@@ -19,12 +23,242 @@ from trt_lowering.operator_traits import (
     is_random,
     is_size_query,
 )
-from trt_lowering.own_decompositions import (
-    COLLECTIVE_DECOMPOSITIONS,
-    QUANTIZATION_DECOMPOSITIONS,
-    short_time_fourier_transform,
-    transformer_encoder_layer,
-)
+
+
+def fake_quantize_per_tensor(
+    self: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> torch.Tensor:
+    """Decomposes `aten::fake_quantize_per_tensor_affine`, which quantization-aware training leaves in a model."""
+    if zero_point == 0 and (quant_min, quant_max) == (-128, 127):
+        return fake_quantize(self, torch.full((), scale, dtype=torch.float32, device=self.device))
+    steps = (self * (1.0 / scale)).round() + zero_point
+    return (steps.clamp(quant_min, quant_max) - zero_point) * scale
+
+
+def quantize_per_token(
+    input: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Decomposes `quantized_decomposed::quantize_per_token`: one scale for each row, in float32."""
+    steps = input.to(torch.float32) * scales.to(torch.float32).reciprocal() + zero_points
+    return steps.round().clamp(quant_min, quant_max).to(dtype)
+
+
+def dequantize_per_token(
+    input: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    output_dtype: torch.dtype,
+) -> torch.Tensor:
+    """Decomposes `quantized_decomposed::dequantize_per_token`; see `quantize_per_token`."""
+    steps = input.to(torch.float32) - zero_points.to(torch.float32)
+    return (steps * scales.to(torch.float32)).to(output_dtype)
+
+
+def scaled_mm(
+    self: torch.Tensor,
+    mat2: torch.Tensor,
+    scale_a: Sequence[torch.Tensor],
+    recipe_a: Sequence[int],
+    swizzle_a: Sequence[int],
+    scale_b: Sequence[torch.Tensor],
+    recipe_b: Sequence[int],
+    swizzle_b: Sequence[int],
+    bias: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """Decomposes `aten::_scaled_mm_v2`, which `torch.nn.functional.scaled_mm` calls, into `aten::_scaled_mm`.
+
+    Raises:
+        NotImplementedError: There are scales of blocks, or several levels of them.
+    """
+    plain = all(list(recipe) in ([0], [1]) for recipe in (recipe_a, recipe_b))  # of tensors, of rows
+    if not plain or any((*swizzle_a, *swizzle_b, *contraction_dim)):
+        raise NotImplementedError("scales of blocks")
+    rows, columns = scale_a[0], scale_b[0]
+    if list(recipe_a) == list(recipe_b) == [1]:
+        rows, columns = rows.reshape(-1, 1), columns.reshape(1, -1)
+    return torch._scaled_mm(
+        self, mat2, scale_a=rows, scale_b=columns, bias=bias, out_dtype=out_dtype, use_fast_accum=use_fast_accum
+    )
+
+
+def _from_library(name: str) -> Callable[..., Any]:
+    """Returns an operator of `quantized_decomposed` as PyTorch's own module defines it, in other operators."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        module = importlib.import_module("torch.ao.quantization.fx._decomposed")
+        return getattr(module, name)(*args, **kwargs)
+
+    return run
+
+
+QUANTIZATION_DECOMPOSITIONS: Final[dict[str, Callable[..., Any]]] = {
+    "tensorrt::quantize_op": modelopt_quantize,
+    "tensorrt::dynamic_block_quantize_op": modelopt_quantize_blocks,
+    "tensorrt::dynamic_block_quantize_op.overload": modelopt_quantize_blocks,
+    "aten::_scaled_mm_v2": scaled_mm,
+    "aten::fake_quantize_per_tensor_affine": fake_quantize_per_tensor,
+    "quantized_decomposed::quantize_per_token": quantize_per_token,
+    "quantized_decomposed::dequantize_per_token": dequantize_per_token,
+    **{
+        f"quantized_decomposed::{operator}": _from_library(function)
+        for operator, function in {
+            "choose_qparams_per_token": "choose_qparams_per_token",
+            "quantize_per_tensor.tensor2": "quantize_per_tensor_tensor2",
+            "dequantize_per_tensor.tensor2": "dequantize_per_tensor_tensor2",
+            "quantize_per_channel_group": "quantize_per_channel_group",
+            "dequantize_per_channel_group": "dequantize_per_channel_group",
+        }.items()
+    },
+}
+"""Decompositions by operator."""
+
+
+def short_time_fourier_transform(
+    self: torch.Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: torch.Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> torch.Tensor:
+    """Decomposes `aten::stft.center`, whose own kernel cuts frames out by strides.
+
+    Args:
+        self: (T,) or (N, T).
+        n_fft, hop_length, win_length, center, pad_mode, normalized, onesided, return_complex: As `torch.stft` has them.
+        window: (win_length,).
+        align_to_window: Asked for by inverse transforms only.
+
+    Returns:
+        (N, frequencies, frames), complex; without N as the input, and with the parts in a last dimension of 2 where
+        `return_complex` is False.
+    """
+    if align_to_window or not return_complex:
+        raise NotImplementedError("forms of the short-time Fourier transform that PyTorch deprecates")
+    signal = self if self.dim() == 2 else self.unsqueeze(0)
+    if center:
+        signal = torch.nn.functional.pad(signal.unsqueeze(1), [n_fft // 2] * 2, mode=pad_mode).squeeze(1)
+    frames = signal.unfold(-1, n_fft, hop_length or n_fft // 4)
+    length = win_length or n_fft
+    if window is not None or length < n_fft:
+        shape = torch.ones(length, dtype=self.dtype, device=self.device) if window is None else window
+        left = (n_fft - length) // 2
+        frames = frames * torch.nn.functional.pad(shape, [left, n_fft - length - left])
+    norm = "ortho" if normalized else "backward"
+    one_side = not self.is_complex() if onesided is None else onesided
+    found = torch.fft.rfft(frames, norm=norm) if one_side else torch.fft.fft(frames, norm=norm)
+    found = found.transpose(1, 2)
+    squeezed: torch.Tensor = found if self.dim() == 2 else found.squeeze(0)
+    return squeezed
+
+
+_NAME: Final = "aten::_transformer_encoder_layer_fwd"
+
+
+def declare_encoder_layer() -> None:
+    """Tells PyTorch the shape of the layer's result where it does not know it, which is before 2.13.
+
+    Without it Dynamo captures no code that calls the layer once sizes vary. It knows the shape for every backend then.
+    """
+    if not has_kernel(_NAME, "Meta"):
+        torch.library.register_fake(_NAME, lambda src, *_, **__: torch.empty_like(src))
+
+
+def transformer_encoder_layer(
+    src: torch.Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: torch.Tensor,
+    qkv_bias: torch.Tensor,
+    proj_weight: torch.Tensor,
+    proj_bias: torch.Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor,
+    norm_weight_2: torch.Tensor,
+    norm_bias_2: torch.Tensor,
+    ffn_weight_1: torch.Tensor,
+    ffn_bias_1: torch.Tensor,
+    ffn_weight_2: torch.Tensor,
+    ffn_bias_2: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:
+    """Decomposes `aten::_transformer_encoder_layer_fwd`, which `nn.TransformerEncoderLayer` calls at inference.
+
+    Args:
+        src: (N, L, E).
+        mask: Nonzero where a key takes no part: (L, L) with `mask_type` 0, (N, L) with 1, (N, heads, L, L) with 2.
+        mask_type: Which of the three.
+        embed_dim, num_heads, use_gelu, norm_first, eps: As the layer has them.
+        qkv_weight, qkv_bias: (3 E, E) and (3 E,): of queries, keys and values.
+        proj_weight, proj_bias: (E, E) and (E,): behind the attention.
+        norm_weight_1, norm_bias_1, norm_weight_2, norm_bias_2: (E,) each: of both norms.
+        ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2: (F, E), (F,), (E, F) and (E,): of the feed-forward part.
+    """
+
+    def first_norm(value: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(value, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def second_norm(value: torch.Tensor) -> torch.Tensor:
+        return functional.layer_norm(value, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    def attention(value: torch.Tensor) -> torch.Tensor:
+        parts = functional.linear(value, qkv_weight, qkv_bias).chunk(3, dim=-1)
+        query, key, content = (part.unflatten(-1, (num_heads, -1)).transpose(1, 2) for part in parts)
+        found = functional.scaled_dot_product_attention(query, key, content, _keys_that_count(mask, mask_type))
+        return functional.linear(found.transpose(1, 2).flatten(2), proj_weight, proj_bias)
+
+    def feed_forward(value: torch.Tensor) -> torch.Tensor:
+        hidden = functional.linear(value, ffn_weight_1, ffn_bias_1)
+        active = functional.gelu(hidden) if use_gelu else functional.relu(hidden)
+        return functional.linear(active, ffn_weight_2, ffn_bias_2)
+
+    if norm_first:
+        attended = src + attention(first_norm(src))
+        return attended + feed_forward(second_norm(attended))
+    attended = first_norm(src + attention(src))
+    return second_norm(attended + feed_forward(attended))
+
+
+def _keys_that_count(mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor | None:
+    if mask is None:
+        return None
+    counts = mask.to(torch.bool).logical_not()
+    return counts[:, None, None, :] if mask_type == 1 else counts
+
+
+def _one_by_one(name: str, inputs: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:
+    """Decomposes a collective of several tensors into one of each, which what waits for them is given singly."""
+    operators: Any = torch.ops._c10d_functional
+    operator = getattr(operators, name)
+    return [operator(tensor, *arguments) for tensor in inputs]
+
+
+COLLECTIVE_DECOMPOSITIONS: Final[dict[str, Callable[..., Any]]] = {
+    f"_c10d_functional::{name}_coalesced": functools.partial(_one_by_one, name)
+    for name in ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor")
+}
+"""Decompositions of `_c10d_functional`, by operator."""
+
 
 _UNFAITHFUL: Final = frozenset(
     f"aten::{name}.{overload}"

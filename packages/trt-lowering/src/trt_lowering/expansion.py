@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ import torch
 from torch import fx
 
 from trt_core import logger
+from trt_core.attributes import add_constant, read_attribute
 from trt_core.internals import (
     FakeTensor,
     FakeTensorMode,
@@ -21,13 +23,14 @@ from trt_core.internals import (
 )
 from trt_core.log import unlogged
 from trt_core.paused_collection import paused_collection
+from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.decomposition_table import (
     Decomposition,
     DecompositionRules,
     Source,
     find_decomposition,
 )
-from trt_lowering.inlining import inline_module
+from trt_lowering.node_metadata import provenance_of
 from trt_lowering.operator_traits import (
     draws_random_numbers,
     has_hidden_state,
@@ -36,6 +39,70 @@ from trt_lowering.operator_traits import (
     mutated_arguments,
 )
 from trt_lowering.passes.functionalize import Functionalize
+
+
+def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> None:
+    """Replaces a call by the nodes of a traced module, and erases it.
+
+    Args:
+        gm: Module that holds the call; constants of the body become its buffers.
+        call: The call.
+        body: The trace. Its placeholders stand for `call.all_input_nodes`.
+    """
+    replace_result(call, copy_module(gm, call, body, call.all_input_nodes))
+    gm.graph.erase_node(call)
+
+
+def copy_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule, operands: Sequence[fx.Node]) -> Any:
+    """Copies the nodes of a traced module before a call, and returns what stands for the trace's result.
+
+    Args:
+        gm: Module that holds the call; constants of the body become its buffers.
+        call: The call; the copies tell where they come from as it does.
+        body: The trace.
+        operands: What its placeholders stand for.
+    """
+    origin = provenance_of(call)
+    given = iter(operands)
+    inside: dict[fx.Node, Any] = {}
+    result: Any = None
+    with gm.graph.inserting_before(call):
+        for node in body.graph.nodes:
+            if node.op == "placeholder":
+                inside[node] = next(given)
+                continue
+            if node.op == "output":
+                result = fx.map_arg(node.args[0], inside.__getitem__)
+                continue
+            copied = gm.graph.node_copy(node, inside.__getitem__)
+            copied.meta = {**origin, "val": node.meta["val"]}
+            if node.op == "get_attr":
+                value = read_attribute(body, str(node.target))
+                copied.target = add_constant(gm, value)
+                copied.meta[RECIPE] = Literal(value)
+            inside[node] = copied
+    return result
+
+
+def replace_result(call: fx.Node, result: Any) -> None:
+    """Redirects the uses of a call to `result`: a node, a number, or a sequence of them."""
+    if isinstance(result, fx.Node):
+        call.replace_all_uses_with(result)
+        return
+    for user in list(call.users):
+        if user.target is operator.getitem and isinstance(result, (tuple, list)):
+            replace_result(user, result[_index(user)])
+            user.graph.erase_node(user)
+        else:
+            user.args = fx.map_arg(user.args, lambda node: result if node is call else node)
+            user.kwargs = fx.map_arg(user.kwargs, lambda node: result if node is call else node)
+
+
+def _index(getitem: fx.Node) -> int:
+    index = getitem.args[1]
+    assert isinstance(index, int)
+    return index
+
 
 _GUARD_LOG: Final = "torch.fx.experimental.symbolic_shapes"
 

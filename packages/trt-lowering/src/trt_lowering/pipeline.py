@@ -17,25 +17,21 @@ from trt_lowering.contract import GraphPass, Observer, check_graph_form, run_pas
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.extension import extension_passes
 from trt_lowering.node_metadata import settle_extents
-from trt_lowering.passes.autocast import Autocast
-from trt_lowering.passes.common_subexpressions import MergeCommonSubexpressions
-from trt_lowering.passes.convert_float_type import ConvertFloatType
-from trt_lowering.passes.decompose import Decompose
-from trt_lowering.passes.drop_empty_operands import DropEmptyOperands
-from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
-from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction
-from trt_lowering.passes.exclude_positions import ExcludePositions
-from trt_lowering.passes.exclude_state import ExcludeState
+from trt_lowering.passes.cleanup import (
+    DropEmptyOperands,
+    EliminateDeadCode,
+    MergeCommonSubexpressions,
+    RemoveIdentities,
+)
+from trt_lowering.passes.convert_float_type import Autocast, ConvertFloatType
+from trt_lowering.passes.decompose import Decompose, LowerBodies
+from trt_lowering.passes.dequantization import MergeDequantization, RecognizeDequantization
+from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction, ExcludePositions, ExcludeState
 from trt_lowering.passes.fold_constants import FoldConstants
-from trt_lowering.passes.lower_bodies import LowerBodies
-from trt_lowering.passes.merge_dequantization import MergeDequantization
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
-from trt_lowering.passes.recognize_dequantization import RecognizeDequantization
 from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
-from trt_lowering.passes.remove_identities import RemoveIdentities
-from trt_lowering.passes.simplify_sizes import SimplifySizes
+from trt_lowering.passes.simplify_sizes import SimplifySizes, StrideOverBases
 from trt_lowering.passes.split_complex import SplitComplex
-from trt_lowering.passes.stride_over_bases import StrideOverBases
 from trt_lowering.precision_rules import PrecisionRules, reduced_type
 from trt_lowering.tracing import traces
 

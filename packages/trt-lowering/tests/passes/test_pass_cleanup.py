@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch.export import Dim
 
-from trt_lowering.passes.common_subexpressions import MergeCommonSubexpressions
-from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
+from trt_lowering.passes.cleanup import EliminateDeadCode, MergeCommonSubexpressions
 
 aten = torch.ops.aten
 

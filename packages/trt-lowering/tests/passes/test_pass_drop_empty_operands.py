@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trt_lowering.passes.drop_empty_operands import DropEmptyOperands
+from trt_lowering.passes.cleanup import DropEmptyOperands
 
 
 def test_empty_rests_leave_concatenations(lower_module, compare, operators):

@@ -8,10 +8,10 @@ from torch.export import Dim
 from trt_core import CompilationSettings, Device
 from trt_core.weight_recipes import RECIPE, Source, replay
 from trt_lowering import lower
-from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
+from trt_lowering.passes.cleanup import EliminateDeadCode
+from trt_lowering.passes.flatten import RemoveAssertions
 from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.functionalize import Functionalize
-from trt_lowering.passes.remove_assertions import RemoveAssertions
 
 
 def fold(gm, settings, **options):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trt_core import LoweringError
-from trt_lowering.passes.inline_wrapped_regions import InlineWrappedRegions, find_autocast_region
+from trt_lowering.passes.flatten import InlineWrappedRegions, find_autocast_region
 
 
 def without_gradients(x):

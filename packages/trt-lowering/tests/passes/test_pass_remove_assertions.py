@@ -6,7 +6,7 @@ from torch import fx
 
 from trt_core import LoweringError
 from trt_lowering import export_module
-from trt_lowering.passes.remove_assertions import RemoveAssertions, is_assertion
+from trt_lowering.passes.flatten import RemoveAssertions, is_assertion
 
 
 def test_guard_module_goes():

@@ -5,8 +5,8 @@ import torch
 from torch.export import Dim
 
 from trt_core import LoweringError
+from trt_lowering.passes.cleanup import RemoveIdentities
 from trt_lowering.passes.functionalize import Functionalize
-from trt_lowering.passes.remove_identities import RemoveIdentities
 
 IDENTITIES = {
     "dropout": lambda v: torch.nn.functional.dropout(v, 0.5, training=False),

@@ -4,7 +4,7 @@ import torch
 from torch.export import Dim
 
 from trt_lowering.operator_traits import is_size_query
-from trt_lowering.passes.eliminate_dead_code import EliminateDeadCode
+from trt_lowering.passes.cleanup import EliminateDeadCode
 from trt_lowering.passes.simplify_sizes import SimplifySizes
 
 BATCH = ({0: Dim("b", min=1, max=16)},)

@@ -11,9 +11,8 @@ from torch.export import Dim
 from trt_core import SettingsError
 from trt_core.precision import PrecisionRule, exclusion_of
 from trt_lowering import export_module, lower
-from trt_lowering.passes.autocast import Autocast
-from trt_lowering.passes.convert_float_type import ConvertFloatType
-from trt_lowering.passes.exclude_state import ExcludeState
+from trt_lowering.passes.convert_float_type import Autocast, ConvertFloatType
+from trt_lowering.passes.exclude_from_reduction import ExcludeState
 from trt_lowering.passes.functionalize import Functionalize
 
 HALF = 2e-3  # relative spacing of float16 near 1 is 1e-3

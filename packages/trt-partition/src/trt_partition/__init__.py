@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from trt_core import OperatorSupport
-from trt_partition.boundaries import Boundaries, Boundary, find_boundaries
 from trt_partition.bridges import Bridge
 from trt_partition.plan import Block, BlockKind, PartitionPlan, find_obstacles
 from trt_partition.planner import make_plan
 from trt_partition.report.data import BlockReport, Communication, NodeReport, Transition
-from trt_partition.report.diff import NodeChange, ReportDiff, diff_reports
-from trt_partition.report.make_report import make_report
-from trt_partition.report.partition_report import PartitionReport, require_report_path, save_report, write_report
-from trt_partition.split import split_into_blocks
+from trt_partition.report.partition_report import (
+    NodeChange,
+    PartitionReport,
+    ReportDiff,
+    diff_reports,
+    make_report,
+    require_report_path,
+    save_report,
+    write_report,
+)
+from trt_partition.split import Boundaries, Boundary, find_boundaries, split_into_blocks
 from trt_partition.support_rules import compose_support, get_graph_converter_support, require_known_modules
 from trt_partition.sweep import Recommendation, Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec

@@ -24,9 +24,8 @@ from trt_partition.dependence import ENGINE, PASSIVE, TORCH, Dependences, earlie
 from trt_partition.effects import Effect
 from trt_partition.plan import Block, BlockKind, PartitionPlan, require_complete
 from trt_partition.sizes import find_sizes, placeholder_sizes
-from trt_partition.support_rules import compose_support
+from trt_partition.support_rules import VerdictPass, compose_support
 from trt_partition.sweep import Sweep, SweepPoint, best_of, better_point
-from trt_partition.verdict_pass import VerdictPass
 
 OUTSIDE = -1
 """Level of sizes that only the outputs of the graph need."""

@@ -7,23 +7,111 @@ nodes that no engine may hold, exceptions that must not escape) is composed arou
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings, OperatorSupport, Reason, SettingsError, Verdict, operator_name, total_verdict
+from trt_core import (
+    CompilationSettings,
+    OperatorSupport,
+    PartitionError,
+    Reason,
+    SettingsError,
+    Verdict,
+    operator_name,
+    total_verdict,
+)
 from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
 from trt_core.operators import packet_name
 from trt_core.process_groups import is_unread
-from trt_core.provenance import PLACEHOLDER_MODULE, plain_path
+from trt_core.provenance import PLACEHOLDER_MODULE, plain_path, source_line
 from trt_core.wording import did_you_mean, kind_of
 from trt_partition.effects import Effect, draws_random_numbers, effect_of
-from trt_partition.sizes import find_sizes, is_number, placeholder_sizes
-from trt_partition.verdict_pass import VerdictPass
+from trt_partition.sizes import SizeTable, find_sizes, is_constant, is_number, placeholder_sizes
+
+
+@dataclass
+class VerdictPass:
+    """Asks the support check once for every `call_function` node, in graph order.
+
+    An engine computes sizes itself, from the shapes of its inputs. So a node is refused when it takes a number that
+    an engine cannot compute: one that comes from the values of a tensor, from an input of the model that no shape
+    tells, or from a function that the support check refuses.
+
+    Attributes:
+        support: The composed support check.
+        sizes: Nodes that compute sizes.
+        inputs: Sizes that can be read from inputs of the graph.
+    """
+
+    support: OperatorSupport
+    sizes: Set[fx.Node]
+    inputs: SizeTable
+
+    def __post_init__(self) -> None:
+        self._obstacles: dict[fx.Node, str] = {}
+
+    def run(self, graph: fx.Graph) -> dict[fx.Node, Verdict]:
+        """Returns the verdicts by node.
+
+        Raises:
+            PartitionError: The graph is not flat: it calls modules or methods.
+        """
+        verdicts: dict[fx.Node, Verdict] = {}
+        for node in graph.nodes:
+            if node.op == "placeholder":
+                self._note_input(node)
+            elif node.op == "call_function":
+                verdicts[node] = self._verdict(node)
+            elif node.op not in ("get_attr", "output"):
+                raise PartitionError(
+                    f"the graph has a {node.op} node",
+                    where=node.name,
+                    hint="partition what lowering returns: a flat graph of call_function nodes",
+                )
+        return verdicts
+
+    def _note_input(self, node: fx.Node) -> None:
+        value = node.meta.get("val")
+        if is_number(value) and not is_constant(value) and self.inputs.find(value) is None:
+            self._obstacles[node] = f"`{node.name}` is an input of the model that no tensor's shape tells"
+
+    def _verdict(self, node: fx.Node) -> Verdict:
+        verdict = self.support.verdict(node)
+        if node in self.sizes:
+            self._note_size(node, verdict)
+            return verdict
+        value = node.meta.get("val")
+        if is_number(value):
+            self._obstacles[node] = f"`{node.name}` is computed from the values of a tensor"
+            if verdict.supported:
+                message = "it turns the values of a tensor into a number, and engines return tensors"
+                return Verdict.refuse(Reason.UNSUPPORTED_VALUE, message, source_line(node))
+            return verdict
+        if not verdict.supported:
+            return verdict
+        for operand in node.all_input_nodes:
+            obstacle = self._obstacles.get(operand)
+            if obstacle is not None:
+                return Verdict.refuse(Reason.NOT_CONSTANT, obstacle, source_line(node))
+        return verdict
+
+    def _note_size(self, node: fx.Node, verdict: Verdict) -> None:
+        if is_constant(node.meta.get("val")):
+            return
+        if not verdict.supported:
+            self._obstacles[node] = f"the number `{node.name}` cannot be computed in an engine: {verdict.message}"
+            return
+        for operand in node.all_input_nodes:
+            obstacle = self._obstacles.get(operand)
+            if obstacle is not None:
+                self._obstacles[node] = obstacle
+                return
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from typing import Final
 
+from trt_portable.api_version import __version__, install_as_tensorrt
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.builder.builder import Builder
-from trt_portable.builder.config import IBuilderConfig
-from trt_portable.builder.progress_monitor import IProgressMonitor
+from trt_portable.builder.config import IBuilderConfig, IProgressMonitor
+from trt_portable.builder.inductor.tactic import TraceFailure, trace_engine
 from trt_portable.device import current_device, device, set_device
 from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
 from trt_portable.dtypes import nptype, volume
@@ -76,8 +77,6 @@ from trt_portable.enums import (
     WeightsRole,
 )
 from trt_portable.errors import NetworkError, PortableError, set_strict, strict
-from trt_portable.execution.tracing import TraceFailure, trace_engine
-from trt_portable.installation import __version__, install_as_tensorrt
 from trt_portable.interfaces import (
     IGpuAllocator,
     IGpuAsyncAllocator,
@@ -87,7 +86,6 @@ from trt_portable.interfaces import (
     IStreamWriter,
     IVersionedInterface,
 )
-from trt_portable.layers.assertion import IAssertionLayer
 from trt_portable.layers.attention import (
     IAttention,
     IAttentionBoundaryLayer,
@@ -98,12 +96,12 @@ from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.layers.convolution import (
     IConvolutionLayer,
     IDeconvolutionLayer,
-)
-from trt_portable.layers.detection import (
-    INMSLayer,
+    IPaddingLayer,
+    IPoolingLayer,
 )
 from trt_portable.layers.gather import IGatherLayer
 from trt_portable.layers.indexing import (
+    INMSLayer,
     INonZeroLayer,
     IOneHotLayer,
     IReverseSequenceLayer,
@@ -127,10 +125,6 @@ from trt_portable.layers.pointwise import (
     IParametricReLULayer,
     ISelectLayer,
     IUnaryLayer,
-)
-from trt_portable.layers.pooling import (
-    IPaddingLayer,
-    IPoolingLayer,
 )
 from trt_portable.layers.products import (
     IEinsumLayer,
@@ -167,6 +161,7 @@ from trt_portable.layers.transformer import (
 )
 from trt_portable.memory import IHostMemory
 from trt_portable.network.conditional import (
+    IAssertionLayer,
     IConditionLayer,
     IIfConditional,
     IIfConditionalBoundaryLayer,
@@ -196,6 +191,7 @@ from trt_portable.plugin.interfaces import (
     IPluginCreatorInterface,
     IPluginCreatorV3One,
     IPluginCreatorV3Quick,
+    IPluginRegistry,
     IPluginResource,
     IPluginResourceContext,
     IPluginV3,
@@ -215,9 +211,6 @@ from trt_portable.plugin.interfaces import (
     PluginFieldCollection,
     PluginFieldCollection_,
     PluginTensorDesc,
-)
-from trt_portable.plugin.registry import (
-    IPluginRegistry,
     get_builder_plugin_registry,
     get_plugin_registry,
     init_libnvinfer_plugins,
@@ -232,12 +225,16 @@ from trt_portable.plugin.version_2 import (
 )
 from trt_portable.pybind import common_enter, common_exit
 from trt_portable.reporting import IErrorRecorder, ILogger, Logger
-from trt_portable.runtime.engine import ICudaEngine, ISerializationConfig
-from trt_portable.runtime.execution_context import IExecutionContext, IRuntimeConfig
+from trt_portable.runtime.engine import ICudaEngine, ISerializationConfig, Runtime
+from trt_portable.runtime.execution_context import (
+    IDebugListener,
+    IExecutionContext,
+    IProfiler,
+    IRuntimeConfig,
+    Profiler,
+)
 from trt_portable.runtime.inspector import EngineInspector
-from trt_portable.runtime.observers import IDebugListener, IProfiler, Profiler
 from trt_portable.runtime.refitter import Refitter
-from trt_portable.runtime.runtime import Runtime
 from trt_portable.weights import Weights
 
 float32: Final = DataType.FLOAT

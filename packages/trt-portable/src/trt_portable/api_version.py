@@ -6,7 +6,10 @@ classes and members. Everything else is the same code.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 VARIABLE: Final = "TRT_PORTABLE_API"
@@ -81,3 +84,35 @@ ENUMERATIONS_OF_10: Final[dict[str, dict[str, int]]] = {
     "TacticSource": {"CUBLAS": 0, "CUBLAS_LT": 1, "CUDNN": 2, "EDGE_MASK_CONVOLUTIONS": 3, "JIT_CONVOLUTIONS": 4},
 }
 """Members that 10.16 numbers otherwise than 11.4, or alone has; members that 11 added stay where none of these is."""
+
+
+PACKAGE = "trt_portable"
+
+
+def install_as_tensorrt() -> None:
+    """Makes ``import tensorrt`` and ``import tensorrt.plugin`` in this process give this package.
+
+    Doing it again changes nothing.
+
+    Raises:
+        RuntimeError: TensorRT itself is installed or imported.
+    """
+    present = sys.modules.get("tensorrt")
+    if present is not None and present.__name__ == PACKAGE:
+        return
+    if present is not None or importlib.util.find_spec("tensorrt") is not None:
+        raise RuntimeError(
+            "TensorRT itself is installed: trt_portable does not take its name. Use `import trt_portable as tensorrt`, "
+            "or uninstall tensorrt on this machine"
+        )
+    plugin = importlib.import_module(f"{PACKAGE}.plugin")
+    sys.modules["tensorrt"] = sys.modules[PACKAGE]
+    sys.modules["tensorrt.plugin"] = plugin
+
+
+try:
+    RELEASE: Final[str] = version("trt-portable")
+except PackageNotFoundError:  # a source tree that is on the path without being installed
+    RELEASE = "0+source"  # type: ignore[misc]
+
+__version__: Final = f"{API_VERSION}+portable.{RELEASE.replace('+', '.')}"

@@ -9,7 +9,7 @@ from trt_portable.pybind import ContextManaged, Sealed, Setting, optional_of, to
 from trt_portable.reporting import ILogger, RecordsErrors, Reporter
 
 if TYPE_CHECKING:
-    from trt_portable.plugin.registry import IPluginRegistry
+    from trt_portable.plugin.interfaces import IPluginRegistry
 
 
 class ThreadedSettings(RecordsErrors, ContextManaged, Sealed):
@@ -37,6 +37,6 @@ class HostSettings(ThreadedSettings):
 
     def get_plugin_registry(self) -> IPluginRegistry:
         """The process-wide plugin registry."""
-        from trt_portable.plugin.registry import get_plugin_registry
+        from trt_portable.plugin.interfaces import get_plugin_registry
 
         return get_plugin_registry()

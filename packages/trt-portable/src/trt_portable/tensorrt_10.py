@@ -37,14 +37,12 @@ from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.parser import OnnxParser
 from trt_portable.optimization_profile import IOptimizationProfile
-from trt_portable.plugin.interfaces import BoundList
-from trt_portable.plugin.registry import IPluginRegistry
+from trt_portable.plugin.interfaces import BoundList, IPluginRegistry
 from trt_portable.plugin.version_2 import IPluginCreator
 from trt_portable.pybind import Setting, instance_of, optional_of, to_integer, to_number, to_text
-from trt_portable.runtime.engine import ICudaEngine
+from trt_portable.runtime.engine import ICudaEngine, Runtime
 from trt_portable.runtime.execution_context import IExecutionContext
 from trt_portable.runtime.refitter import Refitter
-from trt_portable.runtime.runtime import Runtime
 from trt_portable.weights import Weights
 
 CalibrationAlgoType: Any = enums.__dict__.get("CalibrationAlgoType")  # enumerations of 10 alone

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 import trt_portable as trt
+from trt_portable.fusion.epilogues import planned
 from trt_portable.fusion.loops import FusedLoop
 from trt_portable.fusion.packed_products import has_prepacked_kernels
-from trt_portable.fusion.product_choice import planned
 from trt_portable.fusion.programs import prepacked_program
 
 E = trt.ElementWiseOperation

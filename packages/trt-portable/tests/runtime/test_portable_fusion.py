@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import trt_portable as trt
-from trt_portable.execution.tracing import trace_engine
+from trt_portable.builder.inductor.tactic import trace_engine
 
 
 def _activation(network: Any, x: Any, kind: str, alpha: float = 1 / 6) -> Any:

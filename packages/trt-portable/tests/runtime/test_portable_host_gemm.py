@@ -15,14 +15,13 @@ from trt_portable.builder.autotune import engine_tactic
 from trt_portable.builder.autotune.clock import ColdWeights
 from trt_portable.builder.autotune.engine_tactic import ProductRace
 from trt_portable.fusion import packed_products as prepack_products
-from trt_portable.fusion.epilogues import Epilogue, LinearForm, OneByOne
+from trt_portable.fusion.epilogues import LAYERS, MKL, ONEDNN, Epilogue, LinearForm, OneByOne, ProductCase
 from trt_portable.fusion.packed_products import (
     MklLinear,
     PrepackedLinear,
     has_mkl_products,
     has_prepacked_kernels,
 )
-from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase
 from trt_portable.layers.fused import LinearLayer
 from trt_portable.layers.sources import IIdentityLayer
 from trt_portable.network.serialization import leaf_entries

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
-from trt_portable.fusion.epilogues import OneByOne
+from trt_portable.fusion.epilogues import LAYERS, RECURRENT, OneByOne
 from trt_portable.fusion.loops import CudnnLayer, FusedLoop, PackedLstm, RecurrentKernel
 from trt_portable.fusion.packed_products import has_prepacked_kernels
-from trt_portable.fusion.product_choice import LAYERS, RECURRENT
 from trt_portable.fusion.programs import fused_program
 from trt_portable.network.serialization import leaf_entries
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.execution.tf32 import tf32_switched_off
+from trt_portable.execution.launcher import tf32_switched_off
 
 
 def _allowed() -> tuple[bool, bool]:

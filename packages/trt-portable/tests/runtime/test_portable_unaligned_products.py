@@ -20,8 +20,9 @@ from trt_portable.fusion.cuda_products import (
     UnalignedProduct,
     split_traced_unaligned_products,
     split_unaligned_products,
+    write_interleaved,
+    write_joined,
 )
-from trt_portable.kernels.unaligned_products import write_interleaved, write_joined
 
 NONE, TRANSPOSE = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
 CASES = {  # rows and columns of the matrix, whether it is transposed, whether it has a bias, whether it is split

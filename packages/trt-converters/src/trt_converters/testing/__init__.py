@@ -7,16 +7,19 @@ TensorRT's API and compares with eager PyTorch: number of outputs, types, shapes
 
 from __future__ import annotations
 
-from trt_converters.testing.calls import (
+from trt_converters.testing.comparison import TOLERANCES, compare, rounding_bounds
+from trt_converters.testing.conversion import (
+    ConversionResult,
     DynamicAxes,
     ExtentOf,
     OperatorCall,
     OperatorSample,
+    check_conversion,
+    emitted_layers,
     record_call,
+    run_engine,
     samples_from_opinfo,
 )
-from trt_converters.testing.comparison import TOLERANCES, compare, rounding_bounds
-from trt_converters.testing.conversion import ConversionResult, check_conversion, emitted_layers, run_engine
 
 __all__ = [
     "TOLERANCES",

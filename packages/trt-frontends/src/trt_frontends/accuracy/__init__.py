@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from trt_frontends.accuracy.bisect import bisect
-from trt_frontends.accuracy.bisect_report import BisectReport, Culprit, EngineError, Stage, TensorStatistics
-from trt_frontends.accuracy.report import AccuracyReport, DepthError, OutputAccuracy
-from trt_frontends.accuracy.verify import verify
+from trt_frontends.accuracy.bisect import BisectReport, Culprit, EngineError, Stage, TensorStatistics, bisect
+from trt_frontends.accuracy.verify import AccuracyReport, DepthError, OutputAccuracy, verify
 from trt_frontends.comparison.output_error import OutputError, measure_error
 
 __all__ = [

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from trt_frontends.quantization.config import Kind, Observer, QuantizationConfig, Scheme
-from trt_frontends.quantization.quantize import quantization_report, quantize
-from trt_frontends.quantization.report import QuantizationReport, QuantizedLayer
-from trt_frontends.quantization.sensitivity import LayerSensitivity, SensitivityReport, sensitivity
+from trt_frontends.quantization.quantize import (
+    LayerSensitivity,
+    QuantizationReport,
+    QuantizedLayer,
+    SensitivityReport,
+    quantization_report,
+    quantize,
+    sensitivity,
+)
 
 __all__ = [
     "Kind",

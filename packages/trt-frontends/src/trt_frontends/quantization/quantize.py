@@ -1,9 +1,14 @@
-"""From a float model and representative inputs to a program with Q/DQ around activations and quantized weights."""
+"""From a float model and representative inputs to a program with Q/DQ, with a report of what was quantized or why not.
+
+Sensitivity is how much the output of a model changes when a single layer of it is quantized.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -13,18 +18,149 @@ from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.quantization import dequantize, is_dequantization
 from trt_core.quantization import quantize as quantize_operator
+from trt_core.wording import ShownReport
 from trt_frontends.capture import device_of
+from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import export_model
-from trt_frontends.quantization.bias_correction import correct_biases
-from trt_frontends.quantization.calibration import calibrate, read_samples, watch_activations
+from trt_frontends.quantization.calibration import (
+    ProgramRunner,
+    Step,
+    calibrate,
+    compute,
+    correct_biases,
+    flat_inputs,
+    quantized_operands,
+    read_samples,
+    watch_activations,
+)
 from trt_frontends.quantization.config import Kind, QuantizationConfig, read_config
-from trt_frontends.quantization.editing import ProgramEditor, fold_normalization, set_operand
-from trt_frontends.quantization.layers import Layer, choose_layers, weight_scale
-from trt_frontends.quantization.report import REPORT, QuantizationReport, make_report
+from trt_frontends.quantization.layers import (
+    Choice,
+    Layer,
+    ProgramEditor,
+    choose_layers,
+    fold_normalization,
+    set_operand,
+    weight_scale,
+)
 from trt_lowering.operator_traits import argument
 from trt_lowering.passes.open_wrapped_tensors import is_wrapper
+
+REPORT: Final = "quantization_report"
+"""Key of the report in `program.graph_module.meta`."""
+
+
+@dataclass(frozen=True)
+class QuantizedLayer:
+    """A product of the model.
+
+    Attributes:
+        location: Module path and node name.
+        operator: Name of the operator.
+        quantized: Whether it is quantized.
+        scales: Scales of its activations, in the order of the operator's parameters.
+        code: Reason code, where it is not quantized.
+        why: The reason in words, where it is not.
+    """
+
+    location: str
+    operator: str
+    quantized: bool
+    scales: tuple[float, ...] = ()
+    code: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class QuantizationReport(ShownReport):
+    """What `quantize` did.
+
+    Attributes:
+        dtype: Type that was asked for.
+        observer: How ranges were chosen.
+        samples: How many inputs ranges were measured on.
+        layers: Every product of the model, in the order of the graph.
+        float_bytes: Bytes of the program's tensors before.
+        quantized_bytes: Bytes of them now; integers of 4 bits count half a byte.
+    """
+
+    dtype: str
+    observer: str
+    samples: int
+    layers: tuple[QuantizedLayer, ...]
+    float_bytes: int
+    quantized_bytes: int
+
+    @property
+    def quantized(self) -> tuple[QuantizedLayer, ...]:
+        """The layers that are quantized."""
+        return tuple(layer for layer in self.layers if layer.quantized)
+
+    def to_text(self) -> str:
+        """Returns the report as text, ending in a newline."""
+        lines = [
+            f"{len(self.quantized)} of {len(self.layers)} products quantized to {self.dtype} "
+            f"({self.observer}, {self.samples} inputs)",
+            f"weights {self.float_bytes} bytes before, {self.quantized_bytes} now",
+        ]
+        for layer in self.layers:
+            if layer.quantized:
+                shown = f"scales {', '.join(f'{scale:.4g}' for scale in layer.scales)}" if layer.scales else "weights"
+            else:
+                shown = f"stays as it is, {layer.code}: {layer.why}"
+            lines.append(f"  {layer.location} ({layer.operator}): {shown}")
+        return "\n".join(lines) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        return {"format": 1, **asdict(self)}
+
+    def to_json(self) -> str:
+        """Returns the report as JSON text."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+
+def make_report(
+    choices: Sequence[Choice],
+    operands: dict[str, tuple[float, ...]],
+    config: QuantizationConfig,
+    samples: int,
+    before: torch.export.ExportedProgram,
+    after: torch.export.ExportedProgram,
+) -> QuantizationReport:
+    """Returns the report of a quantization.
+
+    Args:
+        choices: What was decided about each product.
+        operands: Scales of activations, by location of the layer.
+        config: What was asked for.
+        samples: How many inputs ranges were measured on.
+        before, after: The program before and after.
+    """
+    layers = tuple(
+        QuantizedLayer(
+            location=choice.location,
+            operator=choice.operator,
+            quantized=choice.layer is not None,
+            scales=operands.get(choice.location, ()),
+            code=choice.verdict.code,
+            why=choice.verdict.message,
+        )
+        for choice in choices
+    )
+    scheme = config.scheme
+    small = sum(value.nbytes for name, value in after.state_dict.items() if "_quantized" in name)
+    total = _bytes(after) - (small // 2 if scheme.bits == 4 else 0)
+    observer = config.observer.value if not isinstance(config.observer, str) else config.observer
+    return QuantizationReport(scheme.value, observer, samples, layers, _bytes(before), total)
+
+
+def _bytes(program: torch.export.ExportedProgram) -> int:
+    held = [*program.state_dict.values(), *program.constants.values()]
+    return sum(value.nbytes for value in held if isinstance(value, torch.Tensor))
+
 
 Model = nn.Module | torch.export.ExportedProgram
 
@@ -325,3 +461,118 @@ def read_weight(editor: ProgramEditor, layer: Layer, value: fx.Node) -> None:
     for view in layer.weight.views:
         value = editor.call(view.target, (value, *view.args[1:]), before=layer.node, origin=view)
     set_operand(layer.node, layer.weight_parameter, value)
+
+
+@dataclass(frozen=True)
+class LayerSensitivity:
+    """What quantizing one layer, and nothing else, does to the model's outputs.
+
+    Attributes:
+        location: Module path and node name; `exclude` takes the module path.
+        operator: Name of the operator.
+        scaled: Worst error of any output, relative to its largest magnitude.
+        snr_db: Worst ratio of signal to noise of any output, in decibels.
+        cosine: Worst cosine between an output and its float value.
+    """
+
+    location: str
+    operator: str
+    scaled: float
+    snr_db: float
+    cosine: float
+
+
+@dataclass(frozen=True, repr=False)
+class SensitivityReport(ShownReport):
+    """Every layer that can be quantized, the most sensitive one first.
+
+    Attributes:
+        dtype: Type that was asked for.
+        samples: How many inputs were compared.
+        layers: The layers.
+    """
+
+    dtype: str
+    samples: int
+    layers: tuple[LayerSensitivity, ...]
+
+    def to_text(self) -> str:
+        """Returns the report as text, ending in a newline."""
+        lines = [f"error of the output when one layer alone is quantized to {self.dtype} ({self.samples} inputs)"]
+        for layer in self.layers:
+            lines.append(
+                f"  {layer.scaled:.3e} of the largest magnitude, signal to noise {layer.snr_db:5.1f} dB, "
+                f"cosine {layer.cosine:.6f}: {layer.location} ({layer.operator})"
+            )
+        return "\n".join(lines) + "\n"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as JSON values; an infinite ratio, of a layer without error, is null."""
+        data = {"format": 1, **asdict(self)}
+        for layer in data["layers"]:
+            if layer["snr_db"] == float("inf"):
+                layer["snr_db"] = None
+        return data
+
+    def to_json(self) -> str:
+        """Returns the report as JSON text."""
+        return json.dumps(self.to_dict(), indent=2) + "\n"
+
+
+@entry_point
+def sensitivity(
+    model: Model,
+    calibration: Iterable[Any],
+    config: QuantizationConfig | Mapping[str, Any] | str | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    compare: int = 8,
+) -> SensitivityReport:
+    """Measures what quantizing each layer by itself does to the outputs of a model.
+
+    The model runs once for each layer and each input that is compared, in PyTorch.
+
+    Args:
+        model, calibration, config, arg_inputs, kwarg_inputs: See `quantize`.
+        compare: How many of the calibration inputs are compared, the first ones.
+
+    Raises:
+        ExportError: The module cannot be exported.
+        InputError: Calibration data is missing, does not fit, or holds NaN; or the model is quantized already.
+        SettingsError: The configuration cannot be read.
+    """
+    if compare < 1:
+        raise InputError(f"compare={compare}", hint="compare at least one input")
+    chosen = read_config(config)
+    samples = read_samples(calibration)
+    program = prepare(capture_float(model, samples, arg_inputs, kwarg_inputs), samples, chosen)
+    editor = ProgramEditor(program)
+    layers = [choice.layer for choice in choose_layers(editor, chosen) if choice.layer is not None]
+    scales = calibrate(program, layers, samples, chosen) if chosen.scheme.quantizes_activations else {}
+    errors: list[list[OutputError]] = [[] for _ in layers]
+    runner = ProgramRunner(program)
+    compared = samples[:compare]
+    for inputs in flat_inputs(program, compared):
+        expected = runner.run(_copied(inputs), {})
+        for index, layer in enumerate(layers):
+            step = {layer.node.name: _quantized(editor, layer, scales, chosen)}
+            found = runner.run(_copied(inputs), step)
+            errors[index] += [measure_error(left, right) for left, right in zip(found, expected, strict=True)]
+    entries = [_entry(layer, worst_of(found)) for layer, found in zip(layers, errors, strict=True) if found]
+    ordered = sorted(entries, key=lambda entry: (-entry.scaled, entry.location))
+    return SensitivityReport(chosen.scheme.value, len(compared), tuple(ordered))
+
+
+def _quantized(editor: ProgramEditor, layer: Layer, scales: Mapping[str, float], config: QuantizationConfig) -> Step:
+    replace = quantized_operands(editor, layer, scales, config)
+    return lambda node, value: compute(node, value, replace(node, value))
+
+
+def _entry(layer: Layer, error: OutputError) -> LayerSensitivity:
+    operator = str(layer.node.target)
+    return LayerSensitivity(layer.location, f"torch.ops.{operator}", error.scaled, error.snr_db, error.cosine)
+
+
+def _copied(inputs: Sequence[Any]) -> list[Any]:
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]

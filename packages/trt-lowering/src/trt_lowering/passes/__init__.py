@@ -1,3 +1,3 @@
-"""The lowering passes, one module each."""
+"""The lowering passes, a module for each kind."""
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Computes in another floating-point type, and keeps the types of inputs and outputs."""
+"""Changes the types that are computed in: `precision`, `truncate_long_and_double`, and `enable_autocast`."""
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,19 +12,146 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
-from trt_core.attributes import read_attribute
+from trt_core import CompilationSettings, SettingsError
+from trt_core.attributes import is_state, read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
+from trt_core.provenance import node_location
 from trt_core.quantization import is_scale
 from trt_lowering.contract import GraphPass
-from trt_lowering.narrowing import Narrowing, saturate
 from trt_lowering.node_metadata import cast_value, insert_call
-from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, tensor_value
+from trt_lowering.operator_traits import (
+    argument,
+    has_hidden_state,
+    is_data_dependent,
+    is_kept_in_torch,
+    moves,
+    tensor_value,
+)
 from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten
+
+_NUMBERS: Final = frozenset({"number", "float", "Optional[number]", "Optional[float]", "Tensor", "Optional[Tensor]"})
+"""Types of arguments that may be numbers: a traced graph gives one where the schema says tensor, too."""
+_SIZED_BY_NUMBERS: Final = frozenset({"aten::arange", "aten::range"})
+"""Operators whose numbers say how many elements there are."""
+
+
+class Narrowing:
+    """From one floating-point type to a narrower one.
+
+    Reducing precision is asked for to compute in fewer bits, so every constant beyond the narrower type stops at its
+    largest number. Truncation is asked for to compute the same, so there only the extremes of the wider type, which
+    stand for "as far as numbers go", do; any other number is an error.
+
+    Args:
+        source: The wider type.
+        target: The narrower type.
+    """
+
+    def __init__(self, source: torch.dtype, target: torch.dtype) -> None:
+        self._source = source
+        self._target = target
+        self._most = torch.finfo(target).max
+        self._extreme = torch.finfo(source).max
+        self._stops_at_limit = source != torch.float64
+
+    def fit_arguments(self, node: fx.Node) -> None:
+        """Brings the numbers among the arguments of an operator into the range of the narrower type.
+
+        Raises:
+            SettingsError: A number would not be the same afterwards, and truncation was asked for.
+        """
+        if not isinstance(node.target, OpOverload) or node.target._schema.name in _SIZED_BY_NUMBERS:
+            return
+        names = _number_arguments(node.target)
+        for position, name in enumerate(names):
+            if name and position < len(node.args) and self._is_beyond(node.args[position]):
+                node.update_arg(position, self._fit(node.args[position], node))
+            elif name and name in node.kwargs and self._is_beyond(node.kwargs[name]):
+                node.update_kwarg(name, self._fit(node.kwargs[name], node))
+
+    def limit_of(self, value: Any, node: fx.Node) -> float | None:
+        """Returns where the values of a constant or an input have to stop; None when all of them fit.
+
+        An input whose values are not known stops where it may be a mask, and where precision was asked to be reduced.
+
+        Args:
+            value: The tensor, None for an input. Of a tensor without data, all is taken to fit.
+            node: The node that reads it, for the message.
+
+        Raises:
+            SettingsError: See `fit_arguments`.
+        """
+        if value is None:
+            return self._most if self._stops_at_limit and may_mask(node) else None
+        if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.is_meta or not value.numel():
+            return None
+        size = value.detach().abs()
+        beyond = size[torch.isfinite(size) & (size > self._most)]
+        if not beyond.numel():
+            return None
+        for number in (beyond.min(), beyond.max()):
+            self._fit(float(number), node)
+        return self._most
+
+    def _is_beyond(self, value: Any) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return math.isfinite(value) and self._most < abs(value) <= self._extreme
+
+    def _fit(self, value: Any, node: fx.Node) -> float:
+        if not self._stops_at_limit and abs(value) != self._extreme:
+            raise SettingsError(
+                f"truncate_long_and_double would change the constant {value}",
+                where=node_location(node),
+                why=f"{dtype_name(self._target)} holds numbers up to {self._most}",
+                hint=f"compile without it: what computes in {dtype_name(self._source)} then runs in PyTorch",
+            )
+        return math.copysign(self._most, value)
+
+
+def saturate(graph: fx.Graph, node: fx.Node, limit: float) -> fx.Node:
+    """Adds, at the graph's insertion point, what brings finite values to at most `limit` in size; others stay."""
+    value = node.meta["val"]
+    clamped = insert_call(graph, aten.clamp.default, (node, -limit, limit), value=value, origin=node)
+    infinite = insert_call(graph, aten.isinf.default, (node,), value=cast_value(value, torch.bool), origin=node)
+    return insert_call(graph, aten.where.self, (infinite, node, clamped), value=value, origin=node)
+
+
+@functools.cache
+def _number_arguments(target: OpOverload) -> tuple[str, ...]:
+    """Names of the arguments that may be numbers, empty for the others, by position."""
+    return tuple(item.name if str(item.type) in _NUMBERS else "" for item in target._schema.arguments)
+
+
+_ADDING: Final = frozenset({"aten::add", "aten::where"})
+
+
+def may_mask(node: fx.Node) -> bool:
+    """Whether a tensor is added to another one, taken for elements of one, or given to attention as a mask."""
+    seen: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        for user in current.users:
+            if not isinstance(user.target, OpOverload) or user in seen:
+                continue
+            seen.add(user)
+            if user.target._schema.name in _ADDING or is_attention_mask(current, user):
+                return True
+            if moves(user):
+                pending.append(user)
+    return False
+
+
+def is_attention_mask(operand: fx.Node, node: fx.Node) -> bool:
+    """Whether an operand is what attention adds to its scores."""
+    if not isinstance(node.target, OpOverload) or node.target._schema.name != "aten::scaled_dot_product_attention":
+        return False
+    return argument(node, "attn_mask") is operand
 
 
 _BATCH_NORMALIZATIONS: Final = frozenset(
@@ -321,3 +450,126 @@ def _recompute(node: fx.Node) -> torch.Tensor | None:
     with value.fake_mode, enable_python_dispatcher(), torch.no_grad():
         result = node.target(*args, **kwargs)
     return result if isinstance(result, torch.Tensor) else None
+
+
+MATRIX_OPERATORS: Final = frozenset(
+    {
+        "aten::addbmm",
+        "aten::addmm",
+        "aten::addmv",
+        "aten::baddbmm",
+        "aten::bilinear",
+        "aten::bmm",
+        "aten::conv1d",
+        "aten::conv2d",
+        "aten::conv3d",
+        "aten::conv_transpose1d",
+        "aten::conv_transpose2d",
+        "aten::conv_transpose3d",
+        "aten::convolution",
+        "aten::einsum",
+        "aten::linear",
+        "aten::matmul",
+        "aten::mm",
+        "aten::mv",
+        "aten::scaled_dot_product_attention",
+    }
+)
+"""Operators whose cost is products, and which accumulate in float32 whatever their inputs are."""
+
+
+class Autocast(GraphPass):
+    """Casts the float32 inputs of matrix and convolution operators, and casts their results back.
+
+    Neighbours of that kind hand the reduced type on to each other without a cast in between. Numbers change within the
+    accuracy of the reduced type.
+
+    Requires: values on nodes; no in-place operator but write backs.
+    Ensures: every matrix operator that worked in float32 works in the reduced type, unless it is marked as excluded,
+    and what others read is float32.
+
+    Args:
+        settings: `enable_autocast` and `autocast_dtype`; operators in `torch_executed_ops` stay as they are.
+    """
+
+    name = "autocast"
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        self._settings = settings
+        self._dtype = settings.autocast_dtype
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Rewrites matrix operators in the order of the graph."""
+        if not self._settings.enable_autocast or self._dtype == torch.float32:
+            return 0
+        reduced: dict[fx.Node, fx.Node] = {}  # float32 node -> the same in the reduced type
+        changes = 0
+        for node in list(gm.graph.nodes):
+            if not self._applies(node):
+                continue
+            exclusion = exclusion_of(node)
+            if exclusion is None:
+                self._rewrite(gm, node, reduced)
+                changes += 1
+            else:
+                node.meta[KEPT] = exclusion
+        for wide in reduced:
+            if not wide.users and wide.target is aten._to_copy.default:
+                gm.graph.erase_node(wide)
+        return changes
+
+    def ensures(self, gm: fx.GraphModule) -> None:
+        """Checks that no matrix operator is left in float32."""
+        self.require_values(gm)
+        for node in gm.graph.nodes:
+            if self._applies(node) and exclusion_of(node) is None:
+                self.fail(node, f"{node.target} still works in float32")
+
+    def _applies(self, node: fx.Node) -> bool:
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
+            return False
+        if node.target._schema.name not in MATRIX_OPERATORS or is_kept_in_torch(node.target, self._settings):
+            return False
+        value = tensor_value(node)
+        return value is not None and value.dtype == torch.float32
+
+    def _rewrite(self, gm: fx.GraphModule, node: fx.Node, reduced: dict[fx.Node, fx.Node]) -> None:
+        graph = gm.graph
+        for operand in node.all_input_nodes:
+            value = tensor_value(operand)
+            if value is None or value.dtype != torch.float32:
+                continue
+            if operand not in reduced:
+                with graph.inserting_before(node):
+                    source = self._saturated(gm, operand, node)
+                    reduced[operand] = self._cast(graph, source, value, self._dtype, node)
+            node.replace_input_with(operand, reduced[operand])
+        value = node.meta["val"]
+        node.meta["val"] = cast_value(value, self._dtype)
+        with graph.inserting_after(node):
+            wide = self._cast(graph, node, node.meta["val"], torch.float32, node)
+        node.replace_all_uses_with(wide, delete_user_cb=lambda user: user is not wide)
+        reduced[wide] = node
+
+    def _saturated(self, gm: fx.GraphModule, operand: fx.Node, node: fx.Node) -> fx.Node:
+        """Keeps what says "masked out" finite: in constants, and in the masks that attention adds.
+
+        What was infinite before stays so.
+        """
+        limit: float | None = torch.finfo(self._dtype).max
+        if operand.op == "get_attr":
+            constant = None if is_state(operand) else read_attribute(gm, str(operand.target))
+            limit = Narrowing(torch.float32, self._dtype).limit_of(constant, operand)
+        elif not is_attention_mask(operand, node):
+            return operand
+        return operand if limit is None else saturate(gm.graph, operand, limit)
+
+    def _cast(self, graph: fx.Graph, node: fx.Node, value: torch.Tensor, dtype: Any, origin: fx.Node) -> fx.Node:
+        return insert_call(
+            graph,
+            aten._to_copy.default,
+            (node,),
+            {"dtype": dtype},
+            value=cast_value(value, dtype),
+            origin=origin,
+        )

@@ -24,8 +24,7 @@ from trt_core.quantization import (
     spread,
 )
 from trt_lowering.contract import GraphPass
-from trt_lowering.expansion import trace_call
-from trt_lowering.inlining import inline_module
+from trt_lowering.expansion import inline_module, trace_call
 from trt_lowering.operator_traits import argument, is_kept_in_torch
 
 Form = Callable[[Mapping[str, Any]], Any]

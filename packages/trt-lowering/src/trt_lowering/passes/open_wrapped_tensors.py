@@ -21,8 +21,7 @@ from trt_core.internals import (
 )
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.contract import GraphPass
-from trt_lowering.expansion import make_functional, no_new_guards
-from trt_lowering.inlining import copy_module
+from trt_lowering.expansion import copy_module, make_functional, no_new_guards
 from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import provenance_of
 

@@ -7,21 +7,35 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trt_core import PartitionError, Reason, logger
+import torch
+from torch import fx
+
+from trt_core import SUPPORTED, CompilationSettings, PartitionError, Reason, Verdict, logger, operator_name
+from trt_core.attributes import is_state
 from trt_core.held_arguments import held_to_signature
+from trt_core.precision import kept_in_float32
+from trt_core.process_groups import group_of, is_collective
+from trt_core.provenance import node_location
+from trt_core.sizes.ranges import ShapeRanges
+from trt_core.verdicts import IN_FLOATS
 from trt_core.wording import ShownReport, printable
-from trt_partition.plan import BlockKind
-from trt_partition.report.data import BlockReport, NodeReport, ReportData
+from trt_partition.bridges import find_bridge
+from trt_partition.costs import estimate_flops, estimate_traffic
+from trt_partition.plan import Block, BlockKind, PartitionPlan
+from trt_partition.report.data import BlockReport, Communication, NodeReport, ReportData, Transition, count_names
 from trt_partition.report.html import render_html
 from trt_partition.report.json import parse_fields, render_json
-from trt_partition.values import NumberSpec, TensorSpec
+from trt_partition.split import Boundaries, find_boundaries
+from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, regroup, regroup_arguments
 
 
 @dataclass(frozen=True, repr=False)
@@ -269,3 +283,293 @@ def _write_new(target: Path, text: str) -> bool:
 
 def _warn_kept(target: Path) -> None:
     logger.warning("%s exists already and is kept; remove it to save the partition report there", target)
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """A node that moved between PyTorch and an engine, or runs in PyTorch for another reason.
+
+    Attributes:
+        op: Name of its operator.
+        location: Module path and node name.
+        before: Reason code before; empty when an engine ran it.
+        after: Reason code after; empty when an engine runs it.
+    """
+
+    op: str
+    location: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class ReportDiff:
+    """What changed from one report to another.
+
+    Attributes:
+        figures: (before, after) of the figures that differ: `total_operators`, `supported_operators`, `coverage`,
+            `engines`, `torch_nodes`, `crossing_bytes`.
+        unsupported: (before, after) counts of refused operators that differ, by name.
+        settings: (before, after) of the settings that differ, by name; None for one that a side does not have.
+        moved: Nodes that both reports have and that changed sides or reasons.
+        added: Locations of nodes that only the second report has.
+        removed: Locations of nodes that only the first report has.
+    """
+
+    figures: Mapping[str, tuple[float, float]]
+    unsupported: Mapping[str, tuple[int, int]]
+    settings: Mapping[str, tuple[Any, Any]]
+    moved: tuple[NodeChange, ...]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether anything changed."""
+        return any((self.figures, self.unsupported, self.settings, self.moved, self.added, self.removed))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the changes as JSON values."""
+        return {
+            "figures": {name: list(pair) for name, pair in self.figures.items()},
+            "unsupported": {name: list(pair) for name, pair in self.unsupported.items()},
+            "settings": {name: list(pair) for name, pair in self.settings.items()},
+            "moved": [vars(change) for change in self.moved],
+            "added": list(self.added),
+            "removed": list(self.removed),
+        }
+
+    def to_text(self) -> str:
+        """Returns the changes as text, one per line; `No differences.` when there are none."""
+        if not self:
+            return "No differences.\n"
+        lines: list[str] = []
+        _section(lines, "Figures", [f"{n}: {_show(a)} -> {_show(b)}" for n, (a, b) in self.figures.items()])
+        _section(lines, "Settings", [f"{n}: {a} -> {b}" for n, (a, b) in self.settings.items()])
+        _section(lines, "Refused operators", [f"{n}: {a} -> {b}" for n, (a, b) in self.unsupported.items()])
+        _section(lines, "Nodes that moved", [_describe(change) for change in self.moved])
+        _section(lines, "New nodes", list(self.added))
+        _section(lines, "Nodes that are gone", list(self.removed))
+        return printable("\n".join(lines)) + "\n"
+
+
+@held_to_signature
+def diff_reports(before: PartitionReport, after: PartitionReport) -> ReportDiff:
+    """Compares two reports.
+
+    Nodes are matched by location and operator, so the reports should be of the same model.
+    """
+    old, new = _by_place(before), _by_place(after)
+    moved = tuple(
+        NodeChange(node.op, node.location, old[place].verdict.code, node.verdict.code)
+        for place, node in new.items()
+        if place in old and old[place].verdict.code != node.verdict.code
+    )
+    return ReportDiff(
+        figures=_differing(_figures(before), _figures(after), 0),
+        unsupported=_differing(before.unsupported, after.unsupported, 0),
+        settings=_differing(before.settings, after.settings, None),
+        moved=moved,
+        added=tuple(node.location for place, node in new.items() if place not in old),
+        removed=tuple(node.location for place, node in old.items() if place not in new),
+    )
+
+
+def _figures(report: PartitionReport) -> dict[str, float]:
+    return {
+        "total_operators": report.total_operators,
+        "supported_operators": report.supported_operators,
+        "coverage": report.coverage,
+        "engines": len(report.engines),
+        "torch_nodes": len(report.torch_nodes),
+        "crossing_bytes": sum(edge.bytes for edge in report.transitions),
+    }
+
+
+def _by_place(report: PartitionReport) -> dict[tuple[str, str], NodeReport]:
+    return {(node.location, node.op): node for node in report.nodes}
+
+
+def _differing(before: Mapping[str, Any], after: Mapping[str, Any], missing: Any) -> dict[str, tuple[Any, Any]]:
+    names = dict.fromkeys((*before, *after))
+    pairs = {name: (before.get(name, missing), after.get(name, missing)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _section(lines: list[str], title: str, entries: list[str]) -> None:
+    if entries:
+        lines.append(f"{title}:")
+        lines.extend(f"  {entry}" for entry in entries)
+
+
+def _describe(change: NodeChange) -> str:
+    sides = [f"PyTorch ({code})" if code else "engine" for code in (change.before, change.after)]
+    return f"{change.op} at {change.location}: {sides[0]} -> {sides[1]}"
+
+
+def _show(figure: float) -> str:
+    return f"{figure:.4f}" if isinstance(figure, float) else str(figure)
+
+
+@held_to_signature
+def make_report(
+    graph_module: fx.GraphModule,
+    plan: PartitionPlan,
+    settings: CompilationSettings,
+    ranges: ShapeRanges | None = None,
+    origin: Callable[[fx.Node], str] | None = None,
+) -> PartitionReport:
+    """Describes what a plan makes of a graph.
+
+    Args:
+        graph_module: The graph that the plan was made for, not split.
+        plan: What `make_plan` returned.
+        settings: The settings that the plan was made with.
+        ranges: What the symbols in shapes may be; by default what the graph was exported with.
+        origin: Names the package whose converter takes a node, where it is not the built-in one; else an empty string.
+
+    Raises:
+        PartitionError: The plan was made for another graph.
+    """
+    graph = graph_module.graph
+    ranges = ranges or ShapeRanges.from_placeholders(graph_module)
+    reader = SpecReader(ranges)
+    boundaries = find_boundaries(graph_module, plan)
+    nodes = _describe_nodes(graph, plan, reader, origin)
+    flops = {node.name: node.flops for node in nodes}
+    writer = _BlockDescriber(graph_module, boundaries, reader, flops)
+    inputs, outputs = _describe_interface(graph, reader)
+    return PartitionReport(
+        inputs=inputs,
+        outputs=outputs,
+        nodes=nodes,
+        blocks=tuple(writer.describe(block) for block in plan.blocks),
+        edges=_describe_edges(graph, plan, boundaries, writer),
+        min_block_size=settings.min_block_size,
+        settings=settings.to_dict(),
+        settings_text=str(settings),
+        sweep=plan.sweep,
+        bridge=find_bridge(graph_module, plan, settings),
+        profiles=tuple(_describe_interface(graph, SpecReader(profile))[0] for profile in ranges.profiles),
+    )
+
+
+def _describe_nodes(
+    graph: fx.Graph, plan: PartitionPlan, reader: SpecReader, origin: Callable[[fx.Node], str] | None
+) -> tuple[NodeReport, ...]:
+    homes = {name: block.name for block in plan.blocks for name in block.nodes}
+    return tuple(
+        NodeReport(
+            op=operator_name(node.target),
+            name=node.name,
+            location=node_location(node),
+            block=homes.get(node.name, ""),
+            inputs=tuple(operand.name for operand in node.all_input_nodes if operand.op == "call_function"),
+            is_convertible=plan.verdicts[node.name].supported,
+            verdict=_final_verdict(plan, node.name),
+            flops=estimate_flops(node, reader.opt),
+            converter=origin(node) if origin and plan.verdicts[node.name].supported else "",
+            kept_in_float32=kept_in_float32(node),
+            weight_in_floats=node.meta.get(IN_FLOATS, ""),
+            communication=_communication(node, reader) if is_collective(node) else None,
+        )
+        for node in graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def _communication(node: fx.Node, reader: SpecReader) -> Communication:
+    """Describes a collective."""
+    group = group_of(node)
+    ranks = () if group is None else group.ranks
+    name = str(node.kwargs.get("group_name", node.args[-1] if node.args else "")) if group is None else group.name
+    return Communication(name, ranks, estimate_traffic(node, reader.opt, len(ranks)))
+
+
+def _final_verdict(plan: PartitionPlan, name: str) -> Verdict:
+    refusal = plan.refusal(name)
+    return SUPPORTED if refusal is None else refusal
+
+
+class _BlockDescriber:
+    """Describes blocks one by one; metadata is read once per value."""
+
+    def __init__(
+        self, graph_module: fx.GraphModule, boundaries: Boundaries, reader: SpecReader, flops: Mapping[str, int]
+    ) -> None:
+        self._nodes = {node.name: node for node in graph_module.graph.nodes}
+        self._boundaries = boundaries
+        self._reader = reader
+        self._flops = flops
+        self._specs: dict[fx.Node, TensorSpec | NumberSpec] = {}
+
+    def spec(self, node: fx.Node) -> TensorSpec | NumberSpec:
+        """Describes what a node returns."""
+        if node not in self._specs:
+            described = self._reader.describe(node.meta.get("val"), node.name)
+            self._specs[node] = NumberSpec(node.name, str(described)) if isinstance(described, Group) else described
+        return self._specs[node]
+
+    def describe(self, block: Block) -> BlockReport:
+        """Describes a block."""
+        boundary = self._boundaries.blocks[block.name]
+        members = [self._nodes[name] for name in block.nodes]
+        inputs = tuple(self.spec(node) for node in boundary.inputs)
+        outputs = tuple(self.spec(node) for node in boundary.outputs)
+        count, size = self._weigh(members)
+        return BlockReport(
+            name=block.name,
+            kind=block.kind,
+            operators=len(members),
+            computations=block.computations,
+            operators_by_kind=count_names(operator_name(node.target) for node in members),
+            inputs=inputs,
+            outputs=outputs,
+            parameters=count,
+            parameter_bytes=size,
+            flops=sum(self._flops[node.name] for node in members),
+            memory_bytes=sum(spec.bytes for spec in (*inputs, *outputs)) + size,
+            nodes=block.nodes,
+        )
+
+    def _weigh(self, members: Iterable[fx.Node]) -> tuple[int, int]:
+        """Returns elements and bytes of the attributes that nodes use, each attribute once."""
+        used = {
+            operand.target: operand.meta.get("val")
+            for node in members
+            for operand in node.all_input_nodes
+            if operand.op == "get_attr" and not is_state(operand)
+        }
+        tensors = [value for value in used.values() if isinstance(value, torch.Tensor)]
+        counts = [math.prod(self._reader.opt(extent) for extent in value.shape) for value in tensors]
+        return sum(counts), sum(count * value.dtype.itemsize for count, value in zip(counts, tensors, strict=True))
+
+
+def _describe_edges(
+    graph: fx.Graph, plan: PartitionPlan, boundaries: Boundaries, writer: _BlockDescriber
+) -> tuple[Transition, ...]:
+    totals: dict[tuple[str, str], tuple[int, int]] = {}
+    takers = [(block.name, boundaries.blocks[block.name].inputs) for block in plan.blocks]
+    takers.append(("outputs", boundaries.root.inputs))
+    for target, taken in takers:
+        for node in taken:
+            source = boundaries.homes[node].name if node in boundaries.homes else "inputs"
+            tensors, size = totals.get((source, target), (0, 0))
+            totals[source, target] = tensors + 1, size + writer.spec(node).bytes
+    return tuple(Transition(source, target, *total) for (source, target), total in totals.items())
+
+
+def _describe_interface(graph: fx.Graph, reader: SpecReader) -> tuple[Group, Group]:
+    """Describes inputs and outputs of the model, grouped as the model has them."""
+    info = getattr(getattr(graph, "_codegen", None), "pytree_info", None)
+    inputs = [reader.describe(node.meta.get("val"), node.name) for node in graph.nodes if node.op == "placeholder"]
+    results: Any = graph.output_node().args[0]
+    if not isinstance(results, (list, tuple)):
+        results = (results,)
+    outputs = [
+        reader.describe(result.meta.get("val"), result.name) if isinstance(result, fx.Node) else reader.describe(result)
+        for result in results
+    ]
+    return (
+        regroup_arguments(inputs, getattr(info, "in_spec", None)),
+        regroup(outputs, getattr(info, "out_spec", None)),
+    )

@@ -12,16 +12,13 @@ import torch
 from trt_core.device import without_autocast
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
-from trt_portable.builder.config import IBuilderConfig
+from trt_portable.builder.config import BuildCancelled, IBuilderConfig, Phase
 from trt_portable.builder.passes.attention import FoldAttentionFactors, RecognizeConstantMasks
-from trt_portable.builder.passes.fold_constants import FoldConstants
-from trt_portable.builder.passes.fold_scales import FoldScales
-from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours
+from trt_portable.builder.passes.fold_constants import FoldConstants, FoldScales
+from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours, MergeProducts, MergeQuantizedProducts
 from trt_portable.builder.passes.fuse_quantized import ChooseMatrices, FuseQuantizedConvolutions, FuseQuantizedProducts
-from trt_portable.builder.passes.merge_products import MergeProducts, MergeQuantizedProducts
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
-from trt_portable.builder.progress_monitor import BuildCancelled, Phase
 from trt_portable.device import current_device
 from trt_portable.dtypes import PACKED
 from trt_portable.enums import (
@@ -45,15 +42,21 @@ from trt_portable.network.network import INetworkDefinition
 from trt_portable.network.serialization import leaf_entries, network_to_json
 from trt_portable.optimization_profile import IOptimizationProfile, Profile, Range
 from trt_portable.plan.artifact import trust, write_artifacts
-from trt_portable.plan.engine_info import EngineInfo, IOTensor, RefitMode, Shape, WeightSlot
-from trt_portable.plan.engine_plan import is_host_constant, write_engine
+from trt_portable.plan.engine_info import (
+    EngineInfo,
+    IOTensor,
+    RefitMode,
+    Shape,
+    WeightSlot,
+    is_host_constant,
+    write_engine,
+)
 from trt_portable.plan.extents import Expression, evaluate, expression_of
 from trt_portable.plan.nodes import Node, PlanGraph, PlanPass, TensorFacts
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import to_integer
 from trt_portable.reporting import ILogger, Reporter
-from trt_portable.runtime.engine import ICudaEngine
-from trt_portable.runtime.runtime import load_engine
+from trt_portable.runtime.engine import ICudaEngine, load_engine
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig

@@ -6,6 +6,7 @@ sizes, but for steps that read data; so later runs charge those alone.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
@@ -20,13 +21,24 @@ from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
 from trt_portable.execution.program import Program
 from trt_portable.layers.collective import IDistCollectiveLayer
-from trt_portable.loop_turns import TURNS_VARIABLE, most_turns
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.program import LayerCall, Observer
     from trt_portable.layers.contracts import Bound, Contract
     from trt_portable.network.layer import ILayer
+
+
+TURNS_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_TURNS"
+TURNS: Final = 1 << 20
+"""What holds where the environment says nothing, and nothing else is counted."""
+
+
+def most_turns() -> int | None:
+    """Returns what the environment says; None if it says nothing."""
+    said = os.environ.get(TURNS_VARIABLE)
+    return None if said is None else int(said)
+
 
 _MOST_SIZES: Final = 256
 _HINT: Final = (

@@ -33,8 +33,8 @@ import torch
 from trt_core.files import typed
 from trt_core.internals import OpOverload, pytree
 from trt_portable.errors import PortableError
+from trt_portable.execution.loaded_network import WeightLayout
 from trt_portable.execution.program import LayerFailure, Program
-from trt_portable.execution.weight_layout import WeightLayout
 from trt_portable.kernels.device_kernels import DeviceKernel
 from trt_portable.layers.collective import OPERATOR, begin, copies_its_operand, finish
 from trt_portable.plan import tables

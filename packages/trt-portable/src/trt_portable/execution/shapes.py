@@ -13,8 +13,7 @@ from trt_portable.enums import LayerType
 from trt_portable.errors import UnknownExtents
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.program import ABSENT, LayerCall, LayerFailure, Program
-from trt_portable.plan.engine_info import EngineInfo, Shape
-from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value
 

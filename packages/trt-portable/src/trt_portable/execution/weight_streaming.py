@@ -16,7 +16,7 @@ from trt_portable.enums import LayerType
 from trt_portable.execution.launcher import is_capturing
 from trt_portable.execution.program import LayerCall, LayerFailure, Observer, Program, in_ranges
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
-from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.engine_info import is_host_constant
 from trt_portable.shape_tensors import Value, as_tensor, is_known_to_host
 
 if TYPE_CHECKING:

@@ -7,15 +7,23 @@ cuDNN's fused kernels are 2 to 10 times slower. A convolution that cuts an image
 takes cuDNN 70 microseconds at batch 1; copying the patches and one product take a tenth. A deconvolution whose windows
 touch is a product, too, whose results lie side by side; cuDNN has a slower kernel for it, which clears memory first.
 
-Linear maps into rows of an odd extent, as the logits of many vocabularies have it, are computed in ways that
-`trt_portable.kernels.unaligned_products` has, faster than the kernel that writes such rows. Compilers are given an
-operator for those that are outputs of an engine, and the builder measures ways for it
+Kernels for tensor cores write rows that begin at multiples of 16 bytes. Rows of an odd extent, as the logits of many
+vocabularies have it, do not, and the kernel that is left takes three to eight times as long (docs/speed.md). There are
+two ways around it:
+
+- `write_joined`: most columns are one product, the rest another, and a copy joins both.
+- `write_interleaved`: every eighth row begins at the same place within 16 bytes. So each eighth of the rows is a
+  product of its own, from the first column at a multiple of 16 bytes on, and is written where it belongs. The few
+  columns at both ends are another product. Nothing is copied, but the matrix is read eight times.
+
+Compilers are given an operator for such products that are outputs of an engine, and the builder measures ways for it
 (`trt_portable.builder.inductor.unaligned_products`). Others they are given as two tables to choose from, and fuse that
 with what reads them; parts to join they would write into rows at odd places again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -36,12 +44,58 @@ from trt_portable.fusion.epilogues import (
     linear_form,
 )
 from trt_portable.fusion.packed_products import convolved_shape
-from trt_portable.kernels.unaligned_products import ALIGNED, aligned_and_rest, write_interleaved, write_joined
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.fusion.epilogues import LinearForm
+
+
+ALIGNED: Final = 8
+"""Numbers of half precision in 16 bytes."""
+
+
+def write_joined(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor) -> None:
+    """Writes ``x @ matrix.T + bias``.
+
+    Args:
+        x: (M, K) in half precision; K a multiple of 8.
+        matrix: (N, K); N no multiple of 8.
+        bias: (N,), or None.
+        result: (M, N), dense.
+    """
+    torch.cat(aligned_and_rest(x, matrix, bias), -1, out=result)
+
+
+def aligned_and_rest(
+    x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``x @ matrix.T + bias`` as two tensors: as many columns as are aligned, and the others."""
+    sizes = [len(matrix) - len(matrix) % ALIGNED, len(matrix) % ALIGNED]
+    biases = [None, None] if bias is None else bias.split(sizes)
+    most, rest = (F.linear(x, *operands) for operands in zip(matrix.split(sizes), biases, strict=True))
+    return most, rest
+
+
+def write_interleaved(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor) -> None:
+    """Writes the same; a bias costs another pass over the result. It begins at a multiple of 16 bytes."""
+    rows, columns = result.shape
+    period = period_of(columns)
+    ends = torch.cat((matrix[:ALIGNED], matrix[-ALIGNED:]))
+    at_ends = F.linear(x, ends)
+    result[:, :ALIGNED] = at_ends[:, :ALIGNED]
+    result[:, -ALIGNED:] = at_ends[:, ALIGNED:]
+    for first in range(min(period, rows)):
+        begin = -(first * columns) % ALIGNED
+        end = begin + (columns - begin) // ALIGNED * ALIGNED
+        torch.mm(x[first::period], matrix[begin:end].mT, out=result[first::period, begin:end])
+    if bias is not None:
+        result += bias
+
+
+def period_of(columns: int) -> int:
+    """After how many dense rows one begins at the same place within 16 bytes again."""
+    return ALIGNED // math.gcd(columns, ALIGNED)
 
 
 _CHANNELS_OF_TENSOR_CORES: Final = 8

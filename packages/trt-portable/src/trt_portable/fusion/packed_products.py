@@ -21,15 +21,19 @@ from trt_portable.execution.paging import page_out, passing_copy
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute
 from trt_portable.fusion.epilogues import (
     CLAMP,
+    LAYERS,
+    MKL,
+    ONEDNN,
     Epilogue,
     Kernels,
     OneByOne,
+    ProductCase,
+    ProductChoice,
     ProductWithEpilogue,
     is_linear,
     is_plain_convolution,
     linear_form,
 )
-from trt_portable.fusion.product_choice import LAYERS, MKL, ONEDNN, ProductCase, ProductChoice
 from trt_portable.kernels.operands import require_operands
 from trt_portable.layers.contracts import Bound, both, elements, linear
 from trt_portable.layers.convolution import IConvolutionLayer

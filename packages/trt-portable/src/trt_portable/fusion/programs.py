@@ -13,16 +13,16 @@ from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, Program
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
+from trt_portable.fusion.epilogues import LAYERS, RECURRENT
 from trt_portable.fusion.packed_products import has_prepacked_kernels, let_sums_overwrite, packed_products
-from trt_portable.fusion.product_choice import LAYERS, RECURRENT
 from trt_portable.layers.contracts import Bound, moved
 from trt_portable.layers.slicing import narrowed_axis
 from trt_portable.shape_tensors import Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.weight_streaming import StreamedProgram
+    from trt_portable.fusion.epilogues import ProductChoice, Ways
     from trt_portable.fusion.loops import Fuse, MakeRecurrent, RecurrentForm
-    from trt_portable.fusion.product_choice import ProductChoice, Ways
 
 _FEW_WEIGHTS: Final = 1 << 16
 

@@ -36,8 +36,8 @@ from trt_portable.plugin.interfaces import (
     PluginFieldCollection,
     PluginFieldCollection_,
     PluginTensorDesc,
+    get_plugin_registry,
 )
-from trt_portable.plugin.registry import get_plugin_registry
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers
 
 if TYPE_CHECKING:

@@ -13,9 +13,7 @@ from trt_portable.dtypes import CARRIERS
 from trt_portable.errors import PortableError
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.libraries import NAMES
-from trt_portable.libraries.library import Library, Signature
-from trt_portable.libraries.onnxruntime import OnnxRuntime
-from trt_portable.libraries.openvino import OpenVino
+from trt_portable.libraries.library import Library, OnnxRuntime, OpenVino, Signature
 from trt_portable.onnx_export import ExportedPlan, export_plan
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import EngineInfo, Shape

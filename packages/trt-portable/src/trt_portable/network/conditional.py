@@ -1,4 +1,4 @@
-"""If-conditionals: a condition, inputs, and outputs that come from one of two branches."""
+"""Conditionals and assertions: layers that ask whether something holds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from trt_portable.attributes import text
 from trt_portable.dtypes import FLOATS, INDICES
-from trt_portable.enums import DataType, LayerType
+from trt_portable.enums import DataType, ErrorCodeTRT, LayerType
 from trt_portable.errors import Refusal, UnknownExtents
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -209,3 +210,47 @@ class ConditionalLayers(LayerFactory):
         conditional = IIfConditional(self, f"(Unnamed Conditional* {len(self._scopes)})")
         self._scopes.append(conditional)
         return conditional
+
+
+class IAssertionLayer(ILayer):
+    """Fails the build if the condition is false for certain, else the run in which it is false."""
+
+    _KIND = LayerType.ASSERTION
+    _HOST_INPUTS = frozenset({0})
+    _NUM_OUTPUTS = 0
+
+    message = text("", "What the error says.")
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        (condition,) = inputs
+        assert condition is not None
+        require_type(condition, {DataType.BOOL}, "the condition")
+        require_rank(condition, {0, 1}, "the condition")
+
+    def _check_complete(self) -> None:
+        condition = self._inputs[0]
+        assert condition is not None
+        for truth in condition._host or ():
+            if truth is False:
+                raise Refusal(f"the assertion is false: {self.message}")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        (condition,) = inputs
+        assert condition is not None
+        if condition.device.type != "meta" and not all(host_numbers(condition)):
+            raise Refusal(f"assertion failed: {self.message}", ErrorCodeTRT.FAILED_EXECUTION)
+        return ()
+
+
+class AssertionLayers(LayerFactory):
+    """The method that adds assertions."""
+
+    def add_assertion(self, condition: ITensor, message: str) -> IAssertionLayer | None:
+        """Adds an assertion.
+
+        Args:
+            condition: 0-D or 1-D bool shape tensor.
+            message: What the error says.
+        """
+        layer = IAssertionLayer._create(message=message)
+        return self._add(layer, expect_tensor(condition, "condition"))

@@ -16,7 +16,7 @@ from trt_portable.attributes import boolean, integer, member
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
 from trt_portable.errors import Refusal
-from trt_portable.loop_turns import TURNS, TURNS_VARIABLE, most_turns
+from trt_portable.execution.bounded_runs import TURNS, TURNS_VARIABLE, most_turns
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.recurrence import Recurrence

@@ -126,14 +126,12 @@ def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
 
 
 HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "trt_portable.layers.assertion": ("ASSERTION",),
     "trt_portable.layers.attention": ("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
     "trt_portable.layers.chosen_products": ("CHOSEN_PRODUCT", "CHOSEN_CODES_PRODUCT"),
     "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
-    "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION"),
-    "trt_portable.layers.detection": ("NMS",),
+    "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION", "POOLING", "PADDING"),
     "trt_portable.layers.gather": ("GATHER",),
-    "trt_portable.layers.indexing": ("SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE"),
+    "trt_portable.layers.indexing": ("SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE", "NMS"),
     "trt_portable.layers.low_precision": (
         *("PREPARED_MATRIX", "LOW_PRECISION_PRODUCT"),
         *("PREPARED_KERNEL", "LOW_PRECISION_CONVOLUTION"),
@@ -143,7 +141,6 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.plugin_layers": ("PLUGIN_V3",),
     "trt_portable.plugin.version_2": ("PLUGIN_V2",),
     "trt_portable.layers.pointwise": ("ACTIVATION", "UNARY", "ELEMENTWISE", "SELECT", "PARAMETRIC_RELU"),
-    "trt_portable.layers.pooling": ("POOLING", "PADDING"),
     "trt_portable.layers.products": ("MATRIX_MULTIPLY", "EINSUM"),
     "trt_portable.layers.quantization": ("QUANTIZE", "DEQUANTIZE", "DYNAMIC_QUANTIZE"),
     "trt_portable.layers.reduction": ("REDUCE", "SOFTMAX", "RAGGED_SOFTMAX", "TOPK", "CUMULATIVE"),
@@ -151,7 +148,9 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.slicing": ("SLICE",),
     "trt_portable.layers.sources": ("CONSTANT", "IDENTITY", "CAST", "SHAPE", "FILL"),
     "trt_portable.layers.transformer": ("ROTARY_EMBEDDING", "KV_CACHE_UPDATE", "MOE"),
-    "trt_portable.network.conditional": ("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "CONDITIONAL"),
+    "trt_portable.network.conditional": (
+        *("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "CONDITIONAL", "ASSERTION"),
+    ),
     "trt_portable.network.loop": ("RECURRENCE", "TRIP_LIMIT", "ITERATOR", "LOOP_OUTPUT", "LOOP"),
 }
 """Kinds of layers by module; what no network has, but plans, is in `FUSED`."""

@@ -18,8 +18,7 @@ from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_
 from trt_portable.onnx_parser.initializers import ConstantReader, Initializer, dtype_of
 from trt_portable.onnx_parser.registry import Converter, UseDefinition, find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter, NodeFacts, Operand
-from trt_portable.plugin.interfaces import PluginField, PluginFieldCollection
-from trt_portable.plugin.registry import get_plugin_registry
+from trt_portable.plugin.interfaces import PluginField, PluginFieldCollection, get_plugin_registry
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto

@@ -6,32 +6,21 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from trt_portable.enums import ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
 
-if TYPE_CHECKING:
-    pass
-
 FAMILIES: Final = (
-    "activations",
-    "arithmetic",
-    "attention",
-    "comparisons",
     "control_flow",
     "convolution",
-    "detection",
     "indexing",
     "movement",
-    "normalization",
-    "pooling",
+    "pointwise",
     "products",
     "quantization",
-    "recurrent",
     "reductions",
     "resampling",
-    "signals",
     "sources",
 )
 """The modules of converters."""

@@ -23,8 +23,8 @@ from trt_core.errors import PlanError as FilePlanError
 from trt_core.files import typed
 from trt_core.files.container import Container, Section
 from trt_core.files.strict_json import parse_json
+from trt_portable.api_version import RELEASE
 from trt_portable.errors import PortableError, is_out_of_memory
-from trt_portable.installation import RELEASE
 from trt_portable.memory import IHostMemory, memory_in_file, wrap_address, zeros
 from trt_portable.plan import tables
 from trt_portable.plan.tables import FORMAT_VERSION

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from trt_portable.plugin.decorators import AutoTuneCombination, aot_impl, autotune, impl, op, register
-    from trt_portable.plugin.descriptors import (
+    from trt_portable.plugin.decorators import (
+        AutoTuneCombination,
         Shape,
         ShapeExpr,
         ShapeExprs,
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
         SymIntExprs,
         Tensor,
         TensorDesc,
+        aot_impl,
+        autotune,
         cdiv,
         from_shape_expr,
+        impl,
         max,  # noqa: A004 - the name of the bindings
         min,  # noqa: A004
+        op,
+        register,
         size_tensor,
     )
     from trt_portable.plugin.interfaces import KernelLaunchParams
@@ -62,7 +67,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _DECORATORS = {"AutoTuneCombination", "aot_impl", "autotune", "impl", "op", "register"}
-    _HOMES = {name: "decorators" if name in _DECORATORS else "descriptors" for name in __all__}
+    _HOMES = dict.fromkeys(__all__, "decorators")
     _HOMES["KernelLaunchParams"] = "interfaces"
     __getattr__, __dir__ = lazy_names(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})

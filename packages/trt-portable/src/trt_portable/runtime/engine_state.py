@@ -17,7 +17,7 @@ from trt_portable.execution.loaded_network import load_network, shape_only_input
 from trt_portable.execution.paging import release_pages_of
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.execution.shapes import META, ShapeReport, load_shape_program, report_shapes
-from trt_portable.fusion.product_choice import planned
+from trt_portable.fusion.epilogues import planned
 from trt_portable.fusion.programs import (
     fused_program,
     host_program,
@@ -27,13 +27,12 @@ from trt_portable.fusion.programs import (
 from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.plan import tables
 from trt_portable.plan.container import Plan, PlanError, reading
-from trt_portable.plan.engine_info import EngineInfo, Shape
-from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.extents import evaluate
 from trt_portable.plan.weight_store import WeightStore
+from trt_portable.plan.weight_table import copy_all
 from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import HostValues, Value
-from trt_portable.transfers import copy_all
 
 if TYPE_CHECKING:
     from trt_portable.execution.launch_list import SpecializedProgram
@@ -154,7 +153,7 @@ class EngineState:
         executable: Executable = self._inside_of_limits(self.executable)
         if self.info.allows_tf32:
             return executable
-        from trt_portable.execution.tf32 import WithoutTF32
+        from trt_portable.execution.launcher import WithoutTF32
 
         return WithoutTF32(executable)
 

@@ -11,8 +11,7 @@ from trt_portable.dtypes import storage_dtype
 from trt_portable.enums import DataType, ErrorCodeTRT, TensorLocation, WeightsRole
 from trt_portable.host_settings import ThreadedSettings
 from trt_portable.memory import wrap_address
-from trt_portable.plan.engine_info import RefitMode, WeightSlot
-from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.engine_info import RefitMode, WeightSlot, is_host_constant
 from trt_portable.plan.weight_store import is_of_layer
 from trt_portable.pybind import to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter

@@ -29,19 +29,17 @@ from trt_portable.builder.autotune.clock import (
     time_layers,
 )
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, timing_key
+from trt_portable.builder.config import IProgressMonitor, Phase
 from trt_portable.builder.inductor.tactic import TACTICS
-from trt_portable.builder.library_tactic import LIBRARY_TACTICS
-from trt_portable.builder.progress_monitor import IProgressMonitor, Phase
-from trt_portable.builder.tactic import INTERPRET, PREPACKED, NotApplicable, Subject, Tactic
+from trt_portable.builder.tactic import INTERPRET, LIBRARY_TACTICS, PREPACKED, NotApplicable, Subject, Tactic
 from trt_portable.device import current_device
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.execution.launch_list import CompiledProgram
-from trt_portable.execution.launcher import Executable
+from trt_portable.execution.launcher import Executable, WithoutTF32
 from trt_portable.execution.program import PackingCompute, Program, forget_packed
 from trt_portable.execution.replay import may_record
-from trt_portable.execution.tf32 import WithoutTF32
-from trt_portable.fusion.product_choice import LAYERS, MKL, NAMES, ONEDNN, RECURRENT, Ways
+from trt_portable.fusion.epilogues import LAYERS, MKL, NAMES, ONEDNN, RECURRENT, Ways
 from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.libraries.program import LibraryProgram
 from trt_portable.network.serialization import leaf_entries

@@ -30,8 +30,7 @@ from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS,
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, ProductForm
 from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, LowPrecisionProductLayer
 from trt_portable.network.serialization import layers_from_json
-from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.engine_info import Shape, is_host_constant
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value
 

@@ -13,8 +13,7 @@ import torch
 from trt_core.files import typed
 from trt_core.files.strict_json import parse_json
 from trt_portable.memory import IHostMemory, memory_of
-from trt_portable.plan.engine_info import EngineInfo
-from trt_portable.plan.engine_plan import is_host_constant
+from trt_portable.plan.engine_info import EngineInfo, is_host_constant
 from trt_portable.pybind import Sealed, instance_of, to_boolean, to_integer, to_number
 
 _MAGIC: Final = b"TRTPTIME"

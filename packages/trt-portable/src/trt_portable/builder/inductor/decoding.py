@@ -534,7 +534,7 @@ def start_normalization(
     x: torch.Tensor, gain: torch.Tensor, epsilon: torch.Tensor, result: torch.Tensor
 ) -> tuple[None, KernelLaunch]:
     """Starts the kernel that normalizes rows."""
-    from trt_portable.builder.inductor.decoding_kernels import normalize_rows
+    from trt_portable.builder.inductor.triton_kernels import normalize_rows
 
     rows, depth = x.shape
     grid, arguments = (rows, 1, 1), (x, gain, epsilon, result)
@@ -562,7 +562,7 @@ def start_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.decoding_kernels import few_rows_product
+    from trt_portable.builder.inductor.triton_kernels import few_rows_product
 
     given = [each for each in (x, matrix, gain, residual, result) if each is not None]
     if not all(each.is_contiguous() for each in given):
@@ -650,7 +650,7 @@ def start_codes_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.decoding_kernels import few_rows_codes_product
+    from trt_portable.builder.inductor.triton_kernels import few_rows_codes_product
 
     given = [each for each in (x, codes, scales, offsets, levels, places, result) if each is not None]
     if not all(each.is_contiguous() for each in given):
@@ -856,7 +856,7 @@ def start_parts(
     scale: float,
 ) -> tuple[None, KernelLaunch]:
     """Starts the kernel that attends to parts of the keys, and updates them first."""
-    from trt_portable.builder.inductor.decoding_kernels import attend_to_part
+    from trt_portable.builder.inductor.triton_kernels import attend_to_part
 
     batch, heads, queries, width = query.shape
     groups, length = keys.shape[1:3]
@@ -903,7 +903,7 @@ def start_joining(
     sums: torch.Tensor, maxima: torch.Tensor, weights: torch.Tensor, result: torch.Tensor, groups: int
 ) -> tuple[None, KernelLaunch]:
     """Starts the kernel that joins the parts."""
-    from trt_portable.builder.inductor.decoding_kernels import join_parts
+    from trt_portable.builder.inductor.triton_kernels import join_parts
 
     batch, queries, heads, width = result.shape
     parts, rows = sums.shape[1:3]

@@ -22,7 +22,7 @@ from trt_portable.builder.inductor.operators import (
     start_compiling,
     teach_compilers,
 )
-from trt_portable.kernels.unaligned_products import period_of, write_interleaved, write_joined
+from trt_portable.fusion.cuda_products import period_of, write_interleaved, write_joined
 
 OPERATOR: Final = "trt_portable::unaligned_linear"
 KERNEL: Final = "trt_portable::unaligned_product"
@@ -134,7 +134,7 @@ def start_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.unaligned_products_kernel import unaligned_product
+    from trt_portable.builder.inductor.triton_kernels import unaligned_product
 
     if not (x.is_contiguous() and matrix.is_contiguous() and result.is_contiguous()) or x.shape[1] % 8:
         raise RuntimeError("operands of an unaligned product lie in another way")

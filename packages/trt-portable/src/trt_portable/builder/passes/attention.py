@@ -14,8 +14,7 @@ from typing import Final
 
 import torch
 
-from trt_portable.builder.passes.arrangement import Arrangement
-from trt_portable.builder.passes.simplify_movement import moved_by
+from trt_portable.builder.passes.simplify_movement import Arrangement, moved_by
 from trt_portable.enums import (
     AttentionIOForm,
     AttentionNormalizationOp,

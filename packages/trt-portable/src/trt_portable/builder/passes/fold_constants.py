@@ -1,21 +1,32 @@
-"""Constant folding: layers whose operands are all known are computed while the engine is built."""
+"""Constant folding: layers whose operands are all known are computed while the engine is built.
+
+A convolution followed by ``x * scale + shift`` is one convolution with other weights, be that a scale layer, or a
+product or sum with a constant. Products of weights are rounded once more than the layers would round, as in TensorRT.
+Factors stay that make weights too large or too small for their type.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from trt_portable.dtypes import PACKED, pack
-from trt_portable.enums import LayerType
+from trt_portable.enums import ElementWiseOperation, LayerType, ScaleMode
 from trt_portable.errors import Refusal
-from trt_portable.plan.nodes import Node, PlanGraph, PlanPass, constant_node
+from trt_portable.layers.convolution import IConvolutionLayer
+from trt_portable.layers.normalization import IScaleLayer
+from trt_portable.layers.pointwise import IElementWiseLayer
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern, WeightUse, constant_node
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
+
 
 _ALWAYS_FOLDED_BYTES: Final = 1 << 20
 _VIEWS: Final = (LayerType.CONSTANT, LayerType.SHUFFLE)
@@ -121,3 +132,132 @@ def _bytes(value: Value) -> int:
 
 def _as_tensor(value: Value) -> torch.Tensor:
     return value.tensor() if isinstance(value, HostValues) else value
+
+
+_FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_ARITHMETIC: Final = (ElementWiseOperation.PROD, ElementWiseOperation.SUM)
+_ELEMENTS_AT_ONCE: Final = 1 << 16
+
+
+class FoldScales(PlanPattern):
+    """Merges scales into convolutions whose results nothing else reads, a chain of them one by one."""
+
+    name = "fold_scales"
+    kinds = frozenset({LayerType.SCALE, LayerType.ELEMENTWISE})
+
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """The convolution, where the scale stood."""
+        is_layer = operation.is_a(IScaleLayer)
+        scale = _scale_layer(graph, operation) if is_layer else _arithmetic(graph, operation)
+        convolution = None if scale is None else graph.private_maker(scale.of)
+        if scale is None or convolution is None or not _is_plain(graph, convolution):
+            return None
+        merged = _merged(convolution, operation, scale, graph.weights)
+        return None if merged is None else NodeFusion([merged], [convolution, operation], operation)
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """``x * factor + shift``.
+
+    Attributes:
+        of: The tensor x.
+        factor: A coefficient per channel, or one for all, float64.
+        shift: As `factor`.
+    """
+
+    of: int | None
+    factor: torch.Tensor
+    shift: torch.Tensor
+
+
+def _scale_layer(graph: PlanGraph, node: Node) -> _Scale | None:
+    """What a scale layer computes, if it has one coefficient per channel, or one for all."""
+    if "POWER" in node.weights or not graph.is_fixed(node):
+        return None
+    if node[IScaleLayer.channel_axis] != 1 or node[IScaleLayer.mode] is ScaleMode.ELEMENTWISE:
+        return None
+    factor, shift = (_coefficients(graph.weights, node.weights, *role) for role in (("SCALE", 1.0), ("SHIFT", 0.0)))
+    return _Scale(node.inputs[0], factor, shift)
+
+
+def _arithmetic(graph: PlanGraph, node: Node) -> _Scale | None:
+    """What a product or sum with a constant computes, if that has one number per channel, or one for all."""
+    operation = node[IElementWiseLayer.op]
+    if operation not in _ARITHMETIC:
+        return None
+    for x, other in (node.inputs, node.inputs[::-1]):
+        value = graph.constant(other)
+        if value is not None and value.dtype in _FLOATS and value.numel() == math.prod(value.shape[1:2]):
+            numbers, none = value.reshape(-1).double(), torch.zeros(1).double()
+            is_product = operation is ElementWiseOperation.PROD
+            return _Scale(x, numbers, none) if is_product else _Scale(x, none + 1, numbers)
+    return None
+
+
+def _is_plain(graph: PlanGraph, node: Node) -> bool:
+    """Whether a node is a convolution whose kernel and bias are its own weights, which never change."""
+    kernel = node.weights.get("KERNEL")
+    return (
+        node.is_a(IConvolutionLayer)
+        and len(node.inputs) == 1
+        and kernel is not None
+        and kernel.key in graph.weights
+        and graph.weights.spec(kernel.key)[0] in _FLOATS
+        and graph.is_fixed(node)
+    )
+
+
+def _coefficients(table: WeightTable, uses: Mapping[str, WeightUse], role: str, default: float) -> torch.Tensor:
+    use = uses.get(role)
+    return torch.tensor([default]).double() if use is None else table[use.key].double()
+
+
+def _merged(convolution: Node, node: Node, scale: _Scale, weights: WeightTable) -> Node | None:
+    """A convolution that does what a convolution and the scale after it do; its kernel is computed in the plan.
+
+    Returns:
+        None where the coefficients are not those of channels, or weights of that type cannot hold what they make.
+    """
+    use = convolution.weights["KERNEL"]
+    kernel, maps = use.key, convolution[IConvolutionLayer.num_output_maps]
+    kind, shape = weights.spec(kernel)
+    if not {scale.factor.numel(), scale.shift.numel()} <= {1, maps}:
+        return None
+    factor = scale.factor.expand(maps)
+    bias = _coefficients(weights, convolution.weights, "BIAS", 0.0).expand(maps) * factor + scale.shift.expand(maps)
+    if not _can_hold(weights[kernel], factor, bias):
+        return None
+    name = f"{convolution.name} + {node.name}"
+    keys = (f"{name}:kernel:{len(weights)}", f"{name}:bias:{len(weights)}")
+    weights.defer(keys[0], kind, math.prod(shape), lambda target: _scale(weights[kernel], factor, target))
+    weights[keys[1]] = bias.to(kind)
+    return replace(
+        convolution,
+        name=name,
+        metadata=" ".join(text for text in (convolution.metadata, node.metadata) if text),
+        outputs=node.outputs,
+        weights={"KERNEL": replace(use, key=keys[0]), "BIAS": WeightUse(keys[1], use.dtype, maps)},
+    )
+
+
+def _can_hold(kernel: torch.Tensor, factor: torch.Tensor, bias: torch.Tensor) -> bool:
+    """Whether the type of a kernel holds its products with a factor for each map, and a bias.
+
+    The largest of a map's products must be normal numbers, for others are rounded to fewer bits. Infinite factors
+    would make NaN of zeros.
+    """
+    limits = torch.finfo(kernel.dtype)
+    sizes = kernel.reshape(len(factor), -1).abs().amax(1).double() * factor.abs()
+    is_normal = (sizes == 0) | ((sizes >= limits.smallest_normal) & (sizes <= limits.max))
+    return bool(is_normal.all() and (bias.abs() <= limits.max).all())
+
+
+def _scale(kernel: torch.Tensor, factor: torch.Tensor, target: torch.Tensor) -> None:
+    """Writes a kernel times a factor for each of its output maps, rounded once; a few maps at a time."""
+    maps = factor.shape[0]
+    source, result = kernel.reshape(maps, -1), target.view(maps, -1)
+    step = max(1, _ELEMENTS_AT_ONCE // max(1, source.shape[1]))
+    for start in range(0, maps, step):
+        part = slice(start, start + step)
+        result[part] = source[part].double() * factor[part].unsqueeze(1)

@@ -1,16 +1,29 @@
-"""Convolutions; those along one axis run as convolutions of images of one row."""
+"""Convolution and pooling."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from trt_portable.enums import ElementWiseOperation, ErrorCode, PaddingMode
+import numpy as np
+
+from trt_portable.enums import (
+    DataType,
+    ElementWiseOperation,
+    ErrorCode,
+    PaddingMode,
+    PoolingType,
+    ReduceOperation,
+    SampleMode,
+    UnaryOperation,
+)
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
 from trt_portable.onnx_parser.registry import operator
-from trt_portable.onnx_parser.writer import NetworkWriter, Operand
+from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 from trt_portable.weights import Weights
 
 AUTO_PADDINGS: Final = {"SAME_UPPER": PaddingMode.SAME_UPPER, "SAME_LOWER": PaddingMode.SAME_LOWER}
@@ -203,3 +216,246 @@ def _halved(sizes: list[int], auto_pad: str) -> tuple[list[int], list[int]]:
     """Trims at both ends: the odd one at the end with SAME_UPPER, else at the beginning."""
     before = [size // 2 if auto_pad == "SAME_UPPER" else size - size // 2 for size in sizes]
     return before, [size - first for size, first in zip(sizes, before, strict=True)]
+
+
+_POW: Final = ElementWiseOperation.POW
+_PROD: Final = ElementWiseOperation.PROD
+_SUM: Final = ElementWiseOperation.SUM
+_DIV: Final = ElementWiseOperation.DIV
+_FLOOR_DIV: Final = ElementWiseOperation.FLOOR_DIV
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """How windows lie along each spatial axis."""
+
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    before: list[int]
+    after: list[int]
+    auto_pad: str
+    rounds_up: bool
+
+
+def _windows(
+    net: NetworkWriter,
+    x: ITensor,
+    kernel_shape: list[int],
+    auto_pad: str,
+    pads: list[int] | None,
+    strides: list[int] | None,
+    dilations: list[int] | None,
+    ceil_mode: int,
+) -> _Windows:
+    rank = net.rank(x)
+    if rank not in (3, 4, 5):
+        raise Unsupported(
+            f"{net.node.operator} of rank {rank}: one, two or three spatial axes only", ErrorCode.UNSUPPORTED_NODE_SHAPE
+        )
+    count = rank - 2
+    before, after = before_and_after(pads if auto_pad in ("NOTSET", "") else None, count)
+    return _Windows(
+        per_axis(kernel_shape, count, 1, "kernel_shape"),
+        per_axis(strides, count, 1, "strides"),
+        per_axis(dilations, count, 1, "dilations"),
+        before,
+        after,
+        auto_pad,
+        bool(ceil_mode) and auto_pad not in AUTO_PADDINGS,
+    )
+
+
+def _pool(
+    net: NetworkWriter, x: ITensor, kind: PoolingType, windows: _Windows, counts_padding: bool = False
+) -> ITensor:
+    """Pools with a layer; windows with gaps as the extreme or the sum of shifted slices."""
+    if any(dilation != 1 for dilation in windows.dilations):
+        return _dilated(net, x, kind, windows, counts_padding)
+    is_flat = net.rank(x) == 3
+    image = net.unsqueeze(x, [2]) if is_flat else x
+    one, zero = ((1,), (0,)) if is_flat else ((), ())
+    layer = net.layer(net.network.add_pooling_nd(image, kind, (*one, *windows.kernel)))
+    layer.stride_nd = (*one, *windows.strides)
+    layer.average_count_excludes_padding = not counts_padding
+    if windows.auto_pad in AUTO_PADDINGS:
+        layer.padding_mode = AUTO_PADDINGS[windows.auto_pad]
+    else:
+        layer.pre_padding, layer.post_padding = (*zero, *windows.before), (*zero, *windows.after)
+        if windows.rounds_up:
+            layer.padding_mode = PaddingMode.EXPLICIT_ROUND_UP
+    result = net.output_of(layer)
+    result = net.squeeze(result, [2]) if is_flat else result
+    return _without_windows_in_padding(net, x, result, windows) if windows.rounds_up else result
+
+
+def _count(net: NetworkWriter, extent: Extent, place: int, windows: _Windows) -> Extent:
+    """How many windows an axis has; none begins in the padding behind the data."""
+    span = (windows.kernel[place] - 1) * windows.dilations[place] + 1
+    stride, before, after = windows.strides[place], windows.before[place], windows.after[place]
+    slack = before + after - span + (stride - 1 if windows.rounds_up else 0)
+    count = net.combine(net.combine(net.combine(extent, slack, _SUM), stride, _FLOOR_DIV), 1, _SUM)
+    if not windows.rounds_up:
+        return count
+    most = net.combine(net.combine(net.combine(extent, before - 1, _SUM), stride, _FLOOR_DIV), 1, _SUM)
+    return net.combine(count, most, ElementWiseOperation.MIN)
+
+
+def _without_windows_in_padding(net: NetworkWriter, x: ITensor, result: ITensor, windows: _Windows) -> ITensor:
+    extents = net.extents(x)
+    for place in range(len(windows.kernel)):
+        wanted = _count(net, extents[2 + place], place, windows)
+        if wanted != result.shape[2 + place]:
+            result = net.narrow(result, 2 + place, 0, wanted)
+    return result
+
+
+def _dilated(net: NetworkWriter, x: ITensor, kind: PoolingType, windows: _Windows, counts_padding: bool) -> ITensor:
+    """Windows with gaps: axis after axis, the greatest or the sum of shifted slices."""
+    if windows.auto_pad in AUTO_PADDINGS:
+        windows = _explicit(net, x, windows)
+    if kind is PoolingType.MAX:
+        lowest = {DataType.HALF: -65504.0, DataType.INT8: -128}.get(x.dtype, -3.4028234e38)
+        return _slid(net, x, windows, ElementWiseOperation.MAX, lowest)
+    total = _slid(net, x, windows, _SUM, 0)
+    if counts_padding and not windows.rounds_up:
+        return net.with_number(total, math.prod(windows.kernel), _DIV)
+    rank = net.rank(x)
+    extents: list[Extent] = [1, 1, *net.extents(x)[2:]]
+    ones = net.expand(net.constant(np.ones((1,) * rank), x.dtype), extents)
+    if counts_padding:  # what is padded counts, but not what only the last window reaches
+        starts: list[Extent] = [0, 0, *(-pad for pad in windows.before)]
+        sizes = [*extents[:2], *(
+            net.combine(extent, before + after, _SUM)
+            for extent, before, after in zip(extents[2:], windows.before, windows.after, strict=True)
+        )]  # fmt: skip
+        ones = net.slice(ones, starts, sizes, mode=SampleMode.FILL, fill=net.constant(1, x.dtype))
+        zeros = [0] * len(windows.kernel)
+        windows = replace(windows, before=zeros, after=zeros)
+    return net.binary(total, _slid(net, ones, windows, _SUM, 0), _DIV)
+
+
+def _explicit(net: NetworkWriter, x: ITensor, windows: _Windows) -> _Windows:
+    """Windows with the padding in numbers that SAME_UPPER or SAME_LOWER asks for."""
+    before, after = [], []
+    for place, extent in enumerate(x.shape[2:]):
+        if extent < 0:
+            raise Unsupported("dilations and automatic padding of a dynamic extent", ErrorCode.UNSUPPORTED_NODE_DYNAMIC)
+        stride = windows.strides[place]
+        span = (windows.kernel[place] - 1) * windows.dilations[place] + 1
+        total = max((-(-extent // stride) - 1) * stride + span - extent, 0)
+        less, more = total // 2, total - total // 2
+        before.append(less if windows.auto_pad == "SAME_UPPER" else more)
+        after.append(more if windows.auto_pad == "SAME_UPPER" else less)
+    return replace(windows, before=before, after=after, auto_pad="NOTSET")
+
+
+def _slid(net: NetworkWriter, x: ITensor, windows: _Windows, op: ElementWiseOperation, neutral: float) -> ITensor:
+    fill = net.constant(neutral, x.dtype)
+    for place, (taps, stride, dilation) in enumerate(
+        zip(windows.kernel, windows.strides, windows.dilations, strict=True)
+    ):
+        axis = 2 + place
+        extents = net.extents(x)
+        count = _count(net, extents[axis], place, windows)
+        reach = net.combine(net.combine(count, -1, _SUM), stride, ElementWiseOperation.PROD)
+        starts: list[Extent] = [0] * len(extents)
+        starts[axis] = -windows.before[place]
+        extents[axis] = net.combine(reach, (taps - 1) * dilation + 1, _SUM)
+        x = net.slice(x, starts, extents, mode=SampleMode.FILL, fill=fill)
+        extents[axis] = count
+        strides: list[Extent] = [1] * len(extents)
+        strides[axis] = stride
+        shifted = []
+        for tap in range(taps):
+            starts[axis] = tap * dilation
+            shifted.append(net.slice(x, list(starts), extents, strides))
+        x = shifted[0]
+        for other in shifted[1:]:
+            x = net.binary(x, other, op)
+    return x
+
+
+@operator("MaxPool")
+def max_pool(
+    net: NetworkWriter,
+    x: ITensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: list[int] | None = None,
+    kernel_shape: list[int],
+    pads: list[int] | None = None,
+    storage_order: int = 0,
+    strides: list[int] | None = None,
+) -> ITensor:
+    """MaxPool(X; auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides) -> Y"""
+    windows = _windows(net, x, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    return _pool(net, x, PoolingType.MAX, windows)
+
+
+@operator("AveragePool")
+def average_pool(
+    net: NetworkWriter,
+    x: ITensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: list[int] | None = None,
+    kernel_shape: list[int],
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> ITensor:
+    """AveragePool(X; auto_pad, ceil_mode, count_include_pad, dilations, kernel_shape, pads, strides) -> Y"""
+    windows = _windows(net, x, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    return _pool(net, x, PoolingType.AVERAGE, windows, bool(count_include_pad))
+
+
+@operator("LpPool", since=2)
+def lp_pool(
+    net: NetworkWriter,
+    x: ITensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: list[int] | None = None,
+    kernel_shape: list[int],
+    p: int = 2,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+) -> ITensor:
+    """LpPool(X; auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides) -> Y"""
+    windows = _windows(net, x, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
+    if windows.rounds_up or any(dilation != 1 for dilation in windows.dilations):
+        explicit = _explicit(net, x, windows) if windows.auto_pad in AUTO_PADDINGS else windows
+        return _root(net, _slid(net, powers, explicit, _SUM, 0), p)
+    mean = _pool(net, powers, PoolingType.AVERAGE, windows, counts_padding=True)
+    return _root(net, net.with_number(mean, math.prod(windows.kernel), _PROD), p)
+
+
+def _power(net: NetworkWriter, x: ITensor, p: int) -> ITensor:
+    if p == 1:
+        return x
+    return net.binary(x, x, _PROD) if p == 2 else net.with_number(x, p, _POW)
+
+
+def _root(net: NetworkWriter, x: ITensor, p: int) -> ITensor:
+    if p == 1:
+        return x
+    return net.unary(x, UnaryOperation.SQRT) if p == 2 else net.with_number(x, 1 / p, _POW)
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(net: NetworkWriter, x: ITensor) -> ITensor:
+    """GlobalAveragePool(X) -> Y"""
+    op = ReduceOperation.AVG if net.node.operator == "GlobalAveragePool" else ReduceOperation.MAX
+    return net.reduce(x, op, range(2, net.rank(x)), True)
+
+
+@operator("GlobalLpPool", since=2)
+def global_lp_pool(net: NetworkWriter, x: ITensor, *, p: int = 2) -> ITensor:
+    """GlobalLpPool(X; p) -> Y"""
+    powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
+    return _root(net, net.reduce(powers, ReduceOperation.SUM, range(2, net.rank(x)), True), p)
