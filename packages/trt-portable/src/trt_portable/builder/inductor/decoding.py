@@ -711,7 +711,7 @@ def start_chosen_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.decoding_kernels import chosen_product
+    from trt_portable.builder.inductor.triton_kernels import chosen_product
 
     if not all(each.is_contiguous() for each in (x, places, result)):
         raise RuntimeError("operands of a product with chosen matrices lie in another way")
