@@ -14,7 +14,7 @@ import pytest
 import torch
 from fresh_process import run_python
 from torch import nn
-from trtc.cache_commands import list_entries
+from trtc.app import list_entries
 
 import trt_frontends
 import trt_runtime

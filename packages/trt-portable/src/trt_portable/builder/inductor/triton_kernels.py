@@ -176,7 +176,7 @@ def widen_e2m1(code):  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
-def few_rows_codes_product(  # type: ignore[no-untyped-def]
+def few_rows_codes_product(  # type: ignore[no-untyped-def]  # noqa: C901 - branches of forms, taken at its compilation
     x,
     codes,
     scales,
