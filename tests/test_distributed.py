@@ -287,6 +287,11 @@ def test_meshes_of_two_dimensions(way: str, tmp_path: Path) -> None:
     run_ranks(4, tmp_path, rank_programs.compile_on_two_dimensions, way)
 
 
+def test_sharded_models_generate_text(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    run_ranks(2, tmp_path, rank_programs.generate_text, str(tmp_path / "model"))
+
+
 PLANNED = ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "gpt_oss"]
 PLANNED += ["mixtral", "experts"]
 

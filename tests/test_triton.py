@@ -176,7 +176,8 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server puts in front of its models, by the same names."""
     module: Any = types.ModuleType("triton_python_backend_utils")
     module.Tensor, module.InferenceResponse, module.TritonError = _Tensor, _Response, str
-    module.get_input_tensor_by_name = lambda request, name: _Tensor(name, request[name])
+    module.get_input_tensor_by_name = lambda request, name: _Tensor(name, request[name]) if name in request else None
+    module.TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
 
 
@@ -246,6 +247,66 @@ def test_inputs_go_to_the_device_that_the_instance_was_given(tmp_path: Path) -> 
     served._program = Elsewhere()
     served._run([torch.ones(2, 4), torch.ones(2, dtype=torch.bool)])
     assert [value.device.type for value in given] == ["meta", "meta"]
+
+
+class _Streamed(dict[str, Any]):
+    """A request that is its own response sender: of a client that is gone after some responses."""
+
+    def __init__(self, most: int = 1000, **given: Any) -> None:
+        super().__init__({name: np.asarray(value) for name, value in given.items()})
+        self.answers: list[Any] = []
+        self.ends, self._most = 0, most
+
+    def get_response_sender(self) -> _Streamed:
+        return self
+
+    def is_cancelled(self) -> bool:
+        return len(self.answers) >= self._most
+
+    def send(self, response: Any = None, flags: int = 0) -> None:
+        assert not self.ends
+        self.answers += [] if response is None else [response]
+        self.ends += flags
+
+    def tokens(self) -> Any:
+        return np.stack([answer.tensors["tokens"] for answer in self.answers], axis=1).tolist()
+
+
+def _generator() -> trt_runtime.TextGenerator:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, **sizes)
+    model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
+    return trt.compile_generation(model, max_length=24, max_batch=2, min_block_size=1)
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_generator_sends_tokens_as_they_come(tmp_path: Path) -> None:
+    generator = _generator()
+    generator.save(tmp_path / "text.trtp")
+    folder = export_triton(tmp_path / "text.trtp", tmp_path / "models")
+    config = (folder / "config.pbtxt").read_text()
+    assert 'input {\n  name: "input_ids"\n  data_type: TYPE_INT64\n  dims: [ -1, -1 ]\n}\n' in config
+    assert 'name: "top_k"\n  data_type: TYPE_INT32\n  dims: [ 1 ]\n  optional: true\n}' in config
+    assert "model_transaction_policy { decoupled: true }" in config
+    served = _served(folder)
+    prompts = [[1, 5, 9], [7, 3, 2]]
+    drawn = {"do_sample": [True], "seed": [3], "top_k": np.array([8], np.int32)}
+    plain, sampled, again, gone, wrong = requests = [
+        _Streamed(input_ids=prompts, max_new_tokens=[6]),
+        *(_Streamed(input_ids=prompts, max_new_tokens=[6], **drawn) for _ in range(2)),
+        _Streamed(input_ids=prompts, most=2),
+        _Streamed(input_ids=[[1] * 99]),
+    ]
+    assert served.execute(requests) is None
+    assert plain.tokens() == generator.generate(torch.tensor(prompts), max_new_tokens=6)[:, 3:].tolist()
+    assert sampled.tokens() == again.tokens() != plain.tokens()
+    assert 2 <= len(gone.answers) < 21 - 6  # for who is gone no more is computed, but for steps that have begun
+    assert wrong.answers[0].error
+    assert all(request.ends == 1 for request in requests)
+    with pytest.raises(InputError, match="not put together"):
+        export_triton(tmp_path / "text.trtp", tmp_path / "models", version=2, max_batch_size=4)
 
 
 # The server ----------------------------------------------------------------------------------------------------------

@@ -419,6 +419,39 @@ def compile_on_two_dimensions(rank: int, way: str) -> None:
         _hold_to_eager(model, way, Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(8, 4, 16)))
 
 
+def _save_tiny(rank: int, name: str, directory: str) -> None:
+    """Saves a tiny model of transformers, on the first rank, where all see it; lets others load it in parts."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    sizes |= {"head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    if rank == 0:
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(name, **sizes, **(experts if name in ("mixtral", "gpt_oss") else {}))
+        AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    dist.barrier()
+
+
+def generate_text(rank: int, directory: str) -> None:
+    """Holds text of a model that is sharded by its own plan to that of the whole model, compiled and loaded."""
+    from transformers import AutoModelForCausalLM
+
+    _save_tiny(rank, "llama", directory)
+    whole, model = (
+        AutoModelForCausalLM.from_pretrained(directory, **plan).eval().requires_grad_(False)
+        for plan in ({}, {"tp_plan": "auto"})
+    )
+    prompts = torch.tensor([[1, 5, 9, 11], [1, 8, 7, 4]])
+    wanted = whole.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=12, eos_token_id=None)
+    generator = trt.compile_generation(model, max_batch=2, max_length=32, min_block_size=1)
+    generator.save(f"{directory}/{rank}.trtp")
+    for one in (generator, runtime.TextGenerator.load(f"{directory}/{rank}.trtp")):
+        torch.testing.assert_close(one.generate(prompts, max_new_tokens=12, eos_token_id=()), wanted)
+
+
 def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None:
     """Holds a tiny model of transformers, sharded by its own plan, to eager.
 
@@ -428,20 +461,11 @@ def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None
         way: Which of the two ways of compiling.
         directory: A folder for its weights.
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
-    sizes |= {"head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
     name = "mixtral" if kind == "experts" else kind
-    if rank == 0:
-        torch.manual_seed(0)
-        config = AutoConfig.for_model(name, **sizes, **(experts if name in ("mixtral", "gpt_oss") else {}))
-        AutoModelForCausalLM.from_config(config).save_pretrained(directory)
-    dist.barrier()
+    _save_tiny(rank, name, directory)
     plan: dict[str, Any] = {"tp_plan": "auto"}
     if kind == "experts":
         plan = {"distributed_config": DistributedConfig(tp_plan="auto", enable_expert_parallel=True)}

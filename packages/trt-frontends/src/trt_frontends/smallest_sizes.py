@@ -22,8 +22,9 @@ from torch.export import ExportedProgram
 
 from trt_core import Input, logger
 from trt_core.exported_programs import module_of
-from trt_core.internals import DataDependentOutputException, FakeTensorMode, OpOverload, pytree
+from trt_core.internals import DataDependentOutputException, FakeTensorMode, OpOverload, TorchDispatchMode, pytree
 from trt_core.log import unlogged
+from trt_core.process_groups import COLLECTIVES
 from trt_core.provenance import source_line
 from trt_core.sizes.functions import relation_name
 from trt_core.sizes.grid import FailingSizes
@@ -208,13 +209,34 @@ def _is_the_model(
     try:
         for scale in _SCALES:
             inputs = _inputs_at(program, examples, sizes, device, scale)
-            with torch.no_grad(), _attributes_kept(module):
+            with torch.no_grad(), _attributes_kept(module), _Alone():  # type: ignore[no-untyped-call]
                 expected, found = (inputs.call(function, _with_inputs) for function in (module, graph))
             if not _agree(found, expected):
                 return False
     except Exception:  # the model's own code, on inputs that are not its user's
         return False
     return True
+
+
+class _Alone(TorchDispatchMode):
+    """Collectives as they are where all ranks have what this one has: without the others, who may not come.
+
+    Whether a rank compares, and how often, depends on its own values.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not func.namespace.startswith(COLLECTIVES):
+            return func(*args, **(kwargs or {}))
+        kind, x = func.overloadpacket.__name__, args[0]
+        if kind == "wait_tensor":
+            return x
+        if kind in ("all_reduce", "broadcast"):
+            return x.clone()
+        if kind == "all_gather_into_tensor":
+            return torch.cat([x] * args[1])
+        if kind == "reduce_scatter_tensor":
+            return x.chunk(args[2])[0].clone()
+        raise NotImplementedError(f"{func} has no form without other ranks")  # sizes of 1 are refused then
 
 
 def _with_inputs(function: Any, *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 A model of a repository is `model.trtp` beside a `model.py` that imports `TritonPythonModel` from here. Requests that
 come together are rows of one call, where the model batches; a request that does not fit is answered with its error and
-spoils no other one.
+spoils no other one. Programs that generate text are served by `TritonTextModel`, which sends tokens as they come.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import TrtError
+from trt_runtime.generation import TextGenerator
 from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput, Value
 from trt_runtime.program.interface import walk
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
@@ -23,6 +24,20 @@ from trt_runtime.program.loading import load
 
 PROGRAM_FILE: Final = "model.trtp"
 """Name of the program in the folder of a version."""
+
+
+TEXT_INPUTS: Final = {"input_ids": "int64", "attention_mask": "int64"}
+"""What a generator is asked with, (rows, length) each, by name to type. The mask may be left out."""
+
+TEXT_OPTIONS: Final = {
+    "max_new_tokens": "int32",
+    "do_sample": "bool",
+    "temperature": "float32",
+    "top_k": "int32",
+    "top_p": "float32",
+    "seed": "int64",
+}
+"""What else a request may say, one number each, by name to type; as for `TextGenerator.generate`, but `seed`."""
 
 
 class TritonPythonModel:
@@ -38,10 +53,7 @@ class TritonPythonModel:
             PlanError: The program cannot be loaded.
         """
         config = json.loads(args["model_config"])
-        path = os.path.join(args["model_repository"], args["model_version"], PROGRAM_FILE)
-        is_gpu = args["model_instance_kind"] == "GPU"
-        device = f"cuda:{args['model_instance_device_id']}" if is_gpu else None
-        program = load(path, device=device)
+        program = load(**_place(args))
         assert isinstance(program, LoadedProgram)
         self._program = program
         self._signature = captured_from(program).program.signature
@@ -140,6 +152,74 @@ class TritonPythonModel:
         backend = _backend()
         made = [_from_torch(name, result) for name, result in zip(self._outputs, results, strict=True)]
         return backend.InferenceResponse(output_tensors=made)
+
+
+class TritonTextModel:
+    """Serves one saved program that generates text: each request has a response for each token."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Loads the program.
+
+        Args:
+            args: What Triton says of the model and of this instance.
+
+        Raises:
+            PlanError: The program cannot be loaded, or generates no text.
+        """
+        self._generator = TextGenerator.load(**_place(args))
+
+    def execute(self, requests: Sequence[Any]) -> None:
+        """Answers requests one after the other; they share the generator's caches.
+
+        Args:
+            requests: What the server has put together. Each gets responses with `tokens`, (rows,) int64, and a last
+                one without, which has the error where there is one.
+        """
+        backend = _backend()
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                self._answer(request, sender)
+                sender.send(flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            except (TrtError, RuntimeError) as error:
+                told = backend.InferenceResponse(output_tensors=[], error=backend.TritonError(str(error)))
+                sender.send(told, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+    def _answer(self, request: Any, sender: Any) -> None:
+        backend = _backend()
+        given = {name: backend.get_input_tensor_by_name(request, name) for name in (*TEXT_INPUTS, *TEXT_OPTIONS)}
+        read = {name: _to_torch(tensor) for name, tensor in given.items() if tensor is not None}
+        options: dict[str, Any] = {name: read.pop(name).item() for name in TEXT_OPTIONS if name in read}
+        if (seed := options.pop("seed", None)) is not None:
+            options["generator"] = torch.Generator(self._generator.device).manual_seed(seed)
+        options |= {name: tensor.to(self._generator.device) for name, tensor in read.items()}
+        self._generator.generate(
+            **options,
+            streamer=_Sender(sender),
+            stopping_criteria=[lambda *_: bool(sender.is_cancelled())],
+        )
+
+
+class _Sender:
+    """A streamer that sends tokens to the client."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender, self._has_prompt = sender, False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self._has_prompt:
+            self._sender.send(_backend().InferenceResponse(output_tensors=[_from_torch("tokens", value)]))
+        self._has_prompt = True
+
+    def end(self) -> None:
+        """The last response says so."""
+
+
+def _place(args: Mapping[str, str]) -> dict[str, Any]:
+    """Where the program of an instance lies, and the device that it runs on, as `load` takes them."""
+    path = os.path.join(args["model_repository"], args["model_version"], PROGRAM_FILE)
+    is_gpu = args["model_instance_kind"] == "GPU"
+    return {"path": path, "device": f"cuda:{args['model_instance_device_id']}" if is_gpu else None}
 
 
 def _backend() -> Any:

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from trt_core.files.opening import map_file, read_file
 from trt_core.held_arguments import held_to_signature
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.engine_file import plan_from_memory
-from trt_runtime.triton_model import PROGRAM_FILE
+from trt_runtime.triton_model import PROGRAM_FILE, TEXT_INPUTS, TEXT_OPTIONS
 
 _TYPES: Final = {
     "bfloat16": "TYPE_BF16",
@@ -38,7 +38,7 @@ _TYPES: Final = {
 _NUMBERS: Final = {"bool": "TYPE_BOOL", "float": "TYPE_FP64", "int": "TYPE_INT64"}
 _MODEL: Final = f'''"""Serves {PROGRAM_FILE}."""
 
-from trt_runtime.triton_model import TritonPythonModel
+from trt_runtime.triton_model import %s
 
 __all__ = ["TritonPythonModel"]
 '''
@@ -57,6 +57,7 @@ class _Tensor:
         dims: Its sizes, -1 for those that vary.
         rows: Name of its first size, where that varies.
         most: Greatest first size.
+        is_optional: Whether a request may leave it out.
     """
 
     name: str
@@ -64,6 +65,7 @@ class _Tensor:
     dims: tuple[int, ...]
     rows: str = ""
     most: int = 0
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class TritonModel:
         kind: `KIND_GPU` or `KIND_CPU`.
         instances: How many run at the same time.
         files: What the repository holds, by name: bytes, or a file to copy.
+        is_decoupled: Whether a request may have any number of responses.
     """
 
     name: str
@@ -88,6 +91,7 @@ class TritonModel:
     kind: str
     instances: int
     files: Mapping[str, bytes | Path] = field(default_factory=dict, compare=False)
+    is_decoupled: bool = False
 
     def to_config(self) -> str:
         """Returns the text of `config.pbtxt`."""
@@ -99,10 +103,13 @@ class TritonModel:
                 lines += [f"{kind} {{", f"  name: {_quoted(tensor.name)}", f"  data_type: {tensor.type}"]
                 lines.append(f"  dims: [ {', '.join(map(str, dims or (1,)))} ]")
                 lines += [] if dims else ["  reshape { shape: [ ] }"]
+                lines += ["  optional: true"] if tensor.is_optional else []
                 lines.append("}")
         lines.append(f"instance_group {{ kind: {self.kind} count: {self.instances} }}")
         if self.max_batch_size:
             lines.append(f"dynamic_batching {{ max_queue_delay_microseconds: {_DELAY_MICROSECONDS} }}")
+        if self.is_decoupled:
+            lines.append("model_transaction_policy { decoupled: true }")
         return "\n".join(lines) + "\n"
 
 
@@ -120,6 +127,9 @@ def export_triton(
 
     Where the first size of all inputs and outputs is the same and varies, the server puts requests together: that many
     rows at most, the greatest that the program takes unless `max_batch_size` says less.
+
+    A program that generates text takes `input_ids`, and if a client likes `attention_mask` and how to choose tokens; it
+    sends a response for each token, so its clients stream.
 
     Args:
         path: A file that `trt_runtime.save` wrote, or a plan for TensorRT that `trt_runtime.write_plan` wrote.
@@ -151,13 +161,47 @@ def _describe(source: Path, name: str, instances: int, max_batch_size: int | Non
     found = inspect_file(source)
     if found["kind"] == "plan":
         return _of_plan(source, name, instances, max_batch_size)
+    if found["generation"] is not None:
+        return _of_generator(source, found, name, instances, max_batch_size)
     inputs = _tensors([entry for entry in found["inputs"] if "always" not in entry], str(source))
     outputs = _tensors([entry for entry in found["outputs"] if entry.get("always", "") is not None], str(source))
-    devices = {entry.get("device") for entry in found["inputs"] + found["outputs"]}
-    kind = "KIND_GPU" if "cuda" in devices else "KIND_CPU"
     size = _batch_size(inputs, outputs, max_batch_size)
-    files: dict[str, bytes | Path] = {PROGRAM_FILE: source, "model.py": _MODEL.encode()}
-    return TritonModel(name, "python", inputs, outputs, size, kind, instances, files)
+    files = _files_of(source, "TritonPythonModel")
+    return TritonModel(name, "python", inputs, outputs, size, _kind_of(found), instances, files)
+
+
+def _kind_of(found: Mapping[str, Any]) -> str:
+    """The kind of device that a program, as `inspect_file` describes it, runs on."""
+    devices = {entry.get("device") for entry in found["inputs"] + found["outputs"]}
+    return "KIND_GPU" if "cuda" in devices else "KIND_CPU"
+
+
+def _files_of(source: Path, served_by: str) -> dict[str, bytes | Path]:
+    return {PROGRAM_FILE: source, "model.py": (_MODEL % served_by).encode()}
+
+
+def _of_generator(
+    source: Path, found: Mapping[str, Any], name: str, instances: int, max_batch_size: int | None
+) -> TritonModel:
+    reads = found["generation"]["source"]
+    if reads is not None and not reads["max_length"]:
+        raise InputError(
+            f"the generator reads {', '.join(reads['inputs'])}, and only those that read text are served",
+            where=str(source),
+            hint="load it with TextGenerator.load in a model.py of your own",
+        )
+    if max_batch_size:
+        raise InputError(
+            "requests for a generator are not put together",
+            why="they share its caches, so each is generated alone; it may have several rows itself",
+            hint="leave max_batch_size out",
+        )
+    inputs = [_Tensor(name, _TYPES[dtype], (-1, -1)) for name, dtype in TEXT_INPUTS.items()]
+    inputs[1:] = [replace(mask, is_optional=True) for mask in inputs[1:]]
+    inputs += [_Tensor(name, _TYPES[dtype], (1,), is_optional=True) for name, dtype in TEXT_OPTIONS.items()]
+    files = _files_of(source, "TritonTextModel as TritonPythonModel")
+    tokens = (_Tensor("tokens", "TYPE_INT64", (-1,)),)
+    return TritonModel(name, "python", tuple(inputs), tokens, 0, _kind_of(found), instances, files, is_decoupled=True)
 
 
 def _of_plan(source: Path, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
