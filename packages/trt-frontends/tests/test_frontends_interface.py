@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections import OrderedDict, namedtuple
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import trt_frontends
@@ -317,3 +320,66 @@ def test_programs_of_pytorchs_format_have_a_module(tmp_path: Path) -> None:
     trt_frontends.save(compiled, tmp_path / "model.pt2", inputs=[x], format="exported_program")
     loaded = trt_runtime.load(tmp_path / "model.pt2", trust=True)
     torch.testing.assert_close(loaded.module()(x), compiled(x))
+
+
+# A structure is written as nested tuples: what makes it, and of what. `t3` is the input times 3.
+CLASSES = {
+    "tuple": lambda parts: tuple(parts),
+    "list": lambda parts: list(parts),
+    "dict": lambda parts: {f"key {number}": part for number, part in enumerate(parts)},
+    "namedtuple": lambda parts: Pair(parts[0], parts[-1]),
+    "dataclass": lambda parts: Outcome(parts[0], parts[-1]),
+    "registered": lambda parts: Bag(list(parts)),
+}
+LEAVES = [*(f"t{factor}" for factor in range(1, 6)), "none", "number", "text"]
+
+
+def _built(structure: Any, x: torch.Tensor) -> Any:
+    if isinstance(structure, tuple):
+        return CLASSES[structure[0]]([_built(part, x) for part in structure[1]])
+    plain = {"none": None, "number": 3, "text": "said"}
+    return plain[structure] if structure in plain else x * int(structure[1:])
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.recursive(
+        st.sampled_from(LEAVES),
+        lambda parts: st.tuples(st.sampled_from(sorted(CLASSES)), st.lists(parts, min_size=1, max_size=3)),
+        max_leaves=6,
+    )
+)
+def test_results_of_any_structure_come_back_compiled_and_loaded(structure: Any) -> None:
+    class Structured(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return _built(structure, x), x - 1
+
+    x = torch.randn(3)
+    wanted = Structured()(x)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = _save(Structured(), Path(folder) / "model.trtp", x)
+        plain = trt_runtime.load(Path(folder) / "model.trtp")
+        classes = {"'dataclass'": Outcome, "'namedtuple'": Pair, "'registered'": Bag}
+        named = [kind for word, kind in classes.items() if word in repr(structure)]
+        whole = trt_runtime.load(Path(folder) / "model.trtp", result_types=named)
+        for program in (compiled, whole):
+            found = program(x)
+            assert torch.utils._pytree.tree_structure(found) == torch.utils._pytree.tree_structure(wanted)
+            _require_equal(found, wanted)
+        tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(_open(plain(x))) if isinstance(leaf, torch.Tensor)]
+        expected = [leaf for leaf in torch.utils._pytree.tree_leaves(wanted) if isinstance(leaf, torch.Tensor)]
+        _require_equal(tensors, expected)
+
+
+def _open(value: Any) -> Any:
+    """Results whose classes were not named, as what they are: dicts, lists and tuples."""
+    if isinstance(value, dict):
+        return [_open(part) for part in value.values()]
+    return [_open(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def _require_equal(found: Any, wanted: Any) -> None:
+    """Same leaves in the same order."""
+    leaves = zip(torch.utils._pytree.tree_leaves(found), torch.utils._pytree.tree_leaves(wanted), strict=True)
+    for value, expected in leaves:
+        assert torch.equal(value, expected) if isinstance(expected, torch.Tensor) else value == expected

@@ -70,8 +70,8 @@ class ResultClass:
     Attributes:
         name: `module:QualifiedName`.
         parts: Names of the parts in the order in which PyTorch takes it apart; None where they have none.
-        context: What PyTorch keeps beside them, as a literal; None where that is none, so that only classes that are
-            made from their parts can be made again.
+        context: What PyTorch keeps beside them, as a literal; `_NO_LITERAL` where it is none, so that only classes that
+            are made from their parts can be made again.
     """
 
     name: str
@@ -248,11 +248,14 @@ def result_classes(spec: Any, place: str = "output") -> Iterator[tuple[str, Resu
         yield from result_classes(child, f"{place}[{key!r}]")
 
 
+_NO_LITERAL: Final = {"float": "nan"}  # which no class keeps beside its parts
+
+
 def _context(context: Any) -> Any:
     try:
-        return None if context is None else literals.to_json(context)
+        return literals.to_json(context)
     except literals.NoLiteral:
-        return None
+        return _NO_LITERAL
 
 
 Rebuild = Callable[[Any], Any]
@@ -352,7 +355,7 @@ def _made_by(kind: type, tree: Any, found: ResultClass) -> Rebuild:
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return lambda value: kind(*value)
     registered = pytree.SUPPORTED_NODES.get(kind)
-    if registered is not None and found.context is not None:
+    if registered is not None and found.context != _NO_LITERAL:
         parts, context = found.parts, literals.from_json(found.context, "what is said of the model", 0)
         take = list if parts is None else (lambda value: [value[name] for name in parts])
 
