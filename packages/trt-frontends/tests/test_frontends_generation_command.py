@@ -91,3 +91,18 @@ def test_what_is_no_language_model_is_refused(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["generate", str(source), "--random-weights"])
         assert result.exit_code == 2
         assert said in result.output + result.stderr
+
+
+def test_caches_that_are_too_short_are_refused_before_anything_is_compiled(folder: Path) -> None:
+    sizes = ["--prompt-tokens", "5", "--new-tokens", "4", "--max-length", "7", "--device", "cpu"]
+    result = CliRunner().invoke(app, ["generate", str(folder), *sizes])
+    assert result.exit_code == 2
+    assert "caches of 7 places are too few for 9 tokens" in result.output + result.stderr
+
+
+def test_a_folder_without_weights_leads_to_random_ones(folder: Path) -> None:
+    for path in folder.glob("*.safetensors"):
+        path.unlink()
+    result = CliRunner().invoke(app, ["generate", str(folder)])
+    assert result.exit_code == 2
+    assert "--random-weights" in result.output + result.stderr

@@ -113,10 +113,18 @@ def generate(
     """
     for path in (save, json):
         require_new(path)
+    from trt_core import InputError
+
     begin = time.perf_counter()
     module = language_model(model, dtype, device, random_weights=random_weights)
     follows = bool(getattr(module.config, "is_encoder_decoder", False))
     least = new_tokens if follows else prompt_tokens + new_tokens
+    if max_length is not None and max_length + 1 < least:  # the last token is never read
+        raise InputError(
+            f"caches of {max_length} places are too few for {least} tokens",
+            where="--max-length",
+            hint="leave it out, or ask for fewer tokens with --prompt-tokens and --new-tokens",
+        )
     generator = _compile(
         module, max_length or least, batch, setting, {"max_source_length": prompt_tokens} if follows else {}
     )
@@ -170,7 +178,9 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
             made = family.from_pretrained(path, local_files_only=True, dtype=kind)
         return made.eval().to(target)
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0]) from error
+        is_bare = path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]
+        hint = "--random-weights reads the configuration alone" if is_bare else ""
+        raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0], hint=hint) from error
 
 
 def _family(config: Any) -> Any:
