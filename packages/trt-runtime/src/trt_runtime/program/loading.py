@@ -113,7 +113,8 @@ def load(
             the program of this rank. Before its first call the ranks make sure that all of them have loaded the same.
         operators: Libraries whose operators the program may call, and whose plugins its engines may hold, by namespace:
             `["torchvision"]`. They are imported when those are not registered yet, by their entry point in the group
-            `trt_runtime.plugins` where they have one; name only libraries that you trust.
+            `trt_runtime.plugins` where they have one; name only libraries that you trust. `["_c10d_functional"]` lets a
+            single file talk to other ranks; a folder of `save_sharded` talks to those that load it.
         trust: Trust whoever wrote the file, as if it were signed with a trusted key: all operators that compute may be
             called, and compiled code runs. Also read programs in PyTorch's own format (`torch.export.save`, or
             `save(..., format="exported_program")`). PyTorch evaluates and unpickles what is in them: whoever wrote
