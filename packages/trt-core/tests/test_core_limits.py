@@ -111,8 +111,8 @@ def test_limits_follow_from_what_is_given() -> None:
     for field in fields(CallLimits):
         assert getattr(small, field.name) <= getattr(large, field.name)
     assert CallLimits(bytes_alive=7).of_call(1 << 40).bytes_alive == 7
-    assert (small.loop_turns, small.steps, large.loop_turns, large.steps) == (1 << 16, 1 << 20, 1 << 20, 1 << 24)
-    assert CallLimits().of_call(1 << 22).loop_turns == 1 << 18
+    assert (small.loop_turns, small.steps, large.loop_turns, large.steps) == (1 << 14, 1 << 20, 1 << 20, 1 << 24)
+    assert CallLimits().of_call(1 << 20).loop_turns == 1 << 18
 
 
 @pytest.mark.parametrize("value", [-1, math.nan, "1", True, None])

@@ -43,8 +43,8 @@ _ELEMENTS: Final = 1 << 18
 """Elements that may be read, made or added up, for each byte that is given."""
 _STEPS: Final = (1 << 20, 1 << 24)
 """Operators that a small call may run, and those of a large one: loops repeat them, one for each byte that is given."""
-_TURNS: Final = (1 << 16, 1 << 20)
-_TURN_BYTES: Final = 16
+_TURNS: Final = (1 << 14, 1 << 20)
+_TURN_BYTES: Final = 4
 """Bytes that are given for each turn of a loop beyond the first ones."""
 _ASSUMED: Final = 1 / 8
 """Elements of surely small operators that nobody counts one by one, as a part of those that there may be."""
@@ -65,7 +65,7 @@ class CallLimits:
         elements: Read, made, and added up in products; 2^18 for each byte that is given, at least 2^44. Those of small
             operators are estimated, which makes it an eighth more at most.
         steps: Operators that run; one for each byte that is given, at least 2^20, at most 2^24.
-        loop_turns: Turns of all loops; one for each 16 bytes that are given, at least 2^16, at most 2^20.
+        loop_turns: Turns of all loops; one for each 4 bytes that are given, at least 2^14, at most 2^20.
         seconds: Of the clock, from the beginning of the outermost call. Looked at before each operator, or layer, of
             every call: none is interrupted while it runs.
     """
