@@ -1,4 +1,4 @@
-"""Engines with collectives on two GPUs: values, replay, saving and loading. On one machine, through NCCL."""
+"""Engines with collectives on one GPU and on two: values, replay, saving and loading. On one machine, through NCCL."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 PROGRAM = Path(__file__).resolve().parent / "support" / "nccl_program.py"
 
 
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_engines_communicate_through_nccl(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_engines_communicate_through_nccl(gpus: int, tmp_path: Path) -> None:
+    if torch.cuda.device_count() < gpus:
+        pytest.skip(f"needs {gpus} GPUs")
     parts = ["collectives", "tensor_parallel", "fully_sharded"]
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(PROGRAM)]
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", str(PROGRAM)]
     found = subprocess.run(
         [*run, str(tmp_path / "model"), *parts],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

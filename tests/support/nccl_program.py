@@ -1,4 +1,4 @@
-"""What `tests/test_nccl.py` starts on each of two GPUs: engines with collectives beside eager models, on NCCL."""
+"""What `tests/test_nccl.py` starts on each GPU: engines with collectives beside eager models, on NCCL."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def collectives(_: str) -> None:
 
 def tensor_parallel(folder: str) -> None:
     """A model sharded by columns and rows; saved and loaded."""
-    mesh = init_device_mesh("cuda", (2,))
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     torch.manual_seed(0)
     model = rank_programs.Perceptron(64).cuda().eval().requires_grad_(False)
     parallelize_module(model, mesh, rank_programs.plan_of("tensor"))
