@@ -223,3 +223,43 @@ def test_loops_over_experts_are_captured_as_grouped_products(caplog: pytest.LogC
     assert model.mixture.config._experts_implementation == "eager"
     assert result.meta["partition_report"].coverage == 1.0
     torch.testing.assert_close(result(ids), expected, rtol=1e-4, atol=1e-5)
+
+
+_EXPERTS: dict[str, Any] = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_ROUTED: dict[str, Any] = {**_EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 0}
+_LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_LOCAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Mixtral": _LOCAL,
+    "Qwen2Moe": {"num_experts": 4, "shared_expert_intermediate_size": 32, **_EXPERTS},
+    "Qwen3Moe": {"num_experts": 4, "head_dim": 8, **_EXPERTS},
+    "DeepseekV2": {"n_shared_experts": 1, "num_key_value_heads": 4, **_LATENT, **_ROUTED},
+    "DeepseekV3": {"n_shared_experts": 1, "num_key_value_heads": 4, **_LATENT, **_ROUTED},
+    "GptOss": {"head_dim": 8, "sliding_window": 16, **_LOCAL},
+    "Olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "Phimoe": _LOCAL,
+    "GraniteMoe": _LOCAL,
+    "Glm4Moe": {"head_dim": 8, **_ROUTED},
+    "Ernie4_5_Moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32, "moe_layer_start_index": 0},
+    "Dots1": {"n_shared_experts": 1, "head_dim": 8, **_ROUTED},
+}
+WAYS = ("grouped_mm", "batched_mm", "eager")
+
+
+@pytest.mark.parametrize(("family", "way"), [(each, WAYS[at % 3]) for at, each in enumerate(FAMILIES)])
+def test_mixtures_of_experts_are_one_engine(family: str, way: str) -> None:
+    if not hasattr(transformers, f"{family}Config"):
+        pytest.skip("this release of transformers does not have it")
+    sizes = {**SMALL, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0}
+    model, ids = Wrapped().eval(), torch.randint(1, len(WORDS), (2, 6))
+    config = getattr(transformers, f"{family}Config")(**{**sizes, **FAMILIES[family]})
+    torch.manual_seed(0)
+    model.mixture = (
+        getattr(transformers, f"{family}ForCausalLM")._from_config(config, experts_implementation=way).eval()
+    )
+    with torch.no_grad():
+        expected = model(ids)
+    result = trt_frontends.compile(model, arg_inputs=(ids,), optimization_level=0)
+    assert result.meta["partition_report"].coverage == 1.0
+    assert sum(isinstance(child, trt_runtime.TRTModule) for child in result.modules()) == 1
+    torch.testing.assert_close(result(ids), expected, rtol=1e-4, atol=1e-5)
