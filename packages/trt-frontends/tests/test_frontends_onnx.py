@@ -146,6 +146,34 @@ def test_a_module_goes_out_as_an_onnx_model() -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+class Several(nn.Module):
+    """Results in another order than they are computed, two with axes swapped, one twice."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = x @ x.mT
+        last = product.relu() * 2
+        return last, product.mT, (x + 1).transpose(0, 1), last
+
+
+def test_results_go_out_as_the_model_returns_them() -> None:
+    x = torch.randn(2, 3, 4)
+    session = onnxruntime.InferenceSession(export_onnx(Several(), (x,)), providers=["CPUExecutionProvider"])
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    assert len(found) == 4
+    for array, expected in zip(found, Several()(x), strict=True):
+        torch.testing.assert_close(torch.from_numpy(array), expected)
+
+
+class ReturnsItsInput(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x, x + 1
+
+
+def test_results_that_no_engine_computes_do_not_go_out() -> None:
+    with pytest.raises(InputError, match=r"no single engine(.|\n)*the result x"):
+        export_onnx(ReturnsItsInput(), (torch.ones(2),))
+
+
 def test_the_command_line_exports(tmp_path: Path) -> None:
     path, target = save_model(tmp_path / "m.onnx"), tmp_path / "out.onnx"
     result = CliRunner().invoke(app, ["export", "onnx", str(path), "-o", str(target)])

@@ -41,7 +41,7 @@ from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.engine_source import EngineSource, engine_module
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import CapturedModel, capture_model, dynamic_shapes_of
-from trt_frontends.single_engine import SingleEngine
+from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
 
 ENGINE: Final = "engine"
@@ -575,10 +575,11 @@ def export_onnx(
 
     Raises:
         ExportError: The module cannot be exported, or a layer has no form in ONNX; the message names it.
-        InputError: The inputs do not fit, or the provider is TensorRT, whose networks cannot be read.
+        InputError: The inputs do not fit, the model returns what no engine computes (an input, a view of another
+            result, a number), or the provider is TensorRT, whose networks cannot be read.
         IncompleteCompilationError: Some operators cannot run in an engine.
     """
-    keeper: object = None
+    keeper: SingleEngine | None = None
     from trt_portable.onnx_export import ExportError as NoForm
     from trt_portable.onnx_export import export_onnx as export_network
 
@@ -591,10 +592,27 @@ def export_onnx(
         given = {**settings, "min_block_size": 1, "require_full_compilation": True}
         captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
         keeper = SingleEngine.of(captured, type(model).__name__)
+        require_nothing_beside(keeper.call.graph, 1)
         network = keeper.network
     try:
-        exported: bytes = export_network(network).SerializeToString()
+        exported = export_network(network)
     except NoForm as error:
         raise ExportError("the model cannot be written in ONNX's format", why=str(error)) from error
-    del keeper  # which has kept the weights of the network alive
-    return exported
+    if keeper is not None:
+        _return_in_order(exported.graph, keeper.results())
+    return bytes(exported.SerializeToString())
+
+
+def _return_in_order(graph: Any, names: Sequence[str]) -> None:
+    """Has a graph return the model's results in their order; one that is returned again is a copy."""
+    outputs = {output.name: output for output in graph.output}
+    ordered = []
+    for place, name in enumerate(names):
+        output = type(outputs[name])()
+        output.CopyFrom(outputs[name])
+        if name in names[:place]:
+            output.name = f"{name}:{place}"
+            graph.node.add(op_type="Identity", input=[name], output=[output.name], name=output.name)
+        ordered.append(output)
+    del graph.output[:]
+    graph.output.extend(ordered)

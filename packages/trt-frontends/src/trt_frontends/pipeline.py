@@ -429,7 +429,8 @@ class LoweredModel:
         progress: Told what is being done.
         excluded: Nodes (by name) that run in PyTorch, and why; those that fail to build join them.
         owners: Where results have to lie as for eager calls, exactly, in which memory they lay before lowering.
-        is_block: Whether the graph is a block of a model that was split before: its results lie as they have to.
+        is_block: Whether results are dense: the graph is a block of a model that was split before, or an engine of its
+            own.
         engine_cache: The user's own engine cache.
     """
 

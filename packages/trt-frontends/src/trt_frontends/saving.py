@@ -5,17 +5,15 @@ And the serialized engine of a model that is one engine, for those who run it wi
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from trt_core import InputError
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import pytree
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
 
@@ -106,12 +104,12 @@ def convert_exported_program_to_serialized_trt_engine(
     if all(given is None for given in names):
         return _engine_of(exported_program, inputs, arg_inputs, kwarg_inputs, settings)
     from trt_frontends.pipeline import capture_model
-    from trt_frontends.single_engine import SingleEngine
+    from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
     captured = capture_model(exported_program, inputs, arg_inputs, kwarg_inputs, demands, needs_weights=True)
     engine = SingleEngine.of(captured, "engine")
-    _require_nothing_beside(engine.call.graph, 1)
+    require_nothing_beside(engine.call.graph, 1)
     engine.name_bindings(exported_program, *names)
     return engine.build()
 
@@ -149,34 +147,10 @@ def convert_method_to_trt_engine(
 
 def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, settings: Mapping[str, Any]) -> bytes:
     from trt_frontends.compiler import compile  # saving a model that is compiled needs no compiler
+    from trt_frontends.single_engine import require_nothing_beside
 
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
     compiled = compile(model, inputs, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **demands)
     engines = engine_modules(compiled)
-    _require_nothing_beside(compiled.graph, len(engines))
+    require_nothing_beside(compiled.graph, len(engines))
     return bytes(memoryview(engines[0].plan.numpy().data))
-
-
-def _require_nothing_beside(graph: fx.Graph, engines: int) -> None:
-    beside = _beside_the_engine(graph)
-    if engines != 1 or beside:
-        raise InputError(
-            "the model is no single engine",
-            why=f"it has {engines} engines" if engines != 1 else f"beside its engine there is {', '.join(beside[:3])}",
-            hint="save the compiled model, which holds all of its parts: save(compile(...), path)",
-        )
-
-
-def _beside_the_engine(graph: fx.Graph) -> list[str]:
-    """What a compiled model computes or returns that does not come out of an engine."""
-    found = []
-    for node in graph.nodes:
-        if node.op == "call_function" and node.target is not operator.getitem:
-            found.append(str(node.target))
-        elif node.op == "output":
-            found += [
-                f"the result {leaf}"
-                for leaf in pytree.tree_leaves(node.args[0])
-                if not isinstance(leaf, fx.Node) or leaf.op in ("placeholder", "get_attr")
-            ]
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,7 @@ class SingleEngine:
             ConversionError: A node could not be converted.
         """
         lowered = lower(captured)
+        lowered.is_block = True  # nothing around the engine would name axes back
         built = lowered.split(lowered.plan())
         if len(built.blocks) != 1:
             raise InputError(f"the model becomes {len(built.blocks)} engines, not a single one")
@@ -88,11 +90,7 @@ class SingleEngine:
             *_names("arg_input_binding_names", args, tuple(known_args)),
             *_names("kwarg_input_binding_names", kwargs, known_kwargs),
         ]
-        output = next(node for node in reversed(root.nodes) if node.op == "output")
-        returned = [
-            self.interpreter.output_names[0 if node is self.call else node.args[1]]
-            for node in pytree.tree_leaves(output.args[0])
-        ]
+        returned = self.results()
         before += returned
         chosen += _names("output_binding_names", results, pytree.tree_unflatten(returned, spec.out_spec))
         renamed: dict[str, str] = {}
@@ -108,6 +106,13 @@ class SingleEngine:
         for tensor, name in tensors:
             tensor.name = name
 
+    def results(self) -> list[str]:
+        """Returns the names of the bindings that are the model's results, in their order."""
+        return [
+            self.interpreter.output_names[0 if node is self.call else node.args[1]]
+            for node in pytree.tree_leaves(self.call.graph.output_node().args[0])
+        ]
+
     def build(self) -> bytes:
         """Builds the engine.
 
@@ -120,6 +125,40 @@ class SingleEngine:
         with device_scope(context.settings.device.torch_device):
             plan = build_network(self.builder, self.network, context.settings, profiles, self.network.name)
         return bytes(memoryview(plan))
+
+
+def require_nothing_beside(graph: fx.Graph, engines: int) -> None:
+    """Refuses a graph that does more than to call an engine.
+
+    Args:
+        graph: What calls engines.
+        engines: How many there are.
+
+    Raises:
+        InputError: There is another number of them than one, or something is computed or returned beside it.
+    """
+    beside = _beside_the_engine(graph)
+    if engines != 1 or beside:
+        raise InputError(
+            "the model is no single engine",
+            why=f"it has {engines} engines" if engines != 1 else f"beside its engine there is {', '.join(beside[:3])}",
+            hint="save the compiled model, which holds all of its parts: save(compile(...), path)",
+        )
+
+
+def _beside_the_engine(graph: fx.Graph) -> list[str]:
+    """What a compiled model computes or returns that does not come out of an engine."""
+    found = []
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            found.append(str(node.target))
+        elif node.op == "output":
+            found += [
+                f"the result {leaf}"
+                for leaf in pytree.tree_leaves(node.args[0])
+                if not isinstance(leaf, fx.Node) or leaf.op in ("placeholder", "get_attr")
+            ]
+    return found
 
 
 def _bindings(network: Any) -> Iterator[Any]:
