@@ -168,7 +168,7 @@ def widen(code, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
     return (code + (0x4B000000 + BIAS)).to(tl.float32, bitcast=True) - (8388608.0 + BIAS)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def widen_e2m1(code):  # type: ignore[no-untyped-def]
     """Floats of E2M1: its bits are the upper ones of a float's exponent and mantissa, less 126 doublings."""
     bits = ((code & 7) << 22) | ((code & 8) << 28)
