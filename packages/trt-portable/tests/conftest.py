@@ -90,9 +90,10 @@ def load(builder: trt.Builder, logger: RecordingLogger) -> Callable[..., trt.ICu
 
 
 def execute(context: trt.IExecutionContext, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Binds CPU tensors, runs, and returns the outputs, whose shapes must be known beforehand."""
+    """Binds tensors, runs, and returns the outputs beside them, whose shapes must be known beforehand."""
     engine = context.engine
     tensors = {name: tensor.contiguous() for name, tensor in inputs.items()}
+    device = next((tensor.device for tensor in tensors.values()), None)
     for name, tensor in tensors.items():
         assert context.set_input_shape(name, tuple(tensor.shape))
         assert context.set_tensor_address(name, tensor.data_ptr())
@@ -101,7 +102,7 @@ def execute(context: trt.IExecutionContext, inputs: Mapping[str, torch.Tensor]) 
     for name in engine:
         if engine.get_tensor_mode(name) is trt.TensorIOMode.OUTPUT:
             dtype = CARRIERS[engine.get_tensor_dtype(name)]
-            outputs[name] = torch.empty(tuple(context.get_tensor_shape(name)), dtype=dtype)
+            outputs[name] = torch.empty(tuple(context.get_tensor_shape(name)), dtype=dtype, device=device)
             assert context.set_tensor_address(name, outputs[name].data_ptr())
     assert context.execute_async_v3(0)
     return outputs

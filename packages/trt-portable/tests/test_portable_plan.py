@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import struct
 import tempfile
 import weakref
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 import torch
@@ -58,22 +58,37 @@ def test_round_trip() -> None:
 
 
 @pytest.mark.parametrize("compiled", [b"", b"kernels"])
-def test_a_large_plan_lies_in_a_file_with_the_same_bytes(monkeypatch: pytest.MonkeyPatch, compiled: bytes) -> None:
+@pytest.mark.parametrize("is_on_host", [True, False])
+def test_a_large_plan_lies_in_a_file_with_the_same_bytes(
+    monkeypatch: pytest.MonkeyPatch, compiled: bytes, is_on_host: bool
+) -> None:
     expected = bytes(write_plan({"answer": 42}, WEIGHTS, compiled=compiled))
+    name = "memory_in_file" if is_on_host else "filled_in_file"  # weights on a GPU are brought by several threads
+    make = getattr(memory, name)
     written: list[memory.IHostMemory | None] = []
 
-    def in_file(write: Callable[[BinaryIO], None]) -> memory.IHostMemory | None:
-        written.append(memory.memory_in_file(write))
+    def in_file(*arguments: Any) -> memory.IHostMemory | None:
+        written.append(make(*arguments))
         return written[-1]
 
     monkeypatch.setattr(container, "LARGE_BYTES", 1)
-    monkeypatch.setattr(container, "memory_in_file", in_file)
+    monkeypatch.setattr(weight_table.WeightTable, "is_on_host", is_on_host)
+    monkeypatch.setattr(container, name, in_file)
     found = write_plan({"answer": 42}, WEIGHTS, compiled=compiled)
     assert found is written[0] and isinstance(found, trt.IHostMemory)
     assert bytes(found) == expected and len(found) == found.nbytes == len(expected)
+    read_plan(found)
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # then it lies in memory
     assert bytes(write_plan({"answer": 42}, WEIGHTS, compiled=compiled)) == expected
     assert written[1] is None
+
+
+def test_a_file_that_there_is_no_room_for_is_not_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    assert memory.filled_in_file(10, lambda _: pytest.fail("there is no room")) is None
 
 
 def test_large_tensors_of_a_plan_are_computed_once_one_after_the_other(

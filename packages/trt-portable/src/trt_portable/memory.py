@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 import sys
 import tempfile
 from collections import deque
@@ -219,6 +220,25 @@ def memory_in_file(write: Callable[[BinaryIO], None]) -> IHostMemory | None:
         with tempfile.TemporaryFile() as file:
             write(file)
             file.flush()
+            return IHostMemory(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError:
+        return None
+
+
+def filled_in_file(num_bytes: int, fill: Callable[[mmap.mmap], None]) -> IHostMemory | None:
+    """As `memory_in_file`, of a known size, for content that several threads bring from elsewhere.
+
+    Args:
+        num_bytes: Its size, at least 1.
+        fill: Writes the content to memory, of which it keeps nothing.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return None
+    try:
+        with tempfile.TemporaryFile() as file:
+            # what the disk has no room for is found here: a map of it would end the process
+            os.posix_fallocate(file.fileno(), 0, num_bytes)
+            fill(mmap.mmap(file.fileno(), num_bytes))
             return IHostMemory(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError:
         return None

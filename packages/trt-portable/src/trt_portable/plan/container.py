@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import mmap
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from trt_core.files.container import Container, Section
 from trt_core.files.strict_json import parse_json
 from trt_portable.api_version import RELEASE
 from trt_portable.errors import PortableError, is_out_of_memory
-from trt_portable.memory import IHostMemory, memory_in_file, wrap_address, zeros
+from trt_portable.memory import IHostMemory, filled_in_file, memory_in_file, wrap_address, zeros
 from trt_portable.plan import tables
 from trt_portable.plan.tables import FORMAT_VERSION
 from trt_portable.plan.weight_table import LARGE_BYTES, WeightTable, bytes_of
@@ -152,27 +153,34 @@ def write_plan(
         sizes.append((SectionKind.COMPILED, len(compiled)))
     sections = PLAN.arrange(sizes)
     num_bytes = sections[-1].offset + sections[-1].size
+
+    def fill(memory: mmap.mmap) -> None:
+        content = memoryview(memory)
+        for section, data in zip(sections, (text, table, compiled), strict=False):
+            content[section.offset : section.offset + len(data)] = data
+        view = torch.frombuffer(memory, dtype=torch.uint8)
+        data_offset = sections[1].offset + len(table)
+        targets = {}
+        for name in weights:
+            dtype, shape = weights.spec(name)
+            if math.prod(shape):
+                begin = data_offset + offsets[name]
+                targets[name] = view[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
+        weights.write_all(targets)
+        PLAN.seal(content, sections)
+
+    in_file = None
     if num_bytes >= LARGE_BYTES and weights.is_on_host:
         contents = [(SectionKind.STRUCTURE, [text]), (SectionKind.WEIGHTS, _parts(table, weights, offsets, data_bytes))]
         if compiled:
             contents.append((SectionKind.COMPILED, [compiled]))
         in_file = memory_in_file(lambda file: PLAN.write(file, contents))
-        if in_file is not None:
-            return in_file
+    elif num_bytes >= LARGE_BYTES:
+        in_file = filled_in_file(num_bytes, fill)
+    if in_file is not None:
+        return in_file
     memory = zeros(num_bytes)
-    content = memoryview(memory)
-    for section, data in zip(sections, (text, table, compiled), strict=False):
-        content[section.offset : section.offset + len(data)] = data
-    view = memory.as_tensor()
-    data_offset = sections[1].offset + len(table)
-    targets = {}
-    for name in weights:
-        dtype, shape = weights.spec(name)
-        if math.prod(shape):
-            begin = data_offset + offsets[name]
-            targets[name] = view[begin : begin + math.prod(shape) * dtype.itemsize].view(dtype)
-    weights.write_all(targets)
-    PLAN.seal(content, sections)
+    fill(memory)
     return memory
 
 
