@@ -100,8 +100,8 @@ def test_matrices_of_few_bits_stay_so(
     assert sorted(read) == [(place * COLUMNS, (place + 1) * COLUMNS) for place in (0, 1, 3)]
 
 
-@pytest.mark.parametrize("way", [chosen_products._sorted, chosen_products._by_copies])
-def test_many_rows_are_sorted_or_get_copies(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [chosen_products._sorted, chosen_products._by_copies, chosen_products._by_each])
+def test_many_rows_are_sorted_or_get_copies_or_all_products(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chosen_products, "_MOST_COPIED", 2 * COLUMNS * DEPTH)
     matrices = torch.randn(COUNT, COLUMNS, DEPTH).bfloat16()
     rows = torch.randn(ROWS, DEPTH).bfloat16()

@@ -103,11 +103,20 @@ def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) ->
     known = places.clamp(0, count - 1)
     is_there = (known == places).unsqueeze(1)
     if rows.dtype is not torch.bfloat16 or columns % 8 or depth % 8:
-        return torch.where(is_there, _by_copies(rows, known, matrices), 0)
+        are_few = isinstance(rows.shape[0], int) and rows.shape[0] < count
+        return torch.where(is_there, (_by_copies if are_few else _by_each)(rows, known, matrices), 0)
     choice, order = known.sort()
     ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=choice.dtype), right=True)
     made = torch._grouped_mm(rows[order], matrices.mT, ends.to(torch.int32))
     return torch.where(is_there, torch.empty_like(made).index_copy(0, order, made), 0)
+
+
+def _by_each(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Products of all rows with each matrix: several times what is needed, where copies are hundreds of times that."""
+    found = F.linear(rows, matrices[0])
+    for index in range(1, len(matrices)):
+        found = torch.where((places == index).unsqueeze(1), F.linear(rows, matrices[index]), found)
+    return found
 
 
 def _by_copies(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
