@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -25,6 +27,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from trtc.app import app
+from typer.testing import CliRunner
 
 import trt_frontends as trt
 import trt_runtime
@@ -45,6 +49,15 @@ class Scores(nn.Module):
         """x: (N, 4); mask: (N,), bool."""
         scores = self.product(x) * self.scale
         return {"scores": torch.where(mask[:, None], scores, 0.0), "best": scores.argmax(-1)}
+
+
+class Product(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, 4)."""
+        return super().forward(x)
 
 
 def _saved(path: Path, scale: float = 1.0, least: int = 2) -> nn.Module:
@@ -134,9 +147,6 @@ def test_a_plan_of_tensorrt_has_its_own_backend(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_a_repository(tmp_path: Path) -> None:
-    from trtc.app import app
-    from typer.testing import CliRunner
-
     _saved(tmp_path / "scores.trtp")
     given = ["export", "triton", str(tmp_path / "scores.trtp"), str(tmp_path / "models"), "--instances", "2"]
     assert CliRunner().invoke(app, given).exit_code == 0
@@ -272,9 +282,9 @@ class _Streamed(dict[str, Any]):
         return np.stack([answer.tensors["tokens"] for answer in self.answers], axis=1).tolist()
 
 
-def _generator() -> trt_runtime.TextGenerator:
+def _generator(seed: int = 0) -> trt_runtime.TextGenerator:
     transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
     config = transformers.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, **sizes)
     model = transformers.LlamaForCausalLM(config).eval().requires_grad_(False)
@@ -316,7 +326,7 @@ import json, sys
 import numpy as np
 import tritonclient.http as http
 
-port, repository = sys.argv[1:]
+(port,) = sys.argv[1:]
 client = http.InferenceServerClient(f"127.0.0.1:{port}", concurrency=8)
 
 def begin(x, mask):
@@ -368,8 +378,8 @@ def _homes() -> list[str]:
 
 
 @contextlib.contextmanager
-def _server(repository: Path, work: Path) -> Iterator[int]:
-    """Starts Triton on a repository, with the Python backend for this Python; yields its port."""
+def _server(repository: Path, work: Path, model: str) -> Iterator[tuple[int, int]]:
+    """Starts Triton on a model of a repository, with the backend for this Python; yields its ports of HTTP and gRPC."""
     probe = "import pytriton, pathlib; print(pathlib.Path(pytriton.__file__).parent)"
     found = subprocess.run([SERVER_PYTHON, "-c", probe], capture_output=True, text=True, check=True)
     shipped = Path(found.stdout.strip()) / "tritonserver"
@@ -377,19 +387,21 @@ def _server(repository: Path, work: Path) -> Iterator[int]:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copy(shipped / "python_backend_stubs" / version / "triton_python_backend_stub", work / "backends/python")
     _show_packages(work / "backends/python")
-    with socket.socket() as free:
+    with socket.socket() as free, socket.socket() as other:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        other.bind(("127.0.0.1", 0))
+        port, grpc = free.getsockname()[1], other.getsockname()[1]
     run = [
         shipped / "bin" / "tritonserver",
         f"--model-repository={repository}",
         f"--backend-directory={work / 'backends'}",
         f"--http-port={port}",
         "--http-address=127.0.0.1",
-        "--allow-grpc=false",
+        f"--grpc-port={grpc}",
+        "--grpc-address=127.0.0.1",
         "--allow-metrics=false",
         "--model-control-mode=explicit",
-        "--load-model=scores",
+        f"--load-model={model}",
     ]
     with (work / "log").open("w") as log:
         environment = {
@@ -408,14 +420,19 @@ def _server(repository: Path, work: Path) -> Iterator[int]:
                 time.sleep(0.2)
             else:
                 raise AssertionError((work / "log").read_text()[-3000:])
-            yield port
+            yield port, grpc
         finally:
             process.terminate()
             process.wait(60)
 
 
-def _asked(port: int, repository: Path) -> Any:
-    run = [SERVER_PYTHON, "-c", CLIENT, str(port), str(repository)]
+def _reload(port: int, model: str) -> None:
+    path = f"http://127.0.0.1:{port}/v2/repository/models/{model}/load"
+    urllib.request.urlopen(urllib.request.Request(path, b"{}", method="POST"), timeout=60)
+
+
+def _asked(client: str, port: int) -> Any:
+    run = [SERVER_PYTHON, "-c", client, str(port)]
     found = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
     return json.loads(found.stdout.splitlines()[-1])
@@ -427,8 +444,8 @@ def test_a_server_answers_batches_and_takes_a_new_version(tmp_path: Path) -> Non
     one, two = _saved(tmp_path / "one.trtp", least=1), _saved(tmp_path / "two.trtp", 2.0, least=1)
     repository = tmp_path / "models"
     export_triton(tmp_path / "one.trtp", repository, name="scores", instances=2)
-    with _server(repository, tmp_path) as port:
-        told = _asked(port, repository)
+    with _server(repository, tmp_path, "scores") as (port, _):
+        told = _asked(CLIENT, port)
         x = torch.tensor(told["x"])
         mask = torch.ones(len(x), dtype=torch.bool)
         wanted = one(x, mask=mask)
@@ -439,7 +456,121 @@ def test_a_server_answers_batches_and_takes_a_new_version(tmp_path: Path) -> Non
         assert told["inferences"] == 40
         assert told["executions"] < 33  # requests came together
         export_triton(tmp_path / "two.trtp", repository, name="scores", instances=2, version=2)
-        load = urllib.request.Request(f"http://127.0.0.1:{port}/v2/repository/models/scores/load", b"{}", method="POST")
-        urllib.request.urlopen(load, timeout=60)
-        again = _asked(port, repository)
+        _reload(port, "scores")
+        again = _asked(CLIENT, port)
         torch.testing.assert_close(torch.tensor(again["scores"]), two(x, mask=mask)["scores"])
+
+
+PAGE = (Path(__file__).parent.parent / "docs/howto/triton.md").read_text(encoding="utf-8")
+SAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SERVER_PYTHON, reason="TRITON_PYTHON names no Python with nvidia-pytriton")
+def test_what_the_page_shows_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = trt.Input(min_shape=(1, 4), opt_shape=(4, 4), max_shape=(8, 4), name="x")
+    model = Product().eval().requires_grad_(False)
+    trt_runtime.save(trt.compile(model, arg_inputs=(rows,), min_block_size=1), tmp_path / "model.trtp")
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"```sh\ntrtc (export .*?)\n```", PAGE)
+    assert CliRunner().invoke(app, shlex.split(command)).exit_code == 0
+    (written,) = re.findall(r"```text\n(.*?)```", PAGE, re.S)
+    assert sorted(written.split()) == sorted(str(path) for path in Path("models").rglob("*") if path.is_file())
+    with _server(tmp_path / "models", tmp_path, "model") as (port, _):
+        run = [SERVER_PYTHON, "-c", SAMPLES[0].replace(":8000", f":{port}")]
+        told = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout
+    printed = torch.tensor([float(number) for number in told.strip(" []\n").split()])
+    torch.testing.assert_close(printed, model(torch.ones(1, 4))[0], rtol=1e-4, atol=1e-6)
+
+
+TEXT_CLIENT = """
+import json, queue, sys
+import numpy as np
+import tritonclient.grpc as grpc
+
+(port,) = sys.argv[1:]
+client = grpc.InferenceServerClient(f"127.0.0.1:{port}")
+TYPES = {"input_ids": np.int64, "attention_mask": np.int64, "max_new_tokens": np.int32, "do_sample": np.bool_}
+TYPES |= {"temperature": np.float32, "top_k": np.int32, "top_p": np.float32, "seed": np.int64}
+
+def tensor(name, value, dtype):
+    array = np.asarray(value, dtype)
+    made = grpc.InferInput(name, array.shape, {"int64": "INT64", "int32": "INT32", "bool": "BOOL"}.get(dtype, "FP32"))
+    made.set_data_from_numpy(array)
+    return made
+
+def begin(types=None, **given):
+    inputs = [tensor(name, value, np.dtype({**TYPES, **(types or {})}[name]).name) for name, value in given.items()]
+    client.async_stream_infer("text", inputs, enable_empty_final_response=True)
+
+def ask(**given):
+    begin(**given)
+    tokens = []
+    while True:
+        result, error = answers.get(timeout=60)
+        if error is not None:
+            return str(error)
+        if (found := result.as_numpy("tokens")) is not None:
+            tokens.append(found.tolist())
+        if result.get_response().parameters["triton_final_response"].bool_param:
+            return tokens
+
+def open_stream():
+    global answers
+    answers = found = queue.Queue()
+    client.start_stream(lambda result, error: found.put((result, error)))
+
+prompts = [[1, 5, 9], [7, 3, 2]]
+drawn = {"do_sample": [True], "temperature": [0.7], "top_k": [8], "top_p": [0.9], "seed": [3]}
+open_stream()
+told = {
+    "plain": ask(input_ids=prompts, max_new_tokens=[6]),
+    "one": ask(input_ids=prompts[:1], max_new_tokens=[4]),
+    "masked": ask(input_ids=prompts, attention_mask=[[1, 1, 1], [0, 1, 1]], max_new_tokens=[6]),
+    "sampled": [ask(input_ids=prompts, max_new_tokens=[6], **drawn) for _ in range(2)],
+    "too long": ask(input_ids=[[1] * 99]),
+    "too many": ask(input_ids=prompts * 2),
+    "negative": ask(input_ids=prompts, max_new_tokens=[-1]),
+    "other type": ask(types={"input_ids": np.float32}, input_ids=prompts),
+}
+begin(input_ids=prompts)
+answers.get(timeout=60)
+client.stop_stream(cancel_requests=True)
+open_stream()
+told["after one is gone"] = ask(input_ids=prompts, max_new_tokens=[6])
+client.stop_stream()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SERVER_PYTHON, reason="TRITON_PYTHON names no Python with nvidia-pytriton")
+def test_a_server_streams_tokens_and_takes_a_new_generator(tmp_path: Path) -> None:
+    one, two = _generator(), _generator(1)
+    one.save(tmp_path / "text.trtp")
+    two.save(tmp_path / "two.trtp")
+    repository = tmp_path / "models"
+    export = ["export", "triton", str(tmp_path / "text.trtp"), str(repository)]
+    assert CliRunner().invoke(app, export).exit_code == 0
+    prompts = torch.tensor([[1, 5, 9], [7, 3, 2]])
+    plain = one.generate(prompts, max_new_tokens=6)[:, 3:].T.tolist()
+    drawn = {"do_sample": True, "temperature": 0.7, "top_k": 8, "top_p": 0.9}
+    sampled = one.generate(prompts, max_new_tokens=6, generator=torch.Generator().manual_seed(3), **drawn)
+    masked = one.generate(prompts, attention_mask=torch.tensor([[1, 1, 1], [0, 1, 1]]), max_new_tokens=6)
+    with _server(repository, tmp_path, "text") as (port, grpc):
+        told = _asked(TEXT_CLIENT, grpc)
+        assert told["plain"] == told["after one is gone"] == plain
+        assert told["one"] == one.generate(prompts[:1], max_new_tokens=4)[:, 3:].T.tolist()
+        assert told["masked"] == masked[:, 3:].T.tolist()
+        assert told["sampled"] == [sampled[:, 3:].T.tolist()] * 2
+        assert "99" in told["too long"]
+        assert "4" in told["too many"]
+        assert "-1" in told["negative"]
+        assert "data-type" in told["other type"]
+        run = [SERVER_PYTHON, "-c", "import numpy as np\n" + SAMPLES[1].replace(":8001", f":{grpc}")]
+        shown = subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stdout
+        assert [int(line.strip("[]")) for line in shown.splitlines()] == [token for token, _ in plain]
+        export_triton(tmp_path / "two.trtp", repository, name="text", version=2)
+        _reload(port, "text")
+        again = _asked(TEXT_CLIENT, grpc)["plain"]
+        assert again == two.generate(prompts, max_new_tokens=6)[:, 3:].T.tolist() != plain
