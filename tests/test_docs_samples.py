@@ -1,6 +1,6 @@
-"""The samples of a page of the documentation name nothing that the page has not imported or made.
+"""Samples of the documentation name nothing that their page has not imported or made, and its commands are right.
 
-They are run when the site is built, with our names imported for the sake of docstrings, which would hide that.
+Samples are run when the site is built, with our names imported for the sake of docstrings, which would hide that.
 """
 
 from __future__ import annotations
@@ -9,14 +9,25 @@ import ast
 import builtins
 import doctest
 import re
+import shlex
 import textwrap
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from trtc.app import app
+from trtc.model_source import PEERS
+from typer.core import TyperGroup
+
+from trt_runtime.command_line.commands import _parser
 
 ROOT = Path(__file__).resolve().parent.parent
 _SAMPLE = re.compile(r"^( *)```(\{testcode\}|\{doctest\}|python)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _OPTION = re.compile(r"^:\w+:.*\n", re.MULTILINE)
+_COMMAND = re.compile(r"^ *(?:\$ )?(?:\S*python -m )?(trtc|trt_runtime) ([^\n]*)$", re.MULTILINE)
+_SHELL = re.compile(r"^( *)```(?:sh|console)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 PAGES = [path for path in sorted(ROOT.glob("docs/**/*.md")) if _SAMPLE.search(path.read_text(encoding="utf-8"))]
 
 
@@ -51,3 +62,44 @@ def test_samples_name_only_what_their_page_makes(page: Path) -> None:
     known = set(dir(builtins)).union(*map(_bound_by, nodes))
     read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     assert not read - known, "a reader who types this in has not got them"
+
+
+COMMANDS = [
+    pytest.param(words, id=f"{page.stem}: {' '.join(words)}")
+    for page in sorted(ROOT.glob("docs/**/*.md"))
+    for _, body in _SHELL.findall(page.read_text(encoding="utf-8"))
+    for program, text in _COMMAND.findall(body.replace("\\\n", ""))
+    for words in [[program, *shlex.split(text, comments=True)]]
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_commands_are_such_as_the_command_line_takes(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, *left = words
+    for word in left:
+        if Path(word).suffix:  # a file of the reader
+            (tmp_path / word).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / word).touch()
+    if program == "trt_runtime":
+        _parser(program, None).parse_args(left)
+        return
+    command: Any = typer.main.get_command(app)
+    context = command.make_context(program, list(left))
+    while isinstance(command, TyperGroup):
+        name, command, left = command.resolve_command(context, left)
+        context = command.make_context(name, list(left), parent=context)
+    if context.ignore_unknown_options:  # passed on to trt-runtime
+        _parser(program, PEERS).parse_args(words[1:])
+
+
+def test_modules_that_pages_run_are_there() -> None:
+    named = {
+        name
+        for page in ROOT.glob("docs/**/*.md")
+        for name in re.findall(r"python -m\s+(tools[\w.]*\w)", page.read_text())
+    }
+    assert "tools.bench.ray_rows" in named
+    assert [name for name in sorted(named) if find_spec(name) is None] == []
