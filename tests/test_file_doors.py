@@ -387,7 +387,7 @@ ELSEWHERE: Final = {
     ("trt_portable/execution/paging.py", "*.read_text"): "the system's",
     ("trt_runtime/program/allowed_operators.py", "*.read_text"): "of this distribution",
     (
-        "trt_partition/report/json.py",
+        "trt_partition/report/partition_report.py",
         "*.read_text",
     ): "own",
     ("trt_portable/__init__.py", "path.read_bytes"): "of this distribution",

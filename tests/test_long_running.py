@@ -375,7 +375,7 @@ def _listing(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_full_disk_leaves_no_half_of_a_file(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trtc.output import write_new
+    from trtc.app import write_new
 
     model = nn.Sequential(nn.Linear(512, 512), nn.ReLU()).eval().requires_grad_(False)  # 1 MiB
     compiled = trt_frontends.compile(model, arg_inputs=(torch.ones(2, 512),), min_block_size=1)

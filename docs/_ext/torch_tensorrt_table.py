@@ -48,7 +48,7 @@ NAMES: Final = {
         "trt_frontends.dynamo.conversion.plugins.generate_plugin_converter"
     ),
     "torch_tensorrt.dynamo.Debugger": "trt_frontends.dynamo.Debugger",
-    "torch_tensorrt.dynamo._engine_cache.BaseEngineCache": "trt_frontends.dynamo._engine_cache.BaseEngineCache",
+    "torch_tensorrt.dynamo._engine_cache.BaseEngineCache": "trt_frontends.custom_engine_cache.BaseEngineCache",
     "torch_tensorrt.dtype": "trt_frontends.dtype",
     "torch_tensorrt.memory_format": "trt_frontends.memory_format",
     "torch_tensorrt.dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS": "trt_converters.DYNAMO_CONVERTERS",

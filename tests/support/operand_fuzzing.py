@@ -23,10 +23,10 @@ import torch
 from torch._ops import OpOverload
 
 from trt_core import PlanError, TrtError
-from trt_runtime.program.agreement import check_agreement
 from trt_runtime.program.allowed_operators import allowed_operators, why_refused
 from trt_runtime.program.graph import OperatorCall, Program, SequenceType, Signature, StoredTensor, TensorType, Value
 from trt_runtime.program.loaded_program import LoadedProgram
+from trt_runtime.program.loading import check_agreement
 
 SECONDS = 20
 """Of the processor: no operator may take as long with operands of this size."""

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import transformers
-from trtc.app import app
-from trtc.generation_command import GenerationReport, _read_bytes
+from trtc.app import GenerationReport, _read_bytes, app
 from typer.testing import CliRunner
 
 from trt_runtime import TextGenerator

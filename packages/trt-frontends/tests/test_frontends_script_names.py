@@ -18,8 +18,8 @@ from torch import nn
 import trt_frontends
 from trt_core import ExecutionError, InputError, LoweringError, logger
 from trt_frontends import dynamo, runtime, torch_tensorrt
+from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.dynamo import _defaults, lowering, utils
-from trt_frontends.dynamo._engine_cache import BaseEngineCache
 from trt_frontends.dynamo.conversion import converter_utils
 from trt_frontends.dynamo.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
 from trt_runtime import TRTModule

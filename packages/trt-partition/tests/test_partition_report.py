@@ -13,7 +13,7 @@ from torch import nn
 
 from trt_core import PartitionError, Reason
 from trt_partition import PartitionReport, Sweep, make_plan, make_report, split_into_blocks
-from trt_partition.report.json import schema
+from trt_partition.report.partition_report import schema
 from trt_partition.sweep import recommend
 
 STATIC_TEXT = """\

@@ -18,7 +18,7 @@ from torch import fx, nn
 
 from trt_core import CompilationSettings, Reason, Verdict
 from trt_partition import PartitionReport, make_plan, make_report
-from trt_partition.report.html import human_flops
+from trt_partition.report.partition_report import human_flops
 
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings
 from trt_partition import PartitionReport, make_plan, make_report
-from trt_partition.report.json import schema
+from trt_partition.report.partition_report import schema
 
 
 class _Everything:

@@ -32,7 +32,7 @@ NOT_TO_RUN: Final = (
     "trt_portable.builder",
     "trt_portable.layers.gather",
     "trt_portable.layers.transformer",
-    "trt_portable.network.loop",
+    "trt_portable.network.control_flow",
     "trt_portable.network.network",
     "trt_portable.plugin",
     "trt_portable.plan.artifact",

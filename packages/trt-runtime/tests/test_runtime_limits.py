@@ -14,7 +14,6 @@ import trt_runtime
 from trt_core import ExecutionError
 from trt_core.limits import UNLIMITED, Account, CallLimits
 from trt_runtime.plan_notes import Bounds, bounds_of, note_bounds
-from trt_runtime.program.agreement import check_agreement
 from trt_runtime.program.allowed_operators import find_operator
 from trt_runtime.program.graph import (
     OperatorCall,
@@ -25,6 +24,7 @@ from trt_runtime.program.graph import (
     Value,
 )
 from trt_runtime.program.loaded_program import LoadedProgram
+from trt_runtime.program.loading import check_agreement
 
 DEFAULT = Bounds(CallLimits(), lambda: False)
 Steps = list[tuple[str, tuple[Any, ...], tuple[int | None, ...]]]

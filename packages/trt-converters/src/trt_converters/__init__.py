@@ -10,8 +10,13 @@ from trt_converters.call import Call
 from trt_converters.context import ConversionContext
 from trt_converters.converter import Converter
 from trt_converters.interpreter import BlockInterpreter
-from trt_converters.plugin_converter import plugin_from_operator
-from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry, converter, require_registry
+from trt_converters.registry import (
+    DYNAMO_CONVERTERS,
+    ConverterRegistry,
+    converter,
+    plugin_from_operator,
+    require_registry,
+)
 from trt_converters.support import ConverterSupport, preserve_predicate
 
 try:

@@ -28,9 +28,8 @@ from trt_core.sizes.ranges import constrain_to_inputs
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
-from trt_frontends.sharded_models import open_shards, opened_after
 from trt_frontends.smallest_sizes import settle_smallest_sizes
-from trt_frontends.stored_layers import open_stored_layers
+from trt_frontends.stored_layers import open_shards, open_stored_layers, opened_after
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
 from trt_lowering.operator_traits import draws_random_numbers, has_hidden_state

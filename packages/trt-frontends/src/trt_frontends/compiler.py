@@ -20,8 +20,8 @@ from trt_frontends.pipeline import (
     capture_model,
     no_progress,
 )
-from trt_frontends.sharded_models import keep_boundary
 from trt_frontends.stages import build, lower
+from trt_frontends.stored_layers import keep_boundary
 from trt_partition import PartitionReport
 from trt_runtime.sharded import compare_at_first_call, digests_of
 

@@ -70,8 +70,8 @@ from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs, dimension_names, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
-from trt_frontends.sharded_models import open_shards
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
+from trt_frontends.stored_layers import open_shards
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering, sizes_left_open, tracing_lock
 from trt_lowering.contract import Observer
 from trt_partition import (

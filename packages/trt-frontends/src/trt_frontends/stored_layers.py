@@ -1,8 +1,9 @@
-"""Linear layers of quantized checkpoints, as other libraries load them, in PyTorch's own operators for a capture.
+"""What stands for layers in a capture: those of quantized checkpoints, and those sharded over processes.
 
-Such a layer holds codes, packed by its library, and calls kernels, caches and hooks of that library, which nothing can
-trace. While a model is captured, a `StoredLinear` that holds the same codes stands in its place. Lowering knows codes
-by what is computed of them, whoever packed them, so this is all that a format takes:
+A linear layer of a quantized checkpoint, as other libraries load it, holds codes, packed by its library, and calls
+kernels, caches and hooks of that library, which nothing can trace. While a model is captured, a `StoredLinear` that
+holds the same codes stands in its place. Lowering knows codes by what is computed of them, whoever packed them, so this
+is all that a format takes:
 
 | library | layers |
 |---|---|
@@ -13,6 +14,8 @@ by what is computed of them, whoever packed them, so this is all that a format t
 | transformers | `FP8Linear` |
 
 None of them is imported here. A layer in a layout that is not known stays as it is.
+
+A sharded model is compiled from the shards of this process, and called with `DTensor`s or shards.
 """
 
 from __future__ import annotations
@@ -26,10 +29,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trt_core import logger
+from trt_converters import DYNAMO_CONVERTERS
+from trt_core import ExportError, logger
 from trt_core.bitsandbytes_operators import codes_in_rows, dequantize_blocks
-from trt_core.internals import FakeTensor
+from trt_core.internals import FakeTensor, pytree
 from trt_core.quantization import quantize
+from trt_frontends.example_inputs import ExampleInputs
+from trt_lowering.sharded_modules import ShardedModule, is_sharded, require_sharded_alike, shards_of_inputs
 
 _FLOAT8: Final = torch.float8_e4m3fn
 _LARGEST_FLOAT8: Final = 448.0
@@ -425,3 +431,57 @@ def _compressed_tensors(module: Any) -> StoredLinear | None:
 def _as_float8(steps: torch.Tensor, bits: int) -> torch.Tensor:
     kept: torch.Tensor = quantize(steps, torch.ones((), device=steps.device), _FLOAT8, bits)
     return kept
+
+
+def open_shards(module: Any, examples: ExampleInputs | None) -> tuple[Any, ExampleInputs | None]:
+    """Returns a model and inputs that this process can capture alone; those without `DTensor`s as they are.
+
+    Args:
+        module: A module, or whatever else can be compiled.
+        examples: What it is captured for.
+    """
+    if not isinstance(module, nn.Module) or examples is None:
+        return module, examples
+    args, kwargs, shardings = shards_of_inputs(examples.args, examples.kwargs)
+    if not shardings and not is_sharded(module):
+        return module, examples
+    return ShardedModule(module, shardings, tuple(DYNAMO_CONVERTERS)), ExampleInputs(args, kwargs)
+
+
+def opened_after(error: ExportError, module: Any) -> ShardedModule:
+    """Returns the shell of a module that makes `DTensor`s of plain tensors in `forward`, as its capture has shown.
+
+    Args:
+        error: What capturing it ended with.
+        module: What was captured.
+
+    Raises:
+        ExportError: The same, where it ended for another reason.
+    """
+    if isinstance(module, ShardedModule) or "DTensor" not in str(error.__cause__):
+        raise error
+    return ShardedModule(module, whole=tuple(DYNAMO_CONVERTERS))
+
+
+def keep_boundary(module: Any, compiled: nn.Module) -> None:
+    """Lets a compiled model take and return `DTensor`s where the model does.
+
+    Args:
+        module: What was captured.
+        compiled: What it was compiled to; it takes and returns shards.
+    """
+    if not isinstance(module, ShardedModule) or not (module.boundary.inputs or module.boundary.outputs):
+        return
+    boundary = module.boundary
+
+    def take_shards(_: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        return require_sharded_alike(args, kwargs, boundary.inputs)
+
+    def put_together(_: nn.Module, args: Any, result: Any) -> Any:
+        flat, spec = pytree.tree_flatten(result)
+        for index, sharding in boundary.outputs.items():
+            flat[index] = sharding.distributed(flat[index])
+        return pytree.tree_unflatten(flat, spec)
+
+    compiled.register_forward_pre_hook(take_shards, with_kwargs=True)
+    compiled.register_forward_hook(put_together)

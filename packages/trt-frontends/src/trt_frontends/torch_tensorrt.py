@@ -78,7 +78,7 @@ _SUBMODULES = {
     "dynamo._SourceIR": "dynamo",
     "dynamo._compiler": "dynamo",
     "dynamo._settings": "dynamo",
-    "dynamo._engine_cache": "dynamo._engine_cache",
+    "dynamo._engine_cache": "custom_engine_cache",
     "dynamo.debugger": "dynamo.debugger",
     "dynamo._defaults": "dynamo._defaults",
     "dynamo.conversion": "dynamo.conversion",
@@ -87,7 +87,7 @@ _SUBMODULES = {
     "dynamo.conversion.converter_utils": "dynamo.conversion.converter_utils",
     "dynamo.conversion.plugins": "dynamo.conversion.plugins",
     **{
-        f"dynamo.conversion.impl{name}": f"dynamo.conversion.impl{name}"
+        f"dynamo.conversion.impl{name}": "dynamo.conversion.impl"
         for name in ("", ".activation", ".condition", ".elementwise", ".reduce", ".shuffle", ".unary")
     },
     "dynamo.lowering": "dynamo.lowering",

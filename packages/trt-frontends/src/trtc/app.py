@@ -1,24 +1,543 @@
-"""The commands of `trtc`."""
+"""The commands of `trtc`, and how they read settings and write files."""
 
 from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
-from trtc import generation_command, onnx_commands
-from trtc.assignments import Settings, read_assignments
-from trtc.output import require_new, say, write_new
-
 if TYPE_CHECKING:
+    import torch
+
     from trt_frontends.accuracy import AccuracyReport, BisectReport
     from trt_frontends.precision.report import PrecisionReport
+    from trt_runtime import TextGenerator
     from trt_runtime.engine_cache import EngineCache
+
+
+def say(text: str, *, end: str = "\n", to_errors: bool = False) -> None:
+    """Prints a text as it is: what would command a terminal, in names from files, is spelled out."""
+    if not text.replace("\n", "").isprintable():
+        from trt_core.wording import printable  # with PyTorch, which the help does without
+
+        text = printable(text)
+    typer.echo(text + end, nl=False, err=to_errors)
+
+
+def require_new(path: Path | None) -> None:
+    """Refuses a path that exists already, or whose folder does not, before any work is done.
+
+    Raises:
+        typer.BadParameter: It does, or there is no such folder.
+    """
+    if path is None:
+        return
+    if path.exists():
+        raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}")
+
+
+def write_new(path: Path | None, text: str) -> None:
+    """Writes a file that does not exist yet; without a path, nothing."""
+    if path is not None:
+        from trt_core.files.replacing import replacing  # with PyTorch, which most commands' help does without
+
+        with replacing(path) as file:
+            file.write(text.encode())
+
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--setting", "-s", help="A compilation setting as NAME=VALUE, such as precision=float16; repeatable."),
+]
+
+
+def read_assignments(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
+    """Reads `NAME=VALUE` settings: numbers, `true`, `false`, `none`, names of types, and lists separated by commas.
+
+    A list that is given several times adds up. Regular expressions, which may hold commas, are given one at a time.
+
+    Raises:
+        InputError: One has no `=`.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name:
+            from trt_core import InputError
+
+            raise InputError(f"{text!r} is not NAME=VALUE", hint="write for instance --setting precision=float16")
+        name, read = name.strip(), _value(name.strip(), value.strip())
+        found[name] = {*found.get(name, ()), *read} if name in _LISTS else read
+    return found
+
+
+_PATTERNS: Final = frozenset({"autocast_excluded_nodes"})
+_LISTS: Final = _PATTERNS | {
+    "autocast_excluded_ops",
+    "enabled_precisions",
+    "torch_executed_modules",
+    "torch_executed_ops",
+}
+_WORDS: Final = {"true": True, "false": False, "none": None, "inf": float("inf")}
+
+
+def _value(name: str, text: str) -> Any:
+    if name in _PATTERNS:
+        return {text}
+    if name in _LISTS:
+        return {part.strip() for part in text.split(",") if part.strip()}
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+_TIMES: Final = 3
+
+
+@dataclass(frozen=True)
+class GenerationReport:
+    """How fast text was generated.
+
+    Attributes:
+        model: What generated it.
+        device: Where it ran.
+        batch: Rows that were generated at once.
+        prompt_tokens: Tokens of each prompt, or of each text that an encoder reads, or frames of speech.
+        new_tokens: Tokens that followed, of each row.
+        build_seconds: How long compiling or loading took.
+        prompt_seconds: Until the first token.
+        token_seconds: For each token after it, of all rows together.
+        weight_bytes: What a step reads of weights: all but tables of which it looks up rows.
+        cache_bytes: Size of the caches.
+        bandwidth: Bytes a second that the device's memory can move; None where the device does not say.
+    """
+
+    model: str
+    device: str
+    batch: int
+    prompt_tokens: int
+    new_tokens: int
+    build_seconds: float
+    prompt_seconds: float
+    token_seconds: float
+    weight_bytes: int
+    cache_bytes: int
+    bandwidth: float | None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of all rows in a second, after the first."""
+        return self.batch / self.token_seconds
+
+    @property
+    def bandwidth_share(self) -> float | None:
+        """Which part of the device's bandwidth reading the weights once a step takes; None where that is unknown."""
+        return None if self.bandwidth is None else self.weight_bytes / self.token_seconds / self.bandwidth
+
+    def to_json(self) -> str:
+        """Returns the report as JSON."""
+        derived = {"tokens_per_second": self.tokens_per_second, "bandwidth_share": self.bandwidth_share}
+        return dumps({**asdict(self), **derived}, indent=2) + "\n"
+
+    def to_text(self) -> str:
+        """Returns the report as lines for reading."""
+        prompt_rate = self.batch * self.prompt_tokens / self.prompt_seconds
+        from trt_core.wording import human_bytes
+
+        moved = f"{self.weight_bytes / self.token_seconds / 1e9:.1f} GB/s"
+        share = self.bandwidth_share
+        lines = {
+            "model": f"{self.model} on {self.device}, ready in {self.build_seconds:.1f} s",
+            "prompt": f"{self.batch} x {self.prompt_tokens} tokens in {self.prompt_seconds * 1e3:.2f} ms, "
+            f"{prompt_rate:.0f} tokens/s",
+            "decoding": f"{self.batch} x {self.new_tokens} tokens, {self.token_seconds * 1e3:.3f} ms a step, "
+            f"{self.tokens_per_second:.1f} tokens/s",
+            "weights": f"{human_bytes(self.weight_bytes)} read a step, {moved}"
+            + ("" if share is None else f", {share:.0%} of what the memory can do"),
+            "caches": human_bytes(self.cache_bytes),
+        }
+        return "".join(f"{name:<10}{text}\n" for name, text in lines.items())
+
+
+def generate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A folder that save_pretrained of transformers wrote, or a config.json, which gives random weights."
+        ),
+    ],
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 64,
+    new_tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate for each row.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Rows that are generated at once.")] = 1,
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Places of the caches; by default what is asked for.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Type of the weights; by default that of the checkpoint.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU where there is one.")] = None,
+    random_weights: Annotated[bool, typer.Option(help="Read the configuration alone.")] = False,
+    setting: Settings = None,
+    save: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the generator to a .trtp file.")] = None,
+    json: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")] = None,
+) -> None:
+    """Compiles a language model for generating text, and says how fast it does.
+
+    Prompts are random tokens, and no token ends a row.
+    """
+    for path in (save, json):
+        require_new(path)
+    from trt_core import InputError
+
+    begin = time.perf_counter()
+    module = language_model(model, dtype, device, random_weights=random_weights)
+    follows = bool(getattr(module.config, "is_encoder_decoder", False))
+    least = new_tokens if follows else prompt_tokens + new_tokens
+    if max_length is not None and max_length + 1 < least:  # the last token is never read
+        raise InputError(
+            f"caches of {max_length} places are too few for {least} tokens",
+            where="--max-length",
+            hint="leave it out, or ask for fewer tokens with --prompt-tokens and --new-tokens",
+        )
+    generator = _compile(
+        module, max_length or least, batch, setting, {"max_source_length": prompt_tokens} if follows else {}
+    )
+    ready = time.perf_counter() - begin
+    prompts = _prompts(module, generator, batch, prompt_tokens)
+    report = measure(generator, prompts, new_tokens, model=model, weight_bytes=_read_bytes(module), build_seconds=ready)
+    say(report.to_text(), end="")
+    if save is not None:
+        generator.save(save)
+    write_new(json, report.to_json())
+
+
+def language_model(source: str, dtype: str | None, device: str | None, *, random_weights: bool) -> Any:
+    """Loads a language model or an encoder-decoder of transformers from this machine; nothing is fetched.
+
+    Args:
+        source: A folder of a checkpoint, or the path of a configuration, which gives random weights.
+        dtype: Type of the weights; None for that of the checkpoint.
+        device: Where to; None for a GPU where there is one.
+        random_weights: Make weights up.
+
+    Raises:
+        InputError: There is no such folder or file, or transformers knows no language model of that kind.
+    """
+    import torch
+
+    from trt_core import InputError
+    from trt_core.dtypes import parse_dtype
+
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError("trtc generate needs transformers", why=str(error), hint="pip install transformers") from error
+    path = Path(source.removeprefix("hf:"))
+    if not path.exists():
+        raise InputError(
+            f"there is no folder {path}",
+            hint="give the folder that save_pretrained wrote, or a config.json",
+        )
+    kind = "auto" if dtype is None else parse_dtype(dtype)
+    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        family = _family(transformers.AutoConfig.from_pretrained(path, local_files_only=True))
+        if path.is_file() or random_weights:
+            config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+            own = getattr(config, "dtype", None) or torch.float32
+            torch.manual_seed(0)
+            with torch.device(target):
+                made = family.from_config(config, dtype=own if kind == "auto" else kind)
+        else:
+            made = family.from_pretrained(path, local_files_only=True, dtype=kind)
+        return made.eval().to(target)
+    except (OSError, ValueError, RuntimeError) as error:
+        is_bare = path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]
+        hint = "--random-weights reads the configuration alone" if is_bare else ""
+        raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0], hint=hint) from error
+
+
+def _family(config: Any) -> Any:
+    """The class of transformers that models of a configuration are loaded by."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+
+    for family, known in (
+        (transformers.AutoModelForSeq2SeqLM, modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING),
+        (transformers.AutoModelForSpeechSeq2Seq, modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING),
+    ):
+        if getattr(config, "is_encoder_decoder", False) and type(config) in known:
+            return family
+    return transformers.AutoModelForCausalLM
+
+
+def _prompts(module: Any, generator: TextGenerator, batch: int, length: int) -> dict[str, torch.Tensor]:
+    """Random tokens, or the features that an encoder takes."""
+    import torch
+
+    source = generator.limits.source
+    if source is None or source.is_text:
+        vocabulary = module.config.get_text_config(decoder=True).vocab_size
+        return {"input_ids": torch.randint(0, vocabulary, (batch, length), device=generator.device)}
+    assert isinstance(generator.encoder, torch.nn.Module)
+    taken: Any = generator.encoder
+    shapes = [(batch, *spec.shape[1:]) for spec in taken.inputs]
+    return {name: torch.rand(shape, device=generator.device) for name, shape in zip(source.inputs, shapes, strict=True)}
+
+
+def measure(
+    generator: TextGenerator,
+    prompts: Mapping[str, torch.Tensor],
+    new_tokens: int,
+    *,
+    model: str,
+    weight_bytes: int,
+    build_seconds: float,
+) -> GenerationReport:
+    """Times generation: the best of a few calls for one token, and for all of them.
+
+    Args:
+        generator: What generates.
+        prompts: What `generate` is given: (rows, length) int64 `input_ids`, or features by name.
+        new_tokens: Tokens to generate, two at least.
+        model: What the report calls it.
+        weight_bytes: Bytes of weights that a step reads.
+        build_seconds: How long it took to make the generator.
+    """
+    first = min(_seconds(generator, prompts, 1) for _ in range(_TIMES))
+    whole = min(_seconds(generator, prompts, new_tokens) for _ in range(_TIMES))
+    given = next(iter(prompts.values()))
+    caches = [buffer for buffer in generator.step.buffers() if buffer.dim() == 4 and buffer.is_floating_point()]
+    return GenerationReport(
+        model=model,
+        device=str(generator.device),
+        batch=len(given),
+        prompt_tokens=given.shape[-1],
+        new_tokens=new_tokens,
+        build_seconds=build_seconds,
+        prompt_seconds=first,
+        token_seconds=max(whole - first, 1e-9) / (new_tokens - 1),
+        weight_bytes=weight_bytes,
+        cache_bytes=sum(cache.numel() * cache.element_size() for cache in caches),
+        bandwidth=_bandwidth(generator.device),
+    )
+
+
+def _compile(
+    module: Any, max_length: int, batch: int, setting: list[str] | None, sizes: Mapping[str, int]
+) -> TextGenerator:
+    from trt_frontends import compile_generation
+    from trtc.progress import ConsoleProgress
+
+    with ConsoleProgress() as progress:
+        return compile_generation(
+            module,
+            max_length=max_length,
+            max_batch=batch,
+            progress=progress,
+            **sizes,  # type: ignore[arg-type]  # they are no settings
+            **read_assignments(setting or ()),
+        )
+
+
+def _read_bytes(module: Any) -> int:
+    """Bytes of the weights that a step reads: not those of an encoder, and of tables of which it looks up rows.
+
+    What such a table shares with the head is read.
+    """
+    from torch import nn
+
+    head = module.get_output_embeddings()
+    tables = [child.weight for child in module.modules() if isinstance(child, nn.Embedding)]
+    looked_up = {id(table) for table in tables if head is None or table is not head.weight}
+    if getattr(module.config, "is_encoder_decoder", False):
+        own = {id(value) for value in module.get_decoder().parameters()} | {id(value) for value in head.parameters()}
+        looked_up |= {id(value) for value in module.parameters()} - own
+    return sum(value.numel() * value.element_size() for value in module.parameters() if id(value) not in looked_up)
+
+
+def _seconds(generator: TextGenerator, prompts: Mapping[str, Any], count: int) -> float:
+    import torch
+
+    is_waited_for = generator.device.type == "cuda"
+    if is_waited_for:
+        torch.cuda.synchronize(generator.device)
+    begin = time.perf_counter()
+    generator.generate(**prompts, max_new_tokens=count, eos_token_id=())
+    if is_waited_for:
+        torch.cuda.synchronize(generator.device)
+    return time.perf_counter() - begin
+
+
+def _bandwidth(device: torch.device) -> float | None:
+    """What the memory of a GPU can move in a second by its clock and width; None where PyTorch does not say."""
+    import torch
+
+    if device.type != "cuda":
+        return None
+    facts = torch.cuda.get_device_properties(device)
+    clock, width = getattr(facts, "memory_clock_rate", 0), getattr(facts, "memory_bus_width", 0)
+    return 2e3 * clock * width / 8 or None
+
+
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shapes",
+        "--shape",
+        help="Shape of an input by name, x=2x3x224x224, or its least, usual and greatest, x=1x3:4x3:8x3; repeatable.",
+    ),
+]
+
+export_app = typer.Typer(no_args_is_help=True, help="Writes a model in another format.")
+
+
+def compile_model(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="hf:DIR, timm:NAME, torchvision:NAME, an .onnx model, a .pt2 program, or module:callable returning "
+            "(model, inputs)."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The saved program, x.trtp.")],
+    shape: Shapes = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="Type of weights and inputs of a model by name: float16, bfloat16.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Where a model by name runs: cuda, cpu.")] = None,
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="Do not fetch weights of a model by name.")
+    ] = False,
+    setting: Settings = None,
+) -> None:
+    """Compiles a model and saves the program, which `trtc run` and `trt_runtime.load` take.
+
+    `trtc compile torchvision:resnet18 -o resnet18.trtp --shapes x=1x3x224x224:4x3x224x224:8x3x224x224 --dtype float16`
+
+    Existing files are never overwritten.
+    """
+    require_new(output)
+    from trt_frontends.compiler import compile as compile_
+    from trt_frontends.onnx_models import inputs_of_types, is_onnx_path
+    from trt_frontends.saving import save
+
+    given = read_assignments(setting or ())
+    ranges = _read_shapes(shape or ())
+    if is_onnx_path(model):
+        inputs = inputs_of_types(model, ranges) if ranges else None
+        save(compile_(model, kwarg_inputs=inputs, **given), output)
+        return
+    from trtc.model_source import load_model, load_named_model
+
+    named = load_named_model(model, ranges, dtype, random_weights=random_weights)
+    if named is not None:
+        import torch
+
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        save(compile_(named[0].to(place), kwarg_inputs=named[1], **given), output)
+        return
+    from trt_core import InputError
+
+    for option, value in (("--shapes", ranges), ("--dtype", dtype), ("--device", device)):
+        if value:
+            raise InputError(
+                f"{option} is for models by name" + (" and .onnx models" if option == "--shapes" else ""),
+                hint="the callable returns the inputs with the model, of their type and on their device",
+            )
+    module, arg_inputs, kwarg_inputs = load_model(model)
+    save(compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given), output)
+
+
+@export_app.command("onnx")
+def export_onnx_model(
+    model: Annotated[
+        str, typer.Argument(help="A .pt2 program, module:callable returning (model, inputs), or an .onnx model.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The ONNX model, x.onnx.")],
+    setting: Settings = None,
+) -> None:
+    """Writes what would be a model's engine as an ONNX model, for Netron, ONNX Runtime and others.
+
+    Existing files are never overwritten.
+    """
+    require_new(output)
+    from trt_core.files.replacing import replacing
+    from trt_frontends.onnx_models import export_onnx, is_onnx_path
+
+    given = read_assignments(setting or ())
+    if is_onnx_path(model):
+        data = export_onnx(model, **given)
+    else:
+        from trtc.model_source import load_model
+
+        module, arg_inputs, kwarg_inputs = load_model(model)
+        data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
+    with replacing(output) as file:
+        file.write(data)
+
+
+@export_app.command("triton")
+def export_triton_model(
+    program: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A saved program, or a TensorRT plan.")],
+    repository: Annotated[Path, typer.Argument(file_okay=False, help="The model repository; made where missing.")],
+    name: Annotated[str | None, typer.Option(help="Name of the model; by default that of the file.")] = None,
+    version: Annotated[int, typer.Option(min=1, help="Version of the model.")] = 1,
+    instances: Annotated[int, typer.Option(min=1, help="How many run at the same time.")] = 1,
+    max_batch_size: Annotated[
+        int | None, typer.Option(min=0, help="Most rows of a call; 0 to put no requests together.")
+    ] = None,
+) -> None:
+    """Writes a saved program into a model repository of Triton Inference Server.
+
+    A model that is there gets a further version; nothing is overwritten.
+    """
+    from trt_frontends.integrations.triton import export_triton
+
+    export_triton(program, repository, name=name, version=version, instances=instances, max_batch_size=max_batch_size)
+
+
+def explain_onnx_model(model: str, json: Path | None, fail_under: float) -> tuple[str, bool]:
+    """The text of the report of an ONNX model, and whether it covers enough; writes the JSON that was asked for."""
+    from trt_frontends.onnx_models import explain_onnx
+
+    report = explain_onnx(model)
+    write_new(json, report.to_json())
+    return report.to_text(), report.coverage >= fail_under
+
+
+def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int, ...]]]:
+    """Reads `NAME=1x3` and `NAME=1x3:4x3:8x3`.
+
+    Raises:
+        InputError: One is written otherwise.
+    """
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for text in texts:
+        name, separator, value = text.rpartition("=")
+        try:
+            shapes = [tuple(int(extent) for extent in part.split("x")) if part else () for part in value.split(":")]
+        except ValueError:
+            shapes = []
+        if not separator or not name or len(shapes) not in (1, 3):
+            from trt_core import InputError
+
+            raise InputError(f"{text!r} is no shape", hint="write --shape x=2x3x224x224, or --shape x=1x3:4x3:8x3")
+        found[name] = shapes
+    return found
 
 
 _FAILED: Final = 1
@@ -372,7 +891,7 @@ def explain(
 def _explain_onnx(model: str, html: Path | None, json: Path | None, fail_under: float) -> None:
     if html is not None:
         raise typer.BadParameter("reports of .onnx models are text and JSON", param_hint="'--html'")
-    text, covers_enough = onnx_commands.explain_onnx_model(model, json, fail_under)
+    text, covers_enough = explain_onnx_model(model, json, fail_under)
     say(text, end="")
     if not covers_enough:
         raise typer.Exit(FAILED)
@@ -470,9 +989,9 @@ for _command in (
 ):
     app.command(epilog=_EXIT_CODES)(_command)
 add_program_commands(app)
-app.command("compile", epilog=_EXIT_CODES)(onnx_commands.compile_model)
-app.command(epilog=_EXIT_CODES)(generation_command.generate)
-app.add_typer(onnx_commands.export_app, name="export", cls=_Commands, epilog=_EXIT_CODES)
+app.command("compile", epilog=_EXIT_CODES)(compile_model)
+app.command(epilog=_EXIT_CODES)(generate)
+app.add_typer(export_app, name="export", cls=_Commands, epilog=_EXIT_CODES)
 app.command(epilog=_EXIT_CODES)(info)
 app.add_typer(cache_app, name="cache", cls=_Commands, epilog=_EXIT_CODES)
 

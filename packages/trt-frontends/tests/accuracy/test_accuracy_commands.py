@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from trtc.app import app
-from trtc.assignments import read_assignments
+from trtc.app import app, read_assignments
 from typer.testing import CliRunner
 
 from trt_core import InputError

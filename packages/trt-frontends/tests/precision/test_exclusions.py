@@ -15,7 +15,7 @@ import trt_frontends
 from trt_core import Input, InputError, SettingsError, read_settings
 from trt_core.precision import PrecisionRule
 from trt_partition import PartitionReport
-from trt_partition.report.json import schema
+from trt_partition.report.partition_report import schema
 
 BEYOND = {"mul", "add", "mul_1", "log"}
 """Nodes of the overflowing model whose operands or results are large."""

@@ -160,16 +160,13 @@ from trt_portable.layers.transformer import (
     IRotaryEmbeddingLayer,
 )
 from trt_portable.memory import IHostMemory
-from trt_portable.network.conditional import (
+from trt_portable.network.control_flow import (
     IAssertionLayer,
     IConditionLayer,
     IIfConditional,
     IIfConditionalBoundaryLayer,
     IIfConditionalInputLayer,
     IIfConditionalOutputLayer,
-)
-from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.loop import (
     IIteratorLayer,
     ILoop,
     ILoopBoundaryLayer,
@@ -177,6 +174,7 @@ from trt_portable.network.loop import (
     IRecurrenceLayer,
     ITripLimitLayer,
 )
+from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError
 from trt_portable.onnx_parser.parser import OnnxParser, OnnxParserRefitter, get_nv_onnx_parser_version

@@ -12,8 +12,8 @@ import torch
 
 import trt_portable as trt
 from tests.support.low_precision_networks import constant, layers_of, make_codes
-from trt_portable.kernels import chosen_products
-from trt_portable.kernels.chosen_products import multiply_by_chosen
+from trt_portable.layers import low_precision
+from trt_portable.layers.low_precision import multiply_by_chosen
 
 COUNT, COLUMNS, DEPTH, ROWS = 5, 24, 64, 6
 PLACES = torch.tensor([3, 0, 3, 1, 0, 3])
@@ -86,9 +86,9 @@ def test_matrices_of_few_bits_stay_so(
     kept = {slot.dtype: slot.count for slot in engine._state.info.weight_slots}
     assert kept[code_type] == codes.numel()
     read: list[tuple[int, int]] = []
-    decode = chosen_products.decode_rows
+    decode = low_precision.decode_rows
     monkeypatch.setattr(
-        chosen_products,
+        low_precision,
         "decode_rows",
         lambda *given: read.append(given[-2:]) or decode(*given),  # type: ignore[func-returns-value]
     )
@@ -100,14 +100,14 @@ def test_matrices_of_few_bits_stay_so(
     assert sorted(read) == [(place * COLUMNS, (place + 1) * COLUMNS) for place in (0, 1, 3)]
 
 
-@pytest.mark.parametrize("way", [chosen_products._sorted, chosen_products._by_copies, chosen_products._by_each])
+@pytest.mark.parametrize("way", [low_precision._sorted, low_precision._by_copies, low_precision._by_each])
 def test_many_rows_are_sorted_or_get_copies_or_all_products(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_products, "_MOST_COPIED", 2 * COLUMNS * DEPTH)
+    monkeypatch.setattr(low_precision, "_MOST_COPIED", 2 * COLUMNS * DEPTH)
     matrices = torch.randn(COUNT, COLUMNS, DEPTH).bfloat16()
     rows = torch.randn(ROWS, DEPTH).bfloat16()
     wanted = multiply_by_chosen(rows, PLACES, matrices, False)
     torch.testing.assert_close(way(rows, PLACES, matrices), wanted, rtol=2e-2, atol=2e-2)
-    if way is chosen_products._sorted:
+    if way is low_precision._sorted:
         places = torch.tensor([COUNT, 0, -1, 1, 0, 3])
         torch.testing.assert_close(
             way(rows, places, matrices), multiply_by_chosen(rows, places, matrices, False), rtol=2e-2, atol=2e-2

@@ -22,11 +22,11 @@ from trt_runtime.operator import execute_engine
 if TYPE_CHECKING:
     from trt_runtime.generation import TextGenerator
     from trt_runtime.graphed_calls import cuda_graphs
+    from trt_runtime.module import weight_streaming
     from trt_runtime.profiling import LayerProfile, LayerTime, profile_layers
     from trt_runtime.program import LoadedProgram, load, save
     from trt_runtime.refit import refit_engine, refit_module
     from trt_runtime.sharded import save_sharded
-    from trt_runtime.streamed_weights import weight_streaming
 
 try:
     __version__ = version("trt-runtime")
@@ -80,7 +80,7 @@ _LATE: Final = {
     "refit_module": "trt_runtime.refit",
     "save": "trt_runtime.program.saving",
     "save_sharded": "trt_runtime.sharded",
-    "weight_streaming": "trt_runtime.streamed_weights",
+    "weight_streaming": "trt_runtime.module",
 }
 """Names that are imported when they are first used: running engines needs none of them, and saved
 programs only `load`."""

@@ -1,11 +1,15 @@
 """The partition report: what was decided about a graph, as text, JSON and HTML, and where it goes.
 
-Users compare its texts, so wording and order of the lines are fixed.
+Users compare its texts, so wording and order of the lines are fixed. JSON follows the schema in `report.schema.json`,
+which is published with the package. The HTML page has everything it needs inside, and loads nothing; its pictures, the
+blocks with what passes between them and the chart of `min_block_size`, are computed here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import logging
 import math
 import os
@@ -13,29 +17,569 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, PartitionError, Reason, Verdict, logger, operator_name
 from trt_core.attributes import is_state
+from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
-from trt_core.precision import kept_in_float32
+from trt_core.precision import KeptInFloat32, PrecisionRule, kept_in_float32
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.verdicts import IN_FLOATS
-from trt_core.wording import ShownReport, printable
-from trt_partition.bridges import find_bridge
-from trt_partition.costs import estimate_flops, estimate_traffic
+from trt_core.wording import ShownReport, human_bytes, printable, scaled
+from trt_partition.bridges import Bridge, find_bridge
+from trt_partition.costs import RULE, estimate_flops, estimate_traffic
 from trt_partition.plan import Block, BlockKind, PartitionPlan
 from trt_partition.report.data import BlockReport, Communication, NodeReport, ReportData, Transition, count_names
-from trt_partition.report.html import render_html
-from trt_partition.report.json import parse_fields, render_json
 from trt_partition.split import Boundaries, find_boundaries
-from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, regroup, regroup_arguments
+from trt_partition.sweep import Sweep, SweepPoint
+from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, ValueSpec, regroup, regroup_arguments
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+SCHEMA_VERSION: Final = 1
+"""Version of the schema. It rises when a reader of the version before would misread a report."""
+
+
+def schema() -> dict[str, Any]:
+    """Returns the JSON schema of reports."""
+    text = resources.files("trt_partition").joinpath("report.schema.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def render_json(report: ReportData, indent: int | None = 2) -> str:
+    """Returns a report as JSON. Only finite numbers occur; an infinite `min_block_size` is `"inf"`."""
+    return json.dumps(report_data(report), indent=indent, allow_nan=False)
+
+
+def report_data(report: ReportData) -> dict[str, Any]:
+    """Returns a report as JSON values: what is stored, and the figures that follow from it."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "total_operators": report.total_operators,
+        "supported_operators": report.supported_operators,
+        "coverage": report.coverage,
+        "min_block_size": _size(report.min_block_size),
+        "settings": dict(report.settings),
+        "settings_text": report.settings_text,
+        "inputs": _value(report.inputs),
+        "outputs": _value(report.outputs),
+        "profiles": [_value(profile) for profile in report.profiles],
+        "blocks": [_block(block) for block in report.blocks],
+        "edges": [_edge(edge) for edge in report.edges],
+        "transitions": [_edge(edge) for edge in report.transitions],
+        "unsupported": dict(report.unsupported),
+        "nodes": [_node(node) for node in report.nodes],
+        "sweep": {
+            "unlimited": report.sweep.unlimited,
+            "points": [
+                {"min_block_size": point.min_block_size, "engines": point.engines, "operators": point.operators}
+                for point in report.sweep.points
+            ],
+        },
+        "recommendations": [
+            {
+                "kind": item.kind,
+                "min_block_size": _size(item.min_block_size),
+                "engines": item.engines,
+            }
+            for item in report.recommendations
+        ],
+        "bridge": None
+        if report.bridge is None
+        else {
+            "operator": report.bridge.operator,
+            "nodes": report.bridge.nodes,
+            "engines_before": report.bridge.engines_before,
+            "engines_after": report.bridge.engines_after,
+        },
+    }
+
+
+def parse_fields(text: str) -> dict[str, Any]:
+    """Reads the fields of a `ReportData`.
+
+    Raises:
+        PartitionError: The text is not JSON, no report, or of a version that this one cannot read.
+    """
+    content = text.encode(errors="surrogatepass")  # what is no text is told as such
+    try:
+        data = parse_json(content, max_bytes=len(content))
+    except BadJson as error:
+        raise PartitionError("the text is not JSON", why=str(error), hint="give what to_json wrote") from error
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if version != SCHEMA_VERSION:
+        raise PartitionError(
+            f"the report has schema version {version!r:.80}, this version reads {SCHEMA_VERSION}",
+            hint="give a file that a dry run wrote, and read it with the version that wrote it",
+        )
+    try:
+        return _parse_report(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PartitionError(
+            "the JSON is no partition report", why=f"{type(error).__name__}: {error}", hint="validate it by the schema"
+        ) from error
+
+
+def _parse_report(data: dict[str, Any]) -> dict[str, Any]:
+    inputs, outputs = _parse_value(data["inputs"]), _parse_value(data["outputs"])
+    if not (isinstance(inputs, Group) and isinstance(outputs, Group)):
+        raise TypeError("inputs and outputs must be groups")
+    profiles = tuple(map(_parse_value, data.get("profiles", ())))
+    if not all(isinstance(profile, Group) for profile in profiles):
+        raise TypeError("profiles must be groups")
+    size = data["min_block_size"]
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "nodes": tuple(_parse_node(item) for item in data["nodes"]),
+        "blocks": tuple(_parse_block(item) for item in data["blocks"]),
+        "edges": tuple(Transition(**item) for item in data["edges"]),
+        "min_block_size": float("inf") if size == "inf" else int(size),
+        "settings": dict(data["settings"]),
+        "settings_text": str(data["settings_text"]),
+        "sweep": Sweep(tuple(SweepPoint(**item) for item in data["sweep"]["points"]), bool(data["sweep"]["unlimited"])),
+        "bridge": None if data["bridge"] is None else Bridge(**data["bridge"]),
+        "profiles": profiles,
+    }
+
+
+def _size(min_block_size: int | float) -> int | str:
+    return "inf" if min_block_size == float("inf") else int(min_block_size)
+
+
+def _edge(edge: Transition) -> dict[str, Any]:
+    return {"source": edge.source, "target": edge.target, "tensors": edge.tensors, "bytes": edge.bytes}
+
+
+def _value(value: ValueSpec) -> dict[str, Any]:
+    if isinstance(value, Group):
+        return {"kind": value.kind, "items": [_value(item) for item in value.items]}
+    if isinstance(value, NumberSpec):
+        return {"kind": "Number", "name": value.name, "type": value.kind}
+    shape = [extent if isinstance(extent, int) else list(extent) for extent in value.shape]
+    return {
+        "kind": "Tensor",
+        "name": value.name,
+        "shape": shape,
+        "dtype": value.dtype,
+        "item_bytes": value.item_bytes,
+    }
+
+
+def _parse_value(data: dict[str, Any]) -> ValueSpec:
+    kind = data["kind"]
+    if kind in ("List", "Tuple", "Dict"):
+        return Group(kind, tuple(_parse_value(item) for item in data["items"]))
+    if kind == "Number":
+        return NumberSpec(data["name"], data["type"])
+    if kind != "Tensor":
+        raise ValueError(f"unknown kind of value {kind!r}")
+    shape = tuple(extent if isinstance(extent, int) else _range(extent) for extent in data["shape"])
+    return TensorSpec(data["name"], shape, data["dtype"], data["item_bytes"])
+
+
+def _range(extent: list[int]) -> tuple[int, int, int]:
+    low, best, high = extent
+    return low, best, high
+
+
+def _parse_leaf(data: dict[str, Any]) -> TensorSpec | NumberSpec:
+    value = _parse_value(data)
+    if isinstance(value, Group):
+        raise TypeError("a block takes and returns tensors, not groups")
+    return value
+
+
+def _block(block: BlockReport) -> dict[str, Any]:
+    return {
+        "name": block.name,
+        "kind": block.kind.value,
+        "operators": block.operators,
+        "computations": block.computations,
+        "operators_by_kind": dict(block.operators_by_kind),
+        "inputs": [_value(value) for value in block.inputs],
+        "outputs": [_value(value) for value in block.outputs],
+        "parameters": block.parameters,
+        "parameter_bytes": block.parameter_bytes,
+        "flops": block.flops,
+        "memory_bytes": block.memory_bytes,
+        "nodes": list(block.nodes),
+    }
+
+
+def _parse_block(data: dict[str, Any]) -> BlockReport:
+    return BlockReport(
+        **{
+            **data,
+            "kind": BlockKind(data["kind"]),
+            "inputs": tuple(_parse_leaf(item) for item in data["inputs"]),
+            "outputs": tuple(_parse_leaf(item) for item in data["outputs"]),
+            "nodes": tuple(data["nodes"]),
+        }
+    )
+
+
+def _node(node: NodeReport) -> dict[str, Any]:
+    return {
+        "op": node.op,
+        "name": node.name,
+        "location": node.location,
+        "block": node.block,
+        "inputs": list(node.inputs),
+        "is_convertible": node.is_convertible,
+        "flops": node.flops,
+        "code": node.verdict.code,
+        "message": node.verdict.message,
+        "source": node.verdict.source,
+        **({"converter": node.converter} if node.converter else {}),
+        **({"kept_in_float32": _kept(node.kept_in_float32)} if node.kept_in_float32 else {}),
+        **({"communication": _moved(node.communication)} if node.communication else {}),
+        **({"weight_in_floats": node.weight_in_floats} if node.weight_in_floats else {}),
+    }
+
+
+def _parse_node(data: dict[str, Any]) -> NodeReport:
+    code = data["code"]
+    reason = Reason.from_code(code) if code else None
+    return NodeReport(
+        op=data["op"],
+        name=data["name"],
+        location=data["location"],
+        block=data["block"],
+        inputs=tuple(data["inputs"]),
+        is_convertible=data["is_convertible"],
+        verdict=Verdict(reason is None, reason, data["message"], data["source"]),
+        flops=data["flops"],
+        converter=data.get("converter", ""),
+        kept_in_float32=_parse_kept(data.get("kept_in_float32")),
+        communication=_parse_communication(data.get("communication")),
+        weight_in_floats=data.get("weight_in_floats", ""),
+    )
+
+
+def _moved(moved: Communication) -> dict[str, Any]:
+    return {"group": moved.group, "ranks": list(moved.ranks), "sent_bytes": moved.sent_bytes}
+
+
+def _parse_communication(data: dict[str, Any] | None) -> Communication | None:
+    return None if data is None else Communication(data["group"], tuple(data["ranks"]), data["sent_bytes"])
+
+
+def _kept(kept: KeptInFloat32) -> dict[str, str]:
+    return {"rule": kept.rule.value, "why": kept.why}
+
+
+def _parse_kept(data: dict[str, str] | None) -> KeptInFloat32 | None:
+    return None if data is None else KeptInFloat32(PrecisionRule(data["rule"]), data["why"])
+
+
+def render_html(report: ReportData, *, title: str, reasons: str) -> str:
+    """Returns a report as an HTML page.
+
+    Args:
+        report: The report.
+        title: Heading of the page.
+        reasons: Address of the page about reason codes; each code is an anchor on it, `#trt-f001`. Empty for the
+            report's own section about them.
+    """
+    page = _template().render(
+        title=title,
+        reasons=reasons,
+        report=report,
+        picture=draw_blocks(report),
+        chart=draw_sweep(report.sweep, report.total_operators, report.min_block_size),
+        rule=RULE,
+        titles={reason.code: reason.title for reason in Reason},
+        met=[reason for reason in Reason if reason.code in {node.verdict.code for node in report.torch_nodes}],
+        data=_embedded(report),
+        flops=sum(node.flops for node in report.nodes),
+        crossing=sum(edge.bytes for edge in report.transitions),
+    )
+    return printable(page)
+
+
+def human_flops(count: int) -> str:
+    """Returns a number of operations with a decimal unit, `3.6 GFLOP`."""
+    return scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def _embedded(report: ReportData) -> str:
+    """The figures that the page's script needs, safe inside a script element."""
+    data: dict[str, Any] = report_data(report)
+    index = {node.name: position for position, node in enumerate(report.nodes)}
+    nodes = [
+        [
+            printable(node["op"].removeprefix("torch.ops.")),
+            printable(node["name"]),
+            printable(node["location"]),
+            node["block"],
+            [index[name] for name in node["inputs"] if name in index],
+            node["code"],
+            printable(node["message"]),
+            printable(node["source"]),
+            node["flops"],
+        ]
+        for node in data["nodes"]
+    ]
+    blocks = {block["name"]: [index[name] for name in block["nodes"]] for block in data["blocks"]}
+    text = json.dumps({"nodes": nodes, "blocks": blocks}, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    import jinja2  # costs more than the whole package otherwise
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("trt_partition", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(bytes=human_bytes, flops=human_flops)
+    return environment.get_template("report.html.j2")
+
+
+BOX_WIDTH: Final = 340
+BOX_HEIGHT: Final = 52
+_GAP: Final = 40
+_END_WIDTH: Final = 140
+_END_HEIGHT: Final = 30
+_LEFT: Final = 12
+_LANE: Final = 16
+_MOST_LANES: Final = 10
+_MOST_ARCS: Final = 3000
+
+
+@dataclass(frozen=True)
+class Box:
+    """A block, or the inputs or outputs of the model. Lengths are in pixels."""
+
+    name: str
+    kind: str
+    x: float
+    y: float
+    width: float
+    height: float
+    block: BlockReport | None
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An edge: a straight line between neighbours, an arc beside the boxes otherwise."""
+
+    path: str
+    label_x: float
+    label_y: float
+    bytes: int
+    tensors: int
+    source: str
+    target: str
+    crosses: bool
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing of a partitioned graph.
+
+    Attributes:
+        width: Width in pixels.
+        height: Height in pixels.
+        boxes: Top to bottom.
+        arrows: Edges between boxes.
+        hidden: How many arcs were left out because no reader could tell them apart.
+    """
+
+    width: float
+    height: float
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    hidden: int
+
+
+def draw_blocks(report: ReportData) -> Picture:
+    """Places the blocks below each other, and the edges between them."""
+    boxes = _place(report)
+    index = {box.name: position for position, box in enumerate(boxes)}
+    crossing = {(edge.source, edge.target) for edge in report.transitions}
+    arrows: list[Arrow] = []
+    hidden = lanes = arcs = 0
+    for edge in report.edges:
+        start, end = index[edge.source], index[edge.target]
+        lane = 0 if end - start == 1 else min(max(1, (end - start).bit_length()), _MOST_LANES)
+        arcs += lane > 0
+        if lane and arcs > _MOST_ARCS:
+            hidden += 1
+            continue
+        lanes = max(lanes, lane)
+        path, x, y = _route(boxes[start], boxes[end], lane)
+        arrows.append(
+            Arrow(
+                path=path,
+                label_x=x,
+                label_y=y,
+                bytes=edge.bytes,
+                tensors=edge.tensors,
+                source=edge.source,
+                target=edge.target,
+                crosses=(edge.source, edge.target) in crossing,
+            )
+        )
+    width = _LEFT + BOX_WIDTH + lanes * _LANE + 110
+    height = boxes[-1].y + boxes[-1].height + _LEFT
+    return Picture(width, height, boxes, tuple(arrows), hidden)
+
+
+def _place(report: ReportData) -> tuple[Box, ...]:
+    center = _LEFT + BOX_WIDTH / 2
+    y = float(_LEFT)
+    boxes = [Box("inputs", "end", center - _END_WIDTH / 2, y, _END_WIDTH, _END_HEIGHT, None)]
+    y += _END_HEIGHT + _GAP
+    for block in report.blocks:
+        kind = "engine" if block.kind is BlockKind.ENGINE else "torch"
+        boxes.append(Box(block.name, kind, _LEFT, y, BOX_WIDTH, BOX_HEIGHT, block))
+        y += BOX_HEIGHT + _GAP
+    boxes.append(Box("outputs", "end", center - _END_WIDTH / 2, y, _END_WIDTH, _END_HEIGHT, None))
+    return tuple(boxes)
+
+
+def _route(start: Box, end: Box, lane: int) -> tuple[str, float, float]:
+    """Returns the path of an arrow and where its label goes."""
+    if lane == 0:
+        x = start.x + start.width / 2
+        top, bottom = start.y + start.height, end.y
+        return f"M{x:g} {top:g}V{bottom - 6:g}", x + 10, (top + bottom) / 2 + 4
+    right = _LEFT + BOX_WIDTH + lane * _LANE
+    from_x, from_y = start.x + start.width, start.y + start.height * 0.7
+    to_x, to_y = end.x + end.width, end.y + end.height * 0.3
+    path = f"M{from_x:g} {from_y:g}C{right:g} {from_y:g} {right:g} {from_y:g} {right:g} {from_y + 20:g}"
+    path += f"V{to_y - 20:g}C{right:g} {to_y:g} {right:g} {to_y:g} {to_x + 6:g} {to_y:g}"
+    return path, right + 6, (from_y + to_y) / 2
+
+
+WIDTH: Final = 640
+PANEL_HEIGHT: Final = 130
+_PLOT_LEFT: Final = 56
+_PLOT_RIGHT: Final = 16
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One curve over `min_block_size`. Lengths are in pixels.
+
+    Attributes:
+        title: What the curve shows.
+        path: The curve, a step function.
+        ticks: (y, label) on the vertical axis.
+        marker: Height of the curve at the current size, None when that is infinite.
+        summary: The figure at the current size.
+    """
+
+    title: str
+    path: str
+    ticks: tuple[tuple[float, str], ...]
+    marker: float | None
+    summary: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Two panels over one axis of sizes, which is logarithmic.
+
+    Attributes:
+        width: Width in pixels.
+        panel_height: Height of a panel in pixels.
+        left: Left end of the axis.
+        right: Right end of the axis.
+        ticks: (x, label) on the horizontal axis.
+        marker: Where the current size is, None when it is infinite.
+        panels: Engines, then coverage.
+    """
+
+    width: int
+    panel_height: int
+    left: float
+    right: float
+    ticks: tuple[tuple[float, str], ...]
+    marker: float | None
+    panels: tuple[Panel, ...]
+
+
+def draw_sweep(sweep: Sweep, total_operators: int, current: int | float) -> Chart:
+    """Draws what every `min_block_size` gives.
+
+    Args:
+        sweep: What every size gives.
+        total_operators: Operators of the graph, for coverage.
+        current: The size in use.
+    """
+    finite = current if current != float("inf") else 1
+    largest = max([point.min_block_size for point in sweep.points] + [int(finite), 2])
+    end = largest * 1.3
+    scale = (WIDTH - _PLOT_LEFT - _PLOT_RIGHT) / math.log(end)
+
+    def across(size: float) -> float:
+        return _PLOT_LEFT + math.log(size) * scale
+
+    starts = [1.0]
+    for point in sweep.points:
+        starts.append(point.min_block_size + 1.0 if not sweep.unlimited else end)
+    engines = [float(sweep.at(math.floor(start)).engines) for start in starts if start <= end]
+    covered = [
+        sweep.at(math.floor(start)).operators / max(total_operators, 1) * 100 for start in starts if start <= end
+    ]
+    edges = [across(start) for start in starts if start <= end] + [across(end)]
+    now = sweep.at(current)
+    marker = None if current == float("inf") else across(finite)
+    most = max([*engines, 1.0])
+    share = now.operators / max(total_operators, 1) * 100
+    return Chart(
+        width=WIDTH,
+        panel_height=PANEL_HEIGHT,
+        left=_PLOT_LEFT,
+        right=WIDTH - _PLOT_RIGHT,
+        ticks=tuple((across(size), str(size)) for size in _round_sizes(largest)),
+        marker=marker,
+        panels=(
+            _panel("Engines", edges, engines, most, now.engines, f"{now.engines}", marker),
+            _panel("Operators in engines, %", edges, covered, 100.0, share, f"{share:.1f} %", marker),
+        ),
+    )
+
+
+def _panel(
+    title: str, edges: list[float], values: list[float], top: float, now: float, summary: str, marker: float | None
+) -> Panel:
+    def up(value: float) -> float:
+        return PANEL_HEIGHT - 24 - value / top * (PANEL_HEIGHT - 56)
+
+    path = f"M{edges[0]:.1f} {up(values[0]):.1f}"
+    for value, edge in zip(values, edges[1:], strict=False):
+        path += f"V{up(value):.1f}H{edge:.1f}"
+    marks = sorted({0.0, math.ceil(top / 2), top})
+    ticks = tuple((up(mark), f"{mark:g}") for mark in marks)
+    return Panel(title, path, ticks, up(now) if marker is not None else None, summary)
+
+
+def _round_sizes(largest: int) -> list[int]:
+    sizes: list[int] = []
+    magnitude = 1
+    while magnitude <= largest * 1.3:
+        sizes.extend(size for size in (magnitude, 2 * magnitude, 5 * magnitude) if size <= largest * 1.3)
+        magnitude *= 10
+    return sizes if len(sizes) <= 10 else [size for size in sizes if str(size)[0] == "1"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +600,7 @@ class PartitionReport(ShownReport, ReportData):
         return printable(render_text(self))
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Returns the report as JSON, see `trt_partition.report.json.schema`."""
+        """Returns the report as JSON, see `trt_partition.report.partition_report.schema`."""
         return render_json(self, indent)
 
     @staticmethod

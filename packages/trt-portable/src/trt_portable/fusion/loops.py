@@ -23,8 +23,8 @@ from trt_portable.fusion.epilogues import OneByOne, linear_form
 from trt_portable.internals import flatten_recurrent_weights
 from trt_portable.kernels.operands import require_operands
 from trt_portable.layers.fused import Linear
+from trt_portable.network.control_flow import LoopRegion
 from trt_portable.network.layer import ILayer
-from trt_portable.network.loop import LoopRegion
 from trt_portable.network.recurrence import CellKind, Recurrence, Result
 from trt_portable.network.region import Values
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers

@@ -1,30 +1,44 @@
-"""Layers that only engines have: products and convolutions of few bits, which the builder makes of Q/DQ around them.
+"""Layers that only engines have: products and convolutions of few bits, and products with chosen matrices.
+
+The builder makes the former of Q/DQ around them, and the latter of gathers: each row chooses its matrix, as tokens
+choose experts.
 
 A product reads what a preparation made of its matrix. Both know the same form and the same kernel, which the builder
-chose; `trt_portable.kernels.low_precision_products` has the kernels.
+chose; `trt_portable.kernels.low_precision_products` has the kernels. Of matrices to choose from, only what is chosen is
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 
 from trt_portable.attributes import boolean, dims, element_type, integer, numbers
 from trt_portable.dims import Dims
-from trt_portable.dtypes import CARRIERS, is_scratch
+from trt_portable.dtypes import CARRIERS, FLOATS, INDICES, is_scratch
 from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import PortableError
 from trt_portable.kernels.low_precision_convolutions import (
     CONVOLUTION_REFERENCE,
     ConvolutionForm,
     ConvolutionKernel,
     convolution_kernel,
 )
-from trt_portable.kernels.low_precision_products import REFERENCE, Finish, ProductForm, ProductKernel, product_kernel
+from trt_portable.kernels.low_precision_products import (
+    REFERENCE,
+    FewRowsOfCodes,
+    Finish,
+    ProductForm,
+    ProductKernel,
+    decode_rows,
+    product_kernel,
+)
 from trt_portable.kernels.operands import require_operands
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.rules import require
+from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
 from trt_portable.shape_tensors import Value, as_tensor
 
 _FAR: Final = 1 << 31
@@ -297,3 +311,199 @@ class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
         )
         require_operands(fits, f"the convolution {chosen.name}", x, bias)
         return (chosen.convolve(x, kernel, scale, form, finish),)
+
+
+MOST_ROWS: Final = 64
+"""More rows choose most matrices on a GPU, and are sorted by the matrix that they choose."""
+_MOST_COPIED: Final = 1 << 26
+"""Most elements of matrices that rows get copies of at a time, where there is no other way."""
+
+
+def multiply_by_chosen(
+    rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, is_transposed: bool
+) -> torch.Tensor:
+    """``rows[i] @ matrices[places[i]].T``; zeros where there is no such matrix.
+
+    Args:
+        rows: (S, K), floats.
+        places: (S,), integers.
+        matrices: (E, N, K), or (E, K, N) if they are transposed, of the type of the rows.
+        is_transposed: Whether they are.
+
+    Returns:
+        (S, N).
+
+    Raises:
+        PortableError: What is chosen is asked of a recording, on a device that has no product for that.
+    """
+    matrices = matrices.mT if is_transposed else matrices
+    operator = _operator("chosen_linear", rows)
+    if operator is not None:
+        found: torch.Tensor = operator(rows, places, matrices)
+        return found
+    count, columns, _ = matrices.shape
+    if rows.is_cuda:
+        return _sorted(rows, places, matrices)
+    return _by_matrix(rows, places, count, columns, lambda index: matrices[index])
+
+
+def multiply_by_chosen_codes(
+    rows: torch.Tensor,
+    places: torch.Tensor,
+    matrix: torch.Tensor,
+    scale: torch.Tensor,
+    form: ProductForm,
+    count: int,
+    kernel: ProductKernel,
+) -> torch.Tensor:
+    """As `multiply_by_chosen`, of matrices of few bits that lie one below the other, as a kernel prepared them."""
+    columns = form.columns // count
+    if isinstance(kernel, FewRowsOfCodes):
+        operator = _operator("few_rows_codes_linear", rows)
+        if operator is not None:
+            parts, is_e2m1 = kernel.parts(scale, form), form.codes is DataType.FP4
+            found: torch.Tensor = operator(rows, matrix, *parts, places, count, is_e2m1)
+            return found
+        matrices = kernel.decoded(matrix, scale, form).to(rows.dtype)
+        return _sorted(rows, places, matrices.reshape(count, columns, form.depth))
+    if rows.is_cuda:
+        matrices = decode_rows(matrix, scale, form, 0, form.columns).to(rows.dtype)
+        return _sorted(rows, places, matrices.reshape(count, columns, form.depth))
+
+    def decoded(index: int) -> torch.Tensor:
+        return decode_rows(matrix, scale, form, index * columns, (index + 1) * columns).to(rows.dtype)
+
+    return _by_matrix(rows, places, count, columns, decoded)
+
+
+def _operator(name: str, rows: torch.Tensor) -> Any:
+    """An operator of `trt_portable.builder.inductor.decoding` for few rows, where a build has taught PyTorch it."""
+    count = rows.shape[0]
+    if not rows.is_cuda or not isinstance(count, int) or not 0 < count <= MOST_ROWS:
+        return None
+    return getattr(torch.ops.trt_portable, name, None) if rows.dtype in (torch.float16, torch.bfloat16) else None
+
+
+def _by_matrix(
+    rows: torch.Tensor, places: torch.Tensor, count: int, columns: int, matrix: Callable[[int], torch.Tensor]
+) -> torch.Tensor:
+    """One product for each matrix that is chosen."""
+    if type(places) is not torch.Tensor:
+        raise PortableError("which matrices are multiplied by depends on data")
+    result = rows.new_zeros((rows.shape[0], columns))
+    for index in places.unique().tolist():
+        if 0 <= index < count:
+            members = (places == index).nonzero().squeeze(1)
+            result[members] = F.linear(rows[members], matrix(index))
+    return result
+
+
+def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """A grouped product of the rows in the order of what they choose."""
+    count, columns, depth = matrices.shape
+    known = places.clamp(0, count - 1)
+    is_there = (known == places).unsqueeze(1)
+    if rows.dtype is not torch.bfloat16 or columns % 8 or depth % 8:
+        are_few = isinstance(rows.shape[0], int) and rows.shape[0] < count
+        return torch.where(is_there, (_by_copies if are_few else _by_each)(rows, known, matrices), 0)
+    choice, order = known.sort()
+    ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=choice.dtype), right=True)
+    made = torch._grouped_mm(rows[order], matrices.mT, ends.to(torch.int32))
+    return torch.where(is_there, torch.empty_like(made).index_copy(0, order, made), 0)
+
+
+def _by_each(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Products of all rows with each matrix: several times what is needed, where copies are hundreds of times that."""
+    found = F.linear(rows, matrices[0])
+    for index in range(1, len(matrices)):
+        found = torch.where((places == index).unsqueeze(1), F.linear(rows, matrices[index]), found)
+    return found
+
+
+def _by_copies(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
+    """Products with copies of the chosen matrices, some at a time."""
+    count = rows.shape[0]
+    if not isinstance(count, int):
+        raise PortableError("copies of matrices are made for a known number of rows")
+    step = max(1, _MOST_COPIED // (matrices.shape[1] * matrices.shape[2]))
+    parts = [
+        torch.bmm(matrices[places[at : at + step]], rows[at : at + step].unsqueeze(2)) for at in range(0, count, step)
+    ]
+    return torch.cat(parts).squeeze(2)
+
+
+class _Chosen(ILayer):
+    """What both have: where the result's columns lie, and one row of the left operand for each place."""
+
+    is_column = boolean(False, "Whether a row's result is (N, 1), not (1, N).")
+
+    def _shaped(self, rows: torch.Tensor, columns: int) -> tuple[int, ...]:
+        return (rows.shape[0], columns, 1) if self.is_column else (rows.shape[0], 1, columns)
+
+
+class ChosenProductLayer(_Chosen):
+    """``rows[i] @ matrices[places[i]].T``; zeros where there is no such matrix.
+
+    Inputs: 0 rows (S, 1, K) or (S, K, 1); 1 places (S,); 2 matrices (E, N, K), or (E, K, N).
+    """
+
+    _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
+
+    is_transposed = boolean(False, "Whether matrices are (E, K, N).")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "CHOSEN_PRODUCT"
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        rows, places, matrices = inputs
+        assert rows is not None and places is not None and matrices is not None
+        require_type(rows, FLOATS, "the rows")
+        require_equal_types((rows, matrices), "rows and matrices")
+        require_type(places, INDICES, "the places")
+        for tensor, rank in ((rows, 3), (places, 1), (matrices, 3)):
+            require_rank(tensor, {rank}, "an operand")
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        rows, places, matrices = (as_tensor(value) for value in inputs if value is not None)
+        depth, columns = matrices.shape[1:] if self.is_transposed else matrices.shape[:0:-1]
+        shape = self._shaped(rows, columns)
+        if rows.is_meta:
+            return (rows.new_empty(shape),)
+        flat = rows.reshape(-1, depth)
+        require_operands(len(flat) == len(places), "a product with chosen matrices", rows, places, matrices)
+        return (multiply_by_chosen(flat, places, matrices, self.is_transposed).reshape(shape),)
+
+
+class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
+    """As `ChosenProductLayer`, with matrices of few bits, one below the other, as a preparation left them.
+
+    Inputs: 0 rows (S, 1, K) or (S, K, 1); 1 places (S,); 2 and 3 what was prepared of (E * N, K) codes.
+    """
+
+    _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
+
+    count = integer(1, "E.")
+
+    @classmethod
+    def _plan_type(cls) -> str:
+        return "CHOSEN_CODES_PRODUCT"
+
+    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+        super()._check(inputs)
+        is_even = self.count > 0 and self.columns % self.count == 0
+        require(is_even, f"{self.columns} rows of codes for {self.count} matrices")
+
+    def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
+        return self.result_type
+
+    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+        rows, places, matrix, scale = (as_tensor(value) for value in inputs if value is not None)
+        shape = self._shaped(rows, self.columns // self.count)
+        if rows.is_meta:
+            return (rows.new_empty(shape, dtype=CARRIERS[self.result_type]),)
+        flat, (form, _) = rows.reshape(-1, self.depth), self._form_and_kernel()
+        kernel = self._kernel((rows, matrix))
+        fits = kernel.reads(matrix, scale, form) and len(flat) == len(places)
+        require_operands(fits, "a product with chosen codes", rows, places, scale)
+        return (multiply_by_chosen_codes(flat, places, matrix, scale, form, self.count, kernel).reshape(shape),)

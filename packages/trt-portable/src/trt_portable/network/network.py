@@ -25,10 +25,9 @@ from trt_portable.layers.resampling import ResamplingLayers
 from trt_portable.layers.slicing import SlicingLayers
 from trt_portable.layers.sources import SourceLayers
 from trt_portable.layers.transformer import TransformerLayers
-from trt_portable.network.conditional import AssertionLayers, ConditionalLayers
+from trt_portable.network.control_flow import AssertionLayers, ConditionalLayers, LoopLayers
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.loop import LoopLayers
 from trt_portable.network.region import Scope
 from trt_portable.pybind import to_integer, to_text
 from trt_portable.reporting import RecordsErrors, Reporter

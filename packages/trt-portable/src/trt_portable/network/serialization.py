@@ -127,7 +127,6 @@ def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
 
 HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.attention": ("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
-    "trt_portable.layers.chosen_products": ("CHOSEN_PRODUCT", "CHOSEN_CODES_PRODUCT"),
     "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
     "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION", "POOLING", "PADDING"),
     "trt_portable.layers.gather": ("GATHER",),
@@ -135,6 +134,7 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.low_precision": (
         *("PREPARED_MATRIX", "LOW_PRECISION_PRODUCT"),
         *("PREPARED_KERNEL", "LOW_PRECISION_CONVOLUTION"),
+        *("CHOSEN_PRODUCT", "CHOSEN_CODES_PRODUCT"),
     ),
     "trt_portable.layers.movement": ("SHUFFLE", "CONCATENATION", "SQUEEZE", "UNSQUEEZE"),
     "trt_portable.layers.normalization": ("NORMALIZATION", "LRN", "SCALE"),
@@ -148,10 +148,10 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.slicing": ("SLICE",),
     "trt_portable.layers.sources": ("CONSTANT", "IDENTITY", "CAST", "SHAPE", "FILL"),
     "trt_portable.layers.transformer": ("ROTARY_EMBEDDING", "KV_CACHE_UPDATE", "MOE"),
-    "trt_portable.network.conditional": (
+    "trt_portable.network.control_flow": (
         *("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "CONDITIONAL", "ASSERTION"),
+        *("RECURRENCE", "TRIP_LIMIT", "ITERATOR", "LOOP_OUTPUT", "LOOP"),
     ),
-    "trt_portable.network.loop": ("RECURRENCE", "TRIP_LIMIT", "ITERATOR", "LOOP_OUTPUT", "LOOP"),
 }
 """Kinds of layers by module; what no network has, but plans, is in `FUSED`."""
 

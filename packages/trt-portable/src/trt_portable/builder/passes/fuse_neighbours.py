@@ -46,8 +46,8 @@ from trt_portable.layers.pointwise import (
 )
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer
+from trt_portable.network.control_flow import LoopRegion
 from trt_portable.network.layer import ILayer
-from trt_portable.network.loop import LoopRegion
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern
 
 

@@ -26,10 +26,11 @@ from trt_portable.enums import (
     PaddingMode,
 )
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
-from trt_portable.layers.chosen_products import ChosenCodesProductLayer, ChosenProductLayer
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.gather import IGatherLayer
 from trt_portable.layers.low_precision import (
+    ChosenCodesProductLayer,
+    ChosenProductLayer,
     LowPrecisionConvolutionLayer,
     LowPrecisionProductLayer,
     PreparedKernelLayer,

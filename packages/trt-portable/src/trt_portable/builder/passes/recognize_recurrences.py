@@ -16,8 +16,8 @@ from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, 
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
+from trt_portable.network.control_flow import ILoopOutputLayer, IRecurrenceLayer, LoopRegion
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.loop import ILoopOutputLayer, IRecurrenceLayer, LoopRegion
 from trt_portable.network.recurrence import CellKind, Matrix, Recurrence, Result, shape_at
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 

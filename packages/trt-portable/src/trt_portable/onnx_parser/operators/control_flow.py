@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, ErrorCode, LoopOutput, TripLimit
+from trt_portable.network.control_flow import ILoop, IRecurrenceLayer
 from trt_portable.network.layer import ITensor
-from trt_portable.network.loop import ILoop, IRecurrenceLayer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
 from trt_portable.onnx_parser.operators.sources import filled_like

@@ -30,7 +30,6 @@ from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 _SUM: Final = ElementWiseOperation.SUM
 _SUB: Final = ElementWiseOperation.SUB
 _PROD: Final = ElementWiseOperation.PROD
-_DIV: Final = ElementWiseOperation.DIV
 
 _ROW: Final = 1 << 10
 """Numbers that a row of weights counts as, beside its own, for the time that it takes."""
