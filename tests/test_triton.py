@@ -302,7 +302,7 @@ def test_a_generator_sends_tokens_as_they_come(tmp_path: Path) -> None:
     assert "model_transaction_policy { decoupled: true }" in config
     served = _served(folder)
     prompts = [[1, 5, 9], [7, 3, 2]]
-    drawn = {"do_sample": [True], "seed": [3], "top_k": np.array([8], np.int32)}
+    drawn: dict[str, Any] = {"do_sample": [True], "seed": [3], "top_k": np.array([8], np.int32)}
     plain, sampled, again, gone, wrong = requests = [
         _Streamed(input_ids=prompts, max_new_tokens=[6]),
         *(_Streamed(input_ids=prompts, max_new_tokens=[6], **drawn) for _ in range(2)),
@@ -554,7 +554,7 @@ def test_a_server_streams_tokens_and_takes_a_new_generator(tmp_path: Path) -> No
     assert CliRunner().invoke(app, export).exit_code == 0
     prompts = torch.tensor([[1, 5, 9], [7, 3, 2]])
     plain = one.generate(prompts, max_new_tokens=6)[:, 3:].T.tolist()
-    drawn = {"do_sample": True, "temperature": 0.7, "top_k": 8, "top_p": 0.9}
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": 0.7, "top_k": 8, "top_p": 0.9}
     sampled = one.generate(prompts, max_new_tokens=6, generator=torch.Generator().manual_seed(3), **drawn)
     masked = one.generate(prompts, attention_mask=torch.tensor([[1, 1, 1], [0, 1, 1]]), max_new_tokens=6)
     with _server(repository, tmp_path, "text") as (port, grpc):
