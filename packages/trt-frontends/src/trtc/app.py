@@ -787,6 +787,13 @@ class _Commands(TyperGroup):
             option.default = False if option.default is None else option.default
         return super().parse_args(ctx, args)
 
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        command = super().get_command(ctx, cmd_name)
+        if ctx.resilient_parsing and command is not None:  # a shell asks for names: no value is read, with pydantic
+            for option in command.get_params(ctx):
+                option.process_value = lambda ctx, value: value  # type: ignore[method-assign]  # this option's alone
+        return command
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
