@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import trtc
 from torch import nn
 
+import trt_core
 import trt_frontends
+import trt_partition
 import trt_runtime
-from trt_frontends.quantization import quantization_report
+from trt_frontends.onnx_models import explain_onnx
+from trt_frontends.quantization import quantization_report, sensitivity
+from trt_partition import diff_reports
+from trt_runtime.generation import GenerationLimits
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -34,6 +42,20 @@ def _graphs() -> Any:
     return trt_frontends.model_report(optimized)
 
 
+def _onnx() -> Any:
+    onnx = pytest.importorskip("onnx")
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "ab"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["a"], ["b"])], "graph", ends[:1], ends[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(onnx.helper.make_model(graph), Path(folder) / "model.onnx")
+        return explain_onnx(Path(folder) / "model.onnx")
+
+
+def _diff() -> Any:
+    sides = [trt_frontends.explain(_model(), arg_inputs=(X,), min_block_size=size) for size in (1, 5)]
+    return diff_reports(*sides)
+
+
 REPORTS: dict[str, tuple[Callable[[], Any], str]] = {
     "PartitionReport": (lambda: trt_frontends.explain(_model(), arg_inputs=(X,), min_block_size=1), "100.00% coverage"),
     "AccuracyReport": (lambda: trt_frontends.verify(_model(), arg_inputs=(X,), samples=1), "within tolerance"),
@@ -45,7 +67,17 @@ REPORTS: dict[str, tuple[Callable[[], Any], str]] = {
         "mean of 20 calls",
     ),
     "QuantizationReport": (lambda: quantization_report(trt_frontends.quantize(_model(), [X])), "1 of 1 products"),
+    "SensitivityReport": (lambda: sensitivity(_model(), [X]), "quantized to"),
+    "OnnxReport": (_onnx, "1 of 1 nodes can be in an engine"),
+    "ReportDiff": (_diff, "1 settings"),
 }
+
+
+def test_every_report_is_tried_here() -> None:
+    folders = [Path(package.__path__[0]) for package in (trt_core, trt_frontends, trt_partition, trt_runtime, trtc)]
+    sources = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
+    ours = {name for text in sources for name in re.findall(r"^class (\w+)\(ShownReport\b", text, re.MULTILINE)}
+    assert ours == REPORTS.keys()
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -66,3 +98,9 @@ def test_programs_show_what_they_take_and_return(tmp_path: Path) -> None:
         shown = program._repr_html_()
         assert shown.startswith("<pre>") and shown.count("<") == 2
         assert "input: float32[batch" in shown and "1 engines" in shown, shown
+
+
+def test_a_generator_shows_what_its_step_takes() -> None:
+    step = trt_frontends.compile(_model(), arg_inputs=(X,), min_block_size=1)
+    shown = trt_runtime.TextGenerator(step, GenerationLimits(2, 8, 4))._repr_html_()
+    assert shown.startswith("<pre>TextGenerator(max_batch=2, max_length=8)\ntakes\n  input: float32[2, 4]"), shown

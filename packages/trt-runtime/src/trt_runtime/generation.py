@@ -491,6 +491,12 @@ class TextGenerator(nn.Module):
         """Says what the step was compiled for."""
         return f"max_batch={self.limits.max_batch}, max_length={self.limits.max_length}"
 
+    def _repr_html_(self) -> str:
+        from trt_runtime.program.interface import notebook_html  # for whoever asks
+
+        said = (getattr(self.step, name, ()) for name in ("inputs", "outputs"))
+        return notebook_html(f"{type(self).__name__}({self.extra_repr()})", *said)
+
     def _caches(self) -> Iterator[torch.Tensor]:
         """What a step keeps of the tokens so far, of which each row is one of the step's; not its tables."""
         return (

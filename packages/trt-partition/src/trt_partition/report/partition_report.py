@@ -846,8 +846,8 @@ class NodeChange:
     after: str
 
 
-@dataclass(frozen=True)
-class ReportDiff:
+@dataclass(frozen=True, repr=False)
+class ReportDiff(ShownReport):
     """What changed from one report to another.
 
     Attributes:
@@ -881,6 +881,12 @@ class ReportDiff:
             "added": list(self.added),
             "removed": list(self.removed),
         }
+
+    @property
+    def headline(self) -> str:
+        """How much changed, in one line."""
+        counts = [f"{len(value)} {name}" for name, value in vars(self).items() if value]
+        return ", ".join(counts) or "No differences."
 
     def to_text(self) -> str:
         """Returns the changes as text, one per line; `No differences.` when there are none."""
