@@ -408,3 +408,12 @@ def test_entries_tell_what_they_hold(cache: EngineCache) -> None:
     assert json.loads((cache.directory / f"{KEY.digest}.key").read_bytes())["components"] == dict(KEY.components)
     cache.discard(KEY)
     assert cache.entries() == []
+
+
+def test_an_entry_whose_time_is_no_number_is_damaged(cache: EngineCache) -> None:
+    cache.insert(KEY, *_engine())
+    place = cache.directory / f"{KEY.digest}.key"
+    record = json.loads(place.read_bytes())
+    record["built"]["build_seconds"] = "long"
+    place.write_text(json.dumps(record))
+    assert cache.entries() == []

@@ -269,6 +269,7 @@ class _Record:
             self.key = EngineKey.from_json(value["components"])
             self.payload_sha256 = typed.text(value["payload_sha256"], "payload_sha256")
             self.built = dict(typed.mapping(value["built"], "built"))
+            typed.number(self.built.get("build_seconds", 0), "build_seconds")
         except ValueError as error:
             raise CacheError("the key of the entry cannot be read", why=str(error)) from error
 
