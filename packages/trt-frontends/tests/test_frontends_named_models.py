@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,7 @@ def test_models_of_torchvision_and_timm(tmp_path: Path) -> None:
         ("torchvision:resnet_18", (), "did you mean 'resnet18'?"),
         ("torchvision:resnet18", ("--random-weights", "--shapes", "y=1x3x8x8"), "has no input 'y'"),
         ("somewhere:make", ("--dtype", "float16"), "--dtype is for models by name"),
+        ("torchvision:resnet18", ("--shapes", "x=1y3"), "write --shapes x="),
     ],
 )
 def test_names_that_are_none(source: str, options: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -76,3 +79,58 @@ def test_names_that_are_none(source: str, options: tuple[str, ...], message: str
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert not (tmp_path / "x.trtp").exists()
+
+
+MADE = """
+import torch
+from torch import nn
+def make(): return nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+def whole(): return make(), (torch.ones(2, 4),)
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "shaped_models.py").write_text(MADE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "shaped_models", raising=False)
+    return tmp_path / "x.trtp"
+
+
+def test_a_callable_that_returns_a_model_alone_takes_shapes(made: Path) -> None:
+    arguments = ["compile", "shaped_models:make", "-o", str(made)]
+    refused = CliRunner().invoke(app, arguments)
+    assert refused.exit_code == 2 and "returned a Sequential" in refused.output and "--shapes" in refused.output
+    result = CliRunner().invoke(app, [*arguments, "--shapes", "input=1x4:2x4:8x4"])
+    assert result.exit_code == 0, result.output
+    assert trt_runtime.load(made)(torch.ones(7, 4)).shape == (7, 4)
+
+
+def test_shapes_beside_inputs_are_refused(made: Path) -> None:
+    result = CliRunner().invoke(app, ["compile", "shaped_models:whole", "-o", str(made), "--shapes", "input=1x4"])
+    assert result.exit_code == 2 and "has its inputs with it" in " ".join(result.output.split())
+    assert not made.exists()
+
+
+PHASES = ("captured", "lowered", "decided", "built", "saved")
+
+
+def test_compile_says_its_phases_where_output_is_piped(made: Path) -> None:
+    command = [sys.executable, "-m", "trtc", "compile", "shaped_models:whole", "-o", str(made)]
+    done = subprocess.run([*command, "-s", "min_block_size=1"], capture_output=True, text=True, check=True)
+    assert [line.split(": ")[1] for line in done.stderr.splitlines()] == list(PHASES)
+    assert not done.stdout and "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_compile_shows_a_bar_on_a_terminal(
+    made: Path, quiet: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # to rich, every stream is a terminal
+    options = ["--quiet"] if quiet else []
+    result = CliRunner().invoke(app, ["compile", "shaped_models:whole", "-o", str(made), *options], color=True)
+    assert result.exit_code == 0, result.output
+    assert ("building engines" in result.stderr) is not quiet
+    lines = [message for name, _, message in caplog.record_tuples if name == "torch_tensorrt"]
+    assert [line.partition(":")[0] for line in lines] == ([] if quiet else list(PHASES))

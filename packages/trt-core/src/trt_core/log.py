@@ -103,6 +103,6 @@ def _make_logger(trt: ModuleType) -> Any:
             level = levels.get(severity, logging.DEBUG)
             if level == logging.ERROR:
                 note_error(msg)
-            logger.log(level, "%s: %s", trt.__name__, msg)
+            logger.log(level, "%s: %s", trt.__name__, msg, extra={"provider": trt.__name__})
 
     return ProviderLogger()

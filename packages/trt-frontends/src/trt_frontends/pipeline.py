@@ -493,6 +493,7 @@ class LoweredModel:
         begin = time.perf_counter()
         while True:
             built = self.split(self.plan())
+            _log_phase("decided", f"{len(built.blocks)} engines to build", begin)
             failure = self._build_engines(built, engines)
             if failure is None:
                 break

@@ -6,13 +6,14 @@ And the serialized engine of a model that is one engine, for those who run it wi
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from trt_core import InputError
+from trt_core import InputError, logger
 from trt_core.held_arguments import held_to_signature
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
@@ -61,6 +62,7 @@ def save(
         raise InputError("format and output_format are the same thing", hint="give format alone")
     examples = inputs if inputs is not None else arg_inputs
     chosen = next((name for name in (format, output_format) if name is not None), "program")
+    begin = time.perf_counter()
     save_program(
         compiled,
         path,
@@ -71,6 +73,7 @@ def save(
         sign=sign,
         format=chosen,
     )
+    logger.info("saved: %s, %.2f s", path, time.perf_counter() - begin)
 
 
 @held_to_signature

@@ -410,7 +410,7 @@ def compile_model(
         str,
         typer.Argument(
             help="hf:DIR, timm:NAME, torchvision:NAME, an .onnx model, a .pt2 program, or module:callable returning "
-            "(model, inputs)."
+            "(model, inputs), or a model alone whose --shapes are given."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The saved program, x.trtp.")],
@@ -423,6 +423,7 @@ def compile_model(
         bool, typer.Option("--random-weights", help="Do not fetch weights of a model by name.")
     ] = False,
     setting: Settings = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")] = False,
 ) -> None:
     """Compiles a model and saves the program, which `trtc run` and `trt_runtime.load` take.
 
@@ -432,34 +433,39 @@ def compile_model(
     """
     require_new(output)
     from trt_frontends.compiler import compile as compile_
-    from trt_frontends.onnx_models import inputs_of_types, is_onnx_path
     from trt_frontends.saving import save
+    from trtc.progress import shown_phases
 
     given = read_assignments(setting or ())
-    ranges = _read_shapes(shape or ())
+    module, arg_inputs, kwarg_inputs = _read_model(model, _read_shapes(shape or ()), dtype, device, random_weights)
+    with shown_phases(quiet=quiet) as progress:
+        compiled = compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **given)
+        save(compiled, output)
+
+
+def _read_model(
+    model: str, shapes: dict[str, list[tuple[int, ...]]], dtype: str | None, device: str | None, random_weights: bool
+) -> tuple[Any, Any, Any]:
+    """What to compile, with its inputs by place and by name."""
+    from trt_core import InputError
+    from trt_frontends.onnx_models import inputs_of_types, is_onnx_path
+
     if is_onnx_path(model):
-        inputs = inputs_of_types(model, ranges) if ranges else None
-        save(compile_(model, kwarg_inputs=inputs, **given), output)
-        return
+        return model, None, inputs_of_types(model, shapes) if shapes else None
     from trtc.model_source import load_model, load_named_model
 
-    named = load_named_model(model, ranges, dtype, random_weights=random_weights)
+    named = load_named_model(model, shapes, dtype, random_weights=random_weights)
     if named is not None:
         import torch
 
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        save(compile_(named[0].to(place), kwarg_inputs=named[1], **given), output)
-        return
-    from trt_core import InputError
-
-    for option, value in (("--shapes", ranges), ("--dtype", dtype), ("--device", device)):
+        return named[0].to(device or ("cuda" if torch.cuda.is_available() else "cpu")), None, named[1]
+    for option, value in (("--dtype", dtype), ("--device", device)):
         if value:
             raise InputError(
-                f"{option} is for models by name" + (" and .onnx models" if option == "--shapes" else ""),
-                hint="the callable returns the inputs with the model, of their type and on their device",
+                f"{option} is for models by name",
+                hint="the callable returns the model with its weights of their type and on their device",
             )
-    module, arg_inputs, kwarg_inputs = load_model(model)
-    save(compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given), output)
+    return load_model(model, shapes)
 
 
 @export_app.command("onnx")
@@ -535,7 +541,7 @@ def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int
         if not separator or not name or len(shapes) not in (1, 3):
             from trt_core import InputError
 
-            raise InputError(f"{text!r} is no shape", hint="write --shape x=2x3x224x224, or --shape x=1x3:4x3:8x3")
+            raise InputError(f"{text!r} is no shape", hint="write --shapes x=2x3x224x224, or --shapes x=1x3:4x3:8x3")
         found[name] = shapes
     return found
 

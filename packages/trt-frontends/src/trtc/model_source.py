@@ -26,13 +26,17 @@ from trt_runtime.program_file import PROGRAM
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 
+Shapes = Mapping[str, Sequence[tuple[int, ...]]]
+"""One shape of an input, or three: least, usual, greatest."""
 
-def load_model(source: str) -> Model:
+
+def load_model(source: str, shapes: Shapes | None = None) -> Model:
     """Loads a model from a saved program or from Python code.
 
     Args:
         source: Path of a `.pt2` file, or `module:callable` where the callable returns `(model, inputs)`,
             `(model, inputs, keyword inputs)`, or an exported program. The current directory is on the import path.
+        shapes: Shapes of inputs by name, for a callable that returns a model alone.
 
     Returns:
         The model, its positional inputs and its keyword inputs; None for a program, which knows its own.
@@ -42,6 +46,8 @@ def load_model(source: str) -> Model:
     """
     path = Path(source)
     if path.suffix == ".pt2" or path.exists():
+        if shapes:
+            raise _has_inputs(source)
         return _load_program(path), None, None
     module_name, separator, name = source.partition(":")
     if not separator:
@@ -49,7 +55,7 @@ def load_model(source: str) -> Model:
             f"cannot find the model {source!r}",
             hint="give the path of a .pt2 file, or module:callable",
         )
-    return _read_result(source, _find(_import(module_name), module_name, name))
+    return _read_result(source, _find(_import(module_name), module_name, name), shapes or {})
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
@@ -103,7 +109,7 @@ def _find(module: Any, module_name: str, name: str) -> Callable[[], Any]:
     return found
 
 
-def _read_result(source: str, function: Callable[[], Any]) -> Model:
+def _read_result(source: str, function: Callable[[], Any], shapes: Shapes) -> Model:
     try:
         result = function()
     except Exception as error:
@@ -113,16 +119,33 @@ def _read_result(source: str, function: Callable[[], Any]) -> Model:
             why=f"{type(error).__name__}: {error}",
             hint="it is called without arguments, and returns (model, inputs)",
         ) from error
+    if shapes and isinstance(result, nn.Module):
+        own = _floating_type(result)
+        return result, None, {name: _input(name, given, None, own) for name, given in shapes.items()}
+    if shapes:
+        raise _has_inputs(source)
     if isinstance(result, torch.export.ExportedProgram):
         return result, None, None
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) not in (2, 3) or not isinstance(parts[0], (nn.Module, torch.export.ExportedProgram)):
         raise InputError(
             f"{source} returned {_describe(result)}",
-            hint="return (model, inputs), (model, inputs, keyword inputs), or an exported program",
+            hint="return (model, inputs), (model, inputs, keyword inputs), or an exported program; trtc compile "
+            "also takes a model alone, with the --shapes of its inputs",
         )
     model, inputs, *rest = parts
     return model, inputs, rest[0] if rest else None
+
+
+def _has_inputs(source: str) -> InputError:
+    return InputError(
+        f"--shapes are not for {source}, which has its inputs with it",
+        hint="leave them out; or give module:callable where the callable returns the model alone",
+    )
+
+
+def _floating_type(model: nn.Module) -> torch.dtype:
+    return next((tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()), torch.float32)
 
 
 def _describe(result: Any) -> str:
@@ -136,9 +159,6 @@ def _place(error: BaseException) -> str:
     outside = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
     return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else ""
 
-
-Shapes = Mapping[str, Sequence[tuple[int, ...]]]
-"""One shape of an input, or three: least, usual, greatest."""
 
 _TOKENS: Final = 128
 _PIXELS: Final = 224
@@ -167,7 +187,7 @@ def load_named_model(
     model, usual = _LIBRARIES[library](name, random_weights)
     if dtype is not None:
         model = model.to(parse_dtype(dtype))
-    own = next((tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()), torch.float32)
+    own = _floating_type(model)
     unknown = shapes.keys() - usual.keys()
     if unknown and library != "hf":  # models of transformers take more than what is usual
         raise InputError(
@@ -240,7 +260,7 @@ def _usual_inputs(model: Any) -> dict[str, Input]:
     if main == "input_values":
         return {main: Input((1, 16000))}
     raise InputError(
-        f"inputs of {type(model).__name__} cannot be made up", hint=f"give their shapes: --shape {main}=1x80x3000"
+        f"inputs of {type(model).__name__} cannot be made up", hint=f"give their shapes: --shapes {main}=1x80x3000"
     )
 
 
