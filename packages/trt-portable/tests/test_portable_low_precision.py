@@ -23,9 +23,10 @@ from low_precision_networks import (
     through,
     weights_of,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import trt_portable as trt
-from trt_portable.dtypes import CARRIERS, pack, unpack
+from trt_portable.dtypes import CARRIERS, FP4_VALUES, pack, unpack
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 
 FLOAT_OF = {trt.float32: torch.float32, trt.bfloat16: torch.bfloat16}
@@ -299,13 +300,53 @@ def test_a_dequantization_of_small_constants_is_not_folded(build: Any) -> None:
     assert trt.int8 in {slot.dtype for slot in engine._state.info.weight_slots}
 
 
+class NoTensorsOfTheHost(TorchDispatchMode):
+    """Refuses what makes tensors of Python data: on a GPU they would be copies that no CUDA graph can hold."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func not in (torch.ops.aten.lift_fresh.default, torch.ops.aten._local_scalar_dense.default), func
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("dtype", [trt.int4, trt.fp4])
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
 def test_four_bits_are_packed_and_unpacked(dtype: Any, count: int) -> None:
     elements = make_codes(dtype, count).to(CARRIERS[dtype])
     packed = pack(elements, dtype)
     assert packed.numel() == (count + 1) // 2 and packed.dtype is torch.uint8
-    assert torch.equal(unpack(packed, dtype, count), elements)
+    with NoTensorsOfTheHost():
+        found = unpack(packed, dtype, count)
+    assert found.dtype is elements.dtype and torch.equal(found, elements)
+
+
+def test_all_codes_of_four_bits_are_unpacked() -> None:
+    every = torch.arange(16, dtype=torch.uint8)
+    packed = every[::2] | every[1::2] << 4
+    assert unpack(packed, trt.int4, 16).tolist() == [*range(8), *range(-8, 0)]
+    found = unpack(packed, trt.fp4, 16)
+    assert found.tolist() == list(FP4_VALUES) and found.signbit().tolist() == [False] * 8 + [True] * 8
+
+
+@pytest.mark.parametrize("dtype", [trt.int8, trt.fp8, trt.int4, trt.fp4])
+@pytest.mark.parametrize("kind", ["DEQUANTIZE", "LOW_PRECISION_PRODUCT"])
+def test_a_run_makes_no_tensors_of_python_data(build: Any, execute: Any, dtype: Any, kind: str) -> None:
+    codes, scale = make_codes(dtype, COLUMNS, DEPTH), torch.rand(COLUMNS, 1)
+
+    def define(network: Any, x: Any) -> Any:
+        weight = dequantized(network, constant(network, codes, dtype), scale)
+        if kind == "DEQUANTIZE":
+            weight = network.add_unary(weight, trt.UnaryOperation.ABS).get_output(0)
+        turned = trt.MatrixOperation.TRANSPOSE
+        return network.add_matrix_multiply(x, trt.MatrixOperation.NONE, weight, turned).get_output(0)
+
+    engine = build(define)
+    assert kind in [layer["LayerType"] for layer in layers_of(engine)]
+    context, x = engine.create_execution_context(), torch.randn(3, DEPTH)
+    with NoTensorsOfTheHost():
+        found = execute(context, {"x": x})["y"]
+    matrix = codes.float() * scale
+    wanted = x @ (matrix.abs() if kind == "DEQUANTIZE" else matrix).t()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("is_stripped", [False, True])

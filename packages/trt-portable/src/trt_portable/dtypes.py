@@ -51,7 +51,6 @@ FROM_NUMPY: Final[dict[np.dtype[Any], DataType]] = {np.dtype(kind): dtype for dt
 
 # The sixteen values of E2M1, by bit pattern.
 _E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_INT4_VALUES: Final = (*range(8), *range(-8, 0))
 FP4_VALUES: Final = _E2M1 + tuple(-value for value in _E2M1)
 
 
@@ -98,15 +97,16 @@ def unpack(packed: torch.Tensor, dtype: DataType, count: int) -> torch.Tensor:
     Returns:
         (count,), int8 for INT4 and float32 for FP4.
     """
-    table = _pairs(dtype, packed.device)
-    return table.index_select(0, packed.to(torch.int32)).reshape(-1)[:count]
-
-
-def _pairs(dtype: DataType, device: torch.device) -> torch.Tensor:
-    """The two elements in each of the 256 bytes, (256, 2)."""
-    values = torch.tensor(FP4_VALUES if dtype is DataType.FP4 else _INT4_VALUES, dtype=CARRIERS[dtype], device=device)
-    places = torch.arange(256, device=device)
-    return torch.stack((values[places & 0xF], values[places >> 4]), -1)
+    # by arithmetic alone: a table of Python's numbers would be a copy from the host, which no CUDA graph can hold
+    if dtype is DataType.INT4:
+        codes = packed.view(torch.int8)
+        return ((torch.stack((codes & 0xF, codes >> 4 & 0xF), -1) ^ 8) - 8).reshape(-1)[:count]
+    places = torch.arange(256, device=packed.device)
+    codes = torch.stack((places & 0xF, places >> 4), -1)
+    size = codes & 7  # in halves there are steps of 1 up to 4, of 2 up to 8, and of 4
+    halves = size + (size - 4).clamp(min=0) + 2 * (size - 6).clamp(min=0)
+    pairs = (halves * (0.5 - (codes >> 3))).to(CARRIERS[dtype])
+    return pairs.index_select(0, packed.to(torch.int32)).reshape(-1)[:count]
 
 
 def pack(elements: torch.Tensor, dtype: DataType) -> torch.Tensor:
