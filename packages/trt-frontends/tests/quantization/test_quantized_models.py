@@ -49,6 +49,39 @@ def test_torchao_models(config: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(result(x), expected, rtol=1e-4, atol=1e-5)
 
 
+FORMATS = {
+    **dict.fromkeys(("int8_weight_only", "int4_weight_only", "float8_weight_only")),  # of our own
+    "Int8WeightOnlyConfig": {},
+    "IntxWeightOnlyConfig": {"weight_dtype": torch.int4},
+    "Float8WeightOnlyConfig": {},
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_weights_of_few_bits_give_the_same_by_every_way(name: str, tmp_path: Path) -> None:
+    options = FORMATS[name]
+    model, x = mlp(), torch.randn(5, 64)
+    if options is None:
+        config = trt_frontends.QuantizationConfig(dtype=name, group_size=32)
+        source: Any = trt_frontends.quantize(model, [x], config)
+        eager = source.module()
+    else:
+        torchao = pytest.importorskip("torchao.quantization")
+        if name.startswith("Intx"):
+            options = {**options, "granularity": torchao.PerGroup(32)}
+        torchao.quantize_(model, getattr(torchao, name)(**options))
+        source = eager = model
+    expected = eager(x)
+    result = compiled(source, x)
+    assert result.meta["partition_report"].coverage == 1.0
+    found = result(x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    trt_frontends.save(result, tmp_path / "model.trtp")
+    assert torch.equal(trt_frontends.load(tmp_path / "model.trtp")(x), found)
+    optimized = torch.compile(eager, backend="torch_tensorrt", options={"optimization_level": 0, "min_block_size": 1})
+    torch.testing.assert_close(optimized(x), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_torchao_weights_with_zero_points_stay_small(bits: int, tmp_path: Path) -> None:
     torchao = pytest.importorskip("torchao.quantization")
