@@ -289,6 +289,7 @@ def test_meshes_of_two_dimensions(way: str, tmp_path: Path) -> None:
 
 def test_sharded_models_generate_text(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")  # transformers loads by a `tp_plan` with it
     run_ranks(2, tmp_path, rank_programs.generate_text, str(tmp_path / "model"))
 
 

@@ -10,7 +10,7 @@ from torch import fx
 
 from trt_converters import ConverterRegistry, ConverterSupport, build_block, plugin_from_operator
 from trt_converters.testing import check_conversion, compare, record_call, run_engine
-from trt_core import CompilationSettings, Reason, trt
+from trt_core import CompilationSettings, InputError, Reason, trt
 from trt_core.operator_plugin import PluginCall
 from trt_core.sizes.ranges import ShapeRanges
 
@@ -169,7 +169,7 @@ def test_further_checks_apply() -> None:
 
 
 def test_only_overloads_can_be_plugins() -> None:
-    with pytest.raises(TypeError, match="is not an operator overload"):
+    with pytest.raises(InputError, match="give an OpOverload"):
         plugin_from_operator(getattr(torch.ops, LIBRARY).blend)
 
 

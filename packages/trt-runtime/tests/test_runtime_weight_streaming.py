@@ -61,7 +61,10 @@ def test_engines_share_a_budget_and_get_the_old_one_back(model: nn.Sequential) -
 
 @pytest.mark.parametrize("budget", [-1, 0.5, "4 GiB", True])
 def test_a_budget_is_a_number_of_bytes(model: nn.Sequential, budget: Any) -> None:
-    with pytest.raises(InputError, match="a budget is a number of bytes"), weight_streaming(model, budget):
+    with (
+        pytest.raises(InputError, match=r"a budget is a number of bytes|give a whole number"),
+        weight_streaming(model, budget),
+    ):
         pass
 
 

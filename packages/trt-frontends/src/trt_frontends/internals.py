@@ -3,6 +3,7 @@
 | from | what for | releases |
 |---|---|---|
 | `torch._C` | CPU libraries that are off during a capture | |
+| `torch._C._distributed_c10d` | collectives of one rank alone: what they hand out to be waited for | |
 | `torch._dynamo` | capture of `torch.compile`: settings, and registration | |
 | `torch._dynamo.backends.common` | makes functional graphs of what Dynamo captures | |
 | `torch._dynamo.backends.registry` | other backends by name | |
@@ -31,6 +32,7 @@ from torch.nn.modules.module import _global_parameter_registration_hooks as para
 from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import FakeWork, Work
     from torch._dynamo import config as dynamo_config
     from torch._dynamo import optimize as dynamo_optimize
     from torch._dynamo import register_backend
@@ -44,6 +46,8 @@ ATTRIBUTES: Final[dict[str, str]] = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
+    "FakeWork": "torch._C._distributed_c10d",
+    "Work": "torch._C._distributed_c10d",
     "dynamo_config": "torch._dynamo:config",
     "dynamo_optimize": "torch._dynamo:optimize",
     "register_backend": "torch._dynamo",

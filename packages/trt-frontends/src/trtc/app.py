@@ -689,7 +689,9 @@ def list_entries(directory: _Directory = None) -> None:
         used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "seconds")
         seconds = f"{built.get('build_seconds', 0):.2f} s"
         facts = (built.get("name", ""), built.get("provider", ""), built.get("layers", ""))
-        table.add_row(entry.digest[:12], *(Text(printable(fact)) for fact in facts), seconds, _size(entry.bytes), used)
+        table.add_row(
+            entry.digest[:12], *(Text(printable(str(fact))) for fact in facts), seconds, _size(entry.bytes), used
+        )
     if entries:
         Console().print(table)
     total = sum(entry.bytes for entry in entries)

@@ -137,8 +137,8 @@ def test_measuring_changes_no_state() -> None:
     ("data", "message"),
     [
         ([], "has no inputs"),
-        ("text", "is a str"),
-        (5, "is an int"),
+        ("text", "cannot take a str"),
+        (5, "cannot take an int"),
         ([(torch.full((6, 8), float("nan")),)], "contains NaN"),
         ([(torch.zeros(6, 9),)], "dimension"),
         ([object()], "is an object"),
