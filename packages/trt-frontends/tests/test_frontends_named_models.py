@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 import torch
 from trtc.app import app
+from trtc.progress import shown_phases
 from typer.testing import CliRunner
 
 import trt_runtime
+from trt_core.log import provider_logger
+from trt_core.provider import provider_module
 from trt_runtime.program.interface import DynamicSize
 
 FAST = ("--setting", "optimization_level=0", "--device", "cpu")
@@ -134,3 +137,11 @@ def test_compile_shows_a_bar_on_a_terminal(
     assert ("building engines" in result.stderr) is not quiet
     lines = [message for name, _, message in caplog.record_tuples if name == "torch_tensorrt"]
     assert [line.partition(":")[0] for line in lines] == ([] if quiet else list(PHASES))
+
+
+def test_of_the_provider_only_warnings_stand_among_the_phases(caplog: pytest.LogCaptureFixture) -> None:
+    severity = provider_module().ILogger.Severity
+    with shown_phases(quiet=False):
+        for level in (severity.INFO, severity.WARNING):
+            provider_logger().log(level, level.name)
+    assert [message.rpartition(": ")[2] for _, _, message in caplog.record_tuples] == ["WARNING"]

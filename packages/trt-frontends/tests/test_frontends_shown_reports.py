@@ -21,6 +21,7 @@ from trt_frontends.onnx_models import explain_onnx
 from trt_frontends.quantization import quantization_report, sensitivity
 from trt_partition import diff_reports
 from trt_runtime.generation import GenerationLimits
+from trt_runtime.module import engines_of
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 
@@ -104,3 +105,9 @@ def test_a_generator_shows_what_its_step_takes() -> None:
     step = trt_frontends.compile(_model(), arg_inputs=(X,), min_block_size=1)
     shown = trt_runtime.TextGenerator(step, GenerationLimits(2, 8, 4))._repr_html_()
     assert shown.startswith("<pre>TextGenerator(max_batch=2, max_length=8)\ntakes\n  input: float32[2, 4]"), shown
+
+
+def test_an_engine_says_its_name_and_device() -> None:
+    compiled = trt_frontends.compile(_model(), arg_inputs=(X,), min_block_size=1)
+    compiled(X)
+    assert [repr(engine) for engine in engines_of(compiled)] == ["<LoadedEngine: engine '_run_on_acc_0' on cpu>"]

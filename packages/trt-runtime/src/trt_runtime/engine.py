@@ -16,6 +16,7 @@ from trt_core.dtypes import dtype_name, from_trt
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
+from trt_core.wording import printable
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.context_pool import ContextPool
@@ -224,6 +225,9 @@ class LoadedEngine:
             pool.most_idle = count
             if len(pool) > count:
                 pool.clear()
+
+    def __repr__(self) -> str:
+        return printable(f"<{type(self).__name__}: {self.header.title} on {self.device}>")
 
     def _dropped_inputs(self) -> frozenset[str]:
         absent = provider_module().TensorIOMode.NONE
