@@ -30,7 +30,7 @@ NOT_TO_RUN: Final = (
     "trt_core.settings",
     "trt_frontends",
     "trt_portable.builder",
-    "trt_portable.layers.gather",
+    "trt_portable.layers.indexing",
     "trt_portable.layers.transformer",
     "trt_portable.network.control_flow",
     "trt_portable.network.network",

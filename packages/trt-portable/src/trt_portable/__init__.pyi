@@ -86,12 +86,6 @@ from trt_portable.interfaces import (
     IStreamWriter,
     IVersionedInterface,
 )
-from trt_portable.layers.attention import (
-    IAttention,
-    IAttentionBoundaryLayer,
-    IAttentionInputLayer,
-    IAttentionOutputLayer,
-)
 from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.layers.convolution import (
     IConvolutionLayer,
@@ -99,8 +93,8 @@ from trt_portable.layers.convolution import (
     IPaddingLayer,
     IPoolingLayer,
 )
-from trt_portable.layers.gather import IGatherLayer
 from trt_portable.layers.indexing import (
+    IGatherLayer,
     INMSLayer,
     INonZeroLayer,
     IOneHotLayer,
@@ -155,6 +149,10 @@ from trt_portable.layers.sources import (
     IShapeLayer,
 )
 from trt_portable.layers.transformer import (
+    IAttention,
+    IAttentionBoundaryLayer,
+    IAttentionInputLayer,
+    IAttentionOutputLayer,
     IKVCacheUpdateLayer,
     IMoELayer,
     IRotaryEmbeddingLayer,

@@ -10,11 +10,9 @@ from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, NetworkDefinitionCreationFlag
 from trt_portable.errors import Refusal
 from trt_portable.host_settings import HostSettings
-from trt_portable.layers.attention import AttentionLayers
 from trt_portable.layers.collective import CollectiveLayers
 from trt_portable.layers.convolution import ConvolutionLayers, PoolingLayers
-from trt_portable.layers.gather import GatherLayers
-from trt_portable.layers.indexing import DetectionLayers, IndexingLayers
+from trt_portable.layers.indexing import DetectionLayers, GatherLayers, IndexingLayers
 from trt_portable.layers.movement import MovementLayers
 from trt_portable.layers.normalization import NormalizationLayers
 from trt_portable.layers.pointwise import PointwiseLayers
@@ -24,7 +22,7 @@ from trt_portable.layers.reduction import ReductionLayers
 from trt_portable.layers.resampling import ResamplingLayers
 from trt_portable.layers.slicing import SlicingLayers
 from trt_portable.layers.sources import SourceLayers
-from trt_portable.layers.transformer import TransformerLayers
+from trt_portable.layers.transformer import AttentionLayers, TransformerLayers
 from trt_portable.network.control_flow import AssertionLayers, ConditionalLayers, LoopLayers
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor

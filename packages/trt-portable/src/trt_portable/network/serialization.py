@@ -126,11 +126,9 @@ def in_order(layers: Sequence[ILayer]) -> list[ILayer]:
 
 
 HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "trt_portable.layers.attention": ("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
     "trt_portable.layers.collective": ("DIST_COLLECTIVE",),
     "trt_portable.layers.convolution": ("CONVOLUTION", "DECONVOLUTION", "POOLING", "PADDING"),
-    "trt_portable.layers.gather": ("GATHER",),
-    "trt_portable.layers.indexing": ("SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE", "NMS"),
+    "trt_portable.layers.indexing": ("GATHER", "SCATTER", "ONE_HOT", "NON_ZERO", "REVERSE_SEQUENCE", "NMS"),
     "trt_portable.layers.low_precision": (
         *("PREPARED_MATRIX", "LOW_PRECISION_PRODUCT"),
         *("PREPARED_KERNEL", "LOW_PRECISION_CONVOLUTION"),
@@ -147,7 +145,10 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
     "trt_portable.layers.resampling": ("RESIZE", "GRID_SAMPLE"),
     "trt_portable.layers.slicing": ("SLICE",),
     "trt_portable.layers.sources": ("CONSTANT", "IDENTITY", "CAST", "SHAPE", "FILL"),
-    "trt_portable.layers.transformer": ("ROTARY_EMBEDDING", "KV_CACHE_UPDATE", "MOE"),
+    "trt_portable.layers.transformer": (
+        *("ATTENTION_INPUT", "ATTENTION_OUTPUT", "SCALED_ATTENTION"),
+        *("ROTARY_EMBEDDING", "KV_CACHE_UPDATE", "MOE"),
+    ),
     "trt_portable.network.control_flow": (
         *("CONDITION", "CONDITIONAL_INPUT", "CONDITIONAL_OUTPUT", "CONDITIONAL", "ASSERTION"),
         *("RECURRENCE", "TRIP_LIMIT", "ITERATOR", "LOOP_OUTPUT", "LOOP"),

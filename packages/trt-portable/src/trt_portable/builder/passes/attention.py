@@ -26,13 +26,13 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
-from trt_portable.layers.attention import MASK, IAttentionBoundaryLayer, IAttentionOutputLayer, ScaledAttentionLayer
-from trt_portable.layers.gather import IGatherLayer
+from trt_portable.layers.indexing import IGatherLayer
 from trt_portable.layers.movement import IConcatenationLayer, IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer
 from trt_portable.layers.pointwise import IElementWiseLayer, IUnaryLayer
 from trt_portable.layers.reduction import ICumulativeLayer
 from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.layers.sources import ICastLayer, IConstantLayer, IFillLayer, IIdentityLayer
+from trt_portable.layers.transformer import MASK, IAttentionBoundaryLayer, IAttentionOutputLayer, ScaledAttentionLayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
 _QUERY_AND_KEY = 2

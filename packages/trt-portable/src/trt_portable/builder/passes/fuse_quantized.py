@@ -27,7 +27,7 @@ from trt_portable.enums import (
 )
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
 from trt_portable.layers.convolution import IConvolutionLayer
-from trt_portable.layers.gather import IGatherLayer
+from trt_portable.layers.indexing import IGatherLayer
 from trt_portable.layers.low_precision import (
     ChosenCodesProductLayer,
     ChosenProductLayer,
