@@ -402,7 +402,7 @@ ELSEWHERE: Final = {
     ("trt_runtime/command_line/commands.py", "parsed.trace.open"): "a new file, written",
     ("trt_partition/report/partition_report.py", "os.fdopen"): "a new file, written",
     (
-        "trt_portable/builder/inductor/record_launches.py",
+        "trt_portable/builder/inductor/tactic.py",
         "*.read_bytes",
     ): "what Triton has just written",
 }

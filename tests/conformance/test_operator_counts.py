@@ -14,8 +14,8 @@ from opinfo_samples import entries, samples_of, types_of
 from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel, pytree
 from trt_core.limits import UNLIMITED, Account, CallLimits
 from trt_core.operator_counts import elements_made, operands_of, pieces_made
-from trt_runtime.program.executor import _estimate
 from trt_runtime.program.graph import SequenceType, TensorType
+from trt_runtime.program.loaded_program import _estimate
 
 SLACK = 2
 """Values and their places are counted as one, and complex numbers as real ones."""

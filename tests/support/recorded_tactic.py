@@ -9,7 +9,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
-from trt_portable.builder.inductor.record_launches import LaunchRecorder
+from trt_portable.builder.inductor.tactic import LaunchRecorder
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.plan.artifact import Artifact, machine_of
 

@@ -14,8 +14,16 @@ from recorded_tactic import CPU
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
 from trt_portable.builder.autotune.engine_tactic import Trial
-from trt_portable.builder.inductor.record_launches import LaunchRecorder, RecordingFailure
-from trt_portable.builder.inductor.tactic import FixedSizes, Limits, graph_of, places_of, served_sizes, trace_program
+from trt_portable.builder.inductor.tactic import (
+    FixedSizes,
+    LaunchRecorder,
+    Limits,
+    RecordingFailure,
+    graph_of,
+    places_of,
+    served_sizes,
+    trace_program,
+)
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.execution.loaded_network import load_network

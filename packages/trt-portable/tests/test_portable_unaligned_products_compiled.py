@@ -21,8 +21,7 @@ from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.timing_cache import ITimingCache
 from trt_portable.builder.inductor import unaligned_products
 from trt_portable.builder.inductor.operators import calls_of
-from trt_portable.builder.inductor.record_launches import LaunchRecorder
-from trt_portable.builder.inductor.tactic import TACTICS, Inductor
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor, LaunchRecorder
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
 from trt_portable.fusion.cuda_products import write_interleaved

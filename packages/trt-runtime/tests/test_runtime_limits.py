@@ -165,7 +165,7 @@ def test_what_depends_on_data_is_watched_in_each_call() -> None:
 
 
 def _loose(steps: Steps) -> set[int]:
-    from trt_runtime.program.executor import _Watch
+    from trt_runtime.program.loaded_program import _Watch
 
     held = _held()
     stored = tuple(StoredTensor((), False, one.dtype, 0, 0, (1,), (1,), "cpu") for one in held)

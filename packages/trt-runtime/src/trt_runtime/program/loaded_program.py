@@ -1,9 +1,15 @@
-"""A loaded program as a module."""
+"""A loaded program as a module, and what runs its steps over numbered slots.
+
+A slot is freed after the step that reads it last.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
+import functools
+import itertools
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,29 +17,807 @@ import torch
 from torch import nn
 
 from trt_core.attributes import part_at
-from trt_core.errors import InputError
-from trt_core.internals import OpOverload
+from trt_core.dtypes import dtype_name
+from trt_core.errors import ExecutionError, InputError, TrtError
+from trt_core.internals import FakeTensor, OpOverload
+from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
+from trt_core.sizes.functions import bounded
+from trt_core.wording import kind_of
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds
-from trt_runtime.program.executor import Executor, declares_symbols, has_operators
 from trt_runtime.program.fields import FACTS, UNTOLD, malformed
 from trt_runtime.program.graph import (
+    CONTROL_FLOW,
+    Body,
     CapturedProgram,
+    ControlFlowCall,
     EngineCall,
     ItemCall,
+    NumberCall,
+    NumberType,
+    OperatorCall,
     Program,
+    SequenceType,
+    SizeCall,
     Step,
+    StoredEngine,
     StoredTensor,
     TensorInput,
+    TensorType,
     Value,
+    ValueType,
+    WriteCall,
+    depends_on_data,
+    operator_calls,
 )
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
+from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.model_call import ModelCall, SoleEngine, refuse_moves
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from trt_core.limits import Account
     from trt_runtime.program.interface import Spec
     from trt_runtime.program.model_facts import ModelFacts
+
+
+Symbols = Mapping[str, int]
+"""Values of the symbols in one call."""
+
+CheckResult = Callable[[Any, Symbols], None]
+"""Raises `ExecutionError` where a result is not what is declared."""
+
+
+def declares_symbols(program: Program) -> bool:
+    """Whether the result of a step is declared with extents that a call computes."""
+
+    def has_symbols(kind: ValueType | None) -> bool:
+        if isinstance(kind, TensorType):
+            return any(symbols_in(extent) for extent in kind.shape)
+        return isinstance(kind, SequenceType) and any(has_symbols(item) for item in kind.items)
+
+    def reads_symbols(steps: Sequence[Step]) -> bool:
+        return any(
+            (isinstance(step, OperatorCall | ControlFlowCall) and has_symbols(step.result))
+            or (isinstance(step, ControlFlowCall) and any(map(body_reads_symbols, step.bodies)))
+            for step in steps
+        )
+
+    def body_reads_symbols(body: Body) -> bool:
+        return any(map(has_symbols, body.inputs)) or reads_symbols(body.steps)
+
+    return reads_symbols(program.steps)
+
+
+def has_operators(program: Program) -> bool:
+    """Whether anything runs beside engines."""
+    return any(not isinstance(step, EngineCall | ItemCall | SizeCall) for step in program.steps)
+
+
+def elements_told(kind: ValueType | None, symbols: Symbols) -> int | None:
+    """Returns the elements of the largest tensor that a program declares; None where that depends on data."""
+    if isinstance(kind, SequenceType):
+        counts = [elements_told(item, symbols) for item in kind.items if item is not None]
+        return max((count for count in counts if count is not None), default=0) if None not in counts else None
+    if not isinstance(kind, TensorType):
+        return 0
+    if None in kind.shape:
+        return None
+    return math.prod(int(_evaluate(extent, symbols)) for extent in kind.shape)
+
+
+def result_checker(kind: ValueType | None, title: str) -> CheckResult:
+    """Returns what compares a result with what the program declares.
+
+    Args:
+        kind: What it declares.
+        title: How messages call the operator.
+    """
+
+    def wrong(found: str, declared: object) -> ExecutionError:
+        return ExecutionError(f"{title} made {found}, the program declares {declared}")
+
+    if isinstance(kind, TensorType):
+        dtype, rank = kind.dtype, len(kind.shape)
+        extents = [(axis, extent) for axis, extent in enumerate(kind.shape) if extent is not None]
+        fixed = tuple(kind.shape) if all(isinstance(extent, int) for extent in kind.shape) else None
+
+        def check_tensor(result: Any, symbols: Symbols) -> None:
+            if not isinstance(result, torch.Tensor) or result.dtype is not dtype:
+                raise wrong(f"a {getattr(result, 'dtype', type(result).__name__)}", dtype_name(dtype))
+            shape = result.shape
+            if fixed is not None:
+                fits = shape == fixed
+            else:
+                fits = len(shape) == rank and all(
+                    _may_equal(shape[axis], _evaluate(extent, symbols)) for axis, extent in extents
+                )
+            if not fits:
+                raise wrong(f"a tensor of shape {tuple(shape)}", f"the shape {kind.shape}")
+
+        return check_tensor
+    if isinstance(kind, NumberType):
+        wanted = kind.kind
+
+        def check_number(result: Any, symbols: Symbols) -> None:
+            if type(result) is not wanted and not isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                raise wrong(kind_of(result), wanted.__name__)
+
+        return check_number
+    if isinstance(kind, SequenceType):
+        checks = [result_checker(item, f"{title}, result {index},") for index, item in enumerate(kind.items)]
+
+        def check_sequence(result: Any, symbols: Symbols) -> None:
+            if not isinstance(result, (tuple, list)) or len(result) != len(checks):
+                raise wrong(kind_of(result), f"{len(checks)} results")
+            for check, item in zip(checks, result, strict=True):
+                check(item, symbols)
+
+        return check_sequence
+
+    def check_nothing(result: Any, symbols: Symbols) -> None:
+        if result is not None:
+            raise wrong(kind_of(result), "nothing")
+
+    return check_nothing
+
+
+def list_checker(kind: ValueType | None, title: str) -> CheckResult:
+    """Returns what compares the types in a list with what the program declares.
+
+    How many tensors a split makes, and how large the last ones are, follows from the sizes of the call; programs
+    declare it for the sizes that they were captured with. Taking one that is not there fails.
+
+    Args:
+        kind, title: See `result_checker`.
+    """
+    if not isinstance(kind, SequenceType):
+        return result_checker(kind, title)
+    unsized = [
+        replace(item, shape=(None,) * len(item.shape)) if isinstance(item, TensorType) else item for item in kind.items
+    ]
+    checks = [result_checker(item, f"{title}, result {index},") for index, item in enumerate(unsized)]
+
+    def check_list(result: Any, symbols: Symbols) -> None:
+        if not isinstance(result, (tuple, list)):
+            raise ExecutionError(f"{title} made {kind_of(result)}, the program declares a list")
+        for check, item in zip(checks, result, strict=False):
+            check(item, symbols)
+
+    return check_list
+
+
+def _may_equal(found: int | torch.SymInt, declared: int | torch.SymInt) -> bool:
+    """Whether two sizes are equal, or one is a symbol of whoever traces the program."""
+    return not (isinstance(found, int) and isinstance(declared, int)) or found == declared
+
+
+def _evaluate(extent: Extent, symbols: Symbols) -> int | torch.SymInt:
+    return extent if isinstance(extent, int) else evaluate_extent(extent, symbols)
+
+
+Run = Callable[[list[Any], Symbols], Any]
+"""One step: reads slots, returns what goes to its own."""
+
+Engine = Callable[..., Any]
+"""Runs an engine on tensors and returns its output or the tuple of them."""
+
+
+class _Steps:
+    """Steps that are ready to run one after the other: those of a program, or of a body.
+
+    Args:
+        steps: What they are.
+        first: Slot of what the first one makes.
+        output: Tree of what is returned.
+        engines: What runs each engine.
+        stored: The engines themselves.
+        calls: What runs each step that calls an operator, in the order of `operator_calls`.
+
+    Attributes:
+        steps: Of each step what runs it, its slot, and the slots that die with it.
+        output: Builds the result from the slots.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        first: int,
+        output: Any,
+        engines: Sequence[Engine],
+        stored: Sequence[StoredEngine],
+        calls: Iterator[Run],
+    ) -> None:
+        self.first = first
+        runs = [_run_of(step, engines, calls) for step in steps]
+        dying = _deaths(steps, first, output)
+        self.steps = [(run, first + index, dying.get(index, ())) for index, run in enumerate(runs)]
+        self.output = _picker(output)
+        self._titles = [_title(step, stored) for step in steps]
+
+    def run(self, slots: list[Any], symbols: Symbols) -> Any:
+        """Runs all of them and returns the result."""
+        at = self.first
+        try:
+            for run, at, dying in self.steps:
+                slots[at] = run(slots, symbols)
+                for dead in dying:
+                    slots[dead] = None
+            return self.output(slots)
+        except TrtError:
+            raise
+        except Exception as error:  # whatever an operator raises
+            raise self.failure(at, error) from error
+
+    def title(self, at: int) -> str:
+        """What messages call the step that fills a slot."""
+        return self._titles[at - self.first]
+
+    def failure(self, at: int, error: Exception) -> ExecutionError:
+        """The error for a step that raised."""
+        return ExecutionError(f"{self.title(at)} failed", why=f"{type(error).__name__}: {error}")
+
+
+class Executor:
+    """A program that is ready to run. Any number of threads may run it at once.
+
+    Args:
+        program: The steps.
+        engines: What runs each engine.
+        operators: The operator of each `OperatorCall`, in order.
+        device: What `"cuda"` among the arguments of operators means.
+        untold: Elements that an operator may make whose result has sizes that depend on data.
+        bounds: What each call may use; None for all.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        engines: Sequence[Engine],
+        operators: Sequence[OpOverload],
+        device: torch.device,
+        untold: int,
+        bounds: Bounds | None = None,
+    ) -> None:
+        calls = _operator_runs(program, operators, device, untold)
+        self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
+        self._run = self._all.run
+        is_watched = bounds is not None and (has_operators(program) or bounds.limits.is_timed)
+        self._watch = _Watch(program, operators, bounds) if bounds is not None and is_watched else None
+
+    def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
+        """Runs the program.
+
+        Args:
+            inputs: The flat inputs, which fit the signature.
+            tensors: The held tensors.
+            symbols: Values of the symbols; may be empty where no step declares extents with symbols.
+
+        Raises:
+            InputError: An engine refuses its inputs.
+            PlanError: An engine cannot run here.
+            ExecutionError: A step failed, or made something else than the program declares.
+        """
+        slots = [*inputs, *tensors]
+        slots.extend(itertools.repeat(None, len(self._all.steps)))
+        if self._watch is None or torch.compiler.is_compiling():
+            return self._run(slots, symbols)
+        return self._run_bounded(slots, symbols, self._watch)
+
+    def _run_bounded(self, slots: list[Any], symbols: Symbols, watch: _Watch) -> Any:
+        """Runs the program, watching what is not known to stay inside of the limits for inputs of these sizes."""
+        sizes = watch.sizes_of(slots)
+        if sizes is None:
+            return self._run(slots, symbols)
+        steps = watch.to_watch(sizes)
+        if not steps and not watch.is_timed:
+            return self._run(slots, symbols)
+        result = self._run_watched(slots, symbols, watch, steps)
+        watch.passed(sizes)
+        return result
+
+    def _run_watched(self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int]) -> Any:
+        at = self._all.first
+        try:
+            with watch.charging(slots) as account:
+                for run, at, dying in self._all.steps:
+                    if watch.is_timed:
+                        account.look_at_clock(self._all.title(at))
+                    if at in steps:
+                        estimate = watch.estimates.get(at)
+                        if estimate is not None and account.assume(*estimate(slots, symbols)):
+                            slots[at] = run(slots, symbols)
+                            account.made_by_assumption(slots[at])
+                        else:
+                            account.settle(slots[self._all.first :])
+                            with account.watching():
+                                slots[at] = run(slots, symbols)
+                    else:
+                        slots[at] = run(slots, symbols)
+                        if at in watch.engine_calls:
+                            account.note(slots[at])
+                    for dead in dying:
+                        slots[dead] = None
+            return self._all.output(slots)
+        except TrtError:
+            raise
+        except Exception as error:  # whatever an operator raises
+            raise self._all.failure(at, error) from error
+
+
+_MOST_SIZES: Final = 256
+
+
+class _Watch:
+    """Which steps of a program are charged to an account: once for inputs of the same sizes, or in each call.
+
+    Args:
+        program: The program.
+        operators: The operator of each `OperatorCall`, in order, those of branches and loops included.
+        bounds: What each call may use.
+
+    Attributes:
+        engine_calls: Slots of what engines make, which keep accounts of their own.
+        is_timed: Whether calls whose sizes have passed are watched as well, for the clock.
+    """
+
+    def __init__(self, program: Program, operators: Sequence[OpOverload], bounds: Bounds) -> None:
+        self._program, self._operators = program, operators
+        self._bounds = bounds
+        self.is_timed = bounds.limits.is_timed
+        self._held = sum(engine.header.payload_bytes for engine in program.engines)
+        self._first = program.first_result
+        self._inputs = program.first_tensor
+        slots = list(enumerate(program.steps, self._first))
+        self.engine_calls = frozenset(at for at, step in slots if isinstance(step, EngineCall))
+        self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall | ControlFlowCall))
+        loose = {at for at, step in slots if isinstance(step, ControlFlowCall)}  # which branch, and how many turns
+        self._reads = {at: values_read(step) for at, step in slots}
+        for at, step in slots:
+            if not loose.isdisjoint(self._reads[at]) or _depends_on_data(step, program):
+                loose.add(at)
+        self._loose = self._all & loose
+        self._passed: dict[tuple[Any, ...], None] = {}
+
+    @functools.cached_property
+    def estimates(self) -> Mapping[int, Estimate]:
+        """What the operators in slots use at most, where sizes of operands and results tell."""
+        calls = zip(operator_calls(self._program.steps), self._operators, strict=True)
+        operators = {id(step): operator for step, operator in calls}
+        found = {
+            at: _estimate(operators[id(step)], self._reads[at], step.result)
+            for at, step in enumerate(self._program.steps, self._first)
+            if isinstance(step, OperatorCall) and at not in self._loose
+        }
+        return {at: estimate for at, estimate in found.items() if estimate is not None}
+
+    def sizes_of(self, slots: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What sizes follow from in a call: shapes, and numbers as they are; None where a call is traced."""
+        sizes = []
+        for value in slots[: self._inputs]:
+            if isinstance(value, torch.Tensor):
+                if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
+                    return None
+                sizes.append(value.shape)
+            else:
+                sizes.append(value)
+        return tuple(sizes)
+
+    def to_watch(self, sizes: tuple[Any, ...]) -> Collection[int]:
+        """Slots of the operators that are to be watched."""
+        return self._loose if sizes in self._passed else self._all
+
+    def passed(self, sizes: tuple[Any, ...]) -> None:
+        """Notes that a call stayed inside of the limits."""
+        if len(self._passed) >= _MOST_SIZES:
+            self._passed.clear()
+        self._passed[sizes] = None
+
+    def charging(self, slots: Sequence[Any]) -> AbstractContextManager[Account]:
+        """A call that begins, charged to an account of its own."""
+        from trt_core.limits import Account, charging  # which programs that are engines never need
+
+        given = self._held + sum(value.nbytes for value in slots[: self._first] if isinstance(value, torch.Tensor))
+        return charging(Account(self._bounds.limits, given, is_exempt=self._bounds.is_exempt))
+
+
+Estimate = Callable[[Sequence[Any], Symbols], tuple[float, float]]
+"""Bytes and elements that a step uses at most, by the slots that it reads."""
+
+_WIDEST: Final = 16
+"""Bytes of an element."""
+
+_SINGLE: Final = (torch.float32, torch.bfloat16, torch.float16)
+
+_BORDERS: Final = 64
+"""How many times as large as its operand a window can be, with borders on three axes."""
+
+
+def _estimate(operator: OpOverload, reads: Sequence[int], result: ValueType | None) -> Estimate | None:
+    """Returns what a step uses at most; None where what it is given and declares does not tell.
+
+    Its result has as many elements as it declares, or it fails; the contracts of reviewed operators and
+    `operator_growth` see to it that no more is made than twice that, or some times of what it is given. A sum has no
+    more terms than there are elements in operands, of windows with their borders.
+
+    Args:
+        operator: What is called.
+        reads: Slots of its operands.
+        result: What the program declares of its result.
+    """
+    depth = _depth_of(operator)
+    if depth is None or depends_on_data(result):
+        return None
+    if operator.is_view:
+        return _nothing
+    fixed = elements_told(result, {}) if _is_fixed(result) else None
+
+    def estimate(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
+        given = 0
+        for at in reads:
+            value = slots[at]
+            if isinstance(value, torch.Tensor):
+                given += value.numel()
+                if depth and value.dtype not in _SINGLE:
+                    return math.inf, math.inf  # it may lay windows side by side
+        made = elements_told(result, symbols) if fixed is None else fixed
+        assert made is not None
+        most = max(1 << 16, 2 * made + 4 * given)  # any operator may make so many
+        return _WIDEST * (most + given), most + given + depth * made * given
+
+    return estimate
+
+
+def _nothing(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
+    return 0.0, 0.0
+
+
+@functools.cache
+def _depth_of(operator: OpOverload) -> int | None:
+    """How many times its operand an operator adds up at most; None where it is not estimated."""
+    from trt_core.limits import is_plain  # which programs that are engines never need
+    from trt_core.operator_counts import has_depth
+    from trt_runtime.program.allowed_operators import needs_trust
+
+    if needs_trust(operator) or not is_plain(operator):
+        return None
+    return _BORDERS if has_depth(operator) else 0
+
+
+def _is_fixed(kind: ValueType | None) -> bool:
+    """Whether all extents are numbers."""
+    if isinstance(kind, SequenceType):
+        return all(map(_is_fixed, kind.items))
+    return not isinstance(kind, TensorType) or all(isinstance(extent, int) for extent in kind.shape)
+
+
+def _depends_on_data(step: Step, program: Program) -> bool:
+    """Whether sizes or numbers that a step makes come from data."""
+    if isinstance(step, EngineCall):
+        return any(None in binding.shape for binding in program.engines[step.engine].header.outputs)
+    return isinstance(step, OperatorCall | ControlFlowCall) and depends_on_data(step.result)
+
+
+def _operator_runs(
+    program: Program, operators: Sequence[OpOverload], device: torch.device, untold: int
+) -> Iterator[Run]:
+    """The steps that call operators, in order."""
+    if not operators:
+        return
+
+    is_settled = program.is_static  # then sizes were compared when the program was loaded
+    for operator, step in zip(operators, operator_calls(program.steps), strict=True):
+        yield operator_run(operator, step, device, is_settled, untold)
+
+
+def _run_of(step: Step, engines: Sequence[Engine], calls: Iterator[Run]) -> Run:
+    if isinstance(step, OperatorCall):
+        return next(calls)
+    if isinstance(step, ControlFlowCall):
+        return control_flow_run(step, [_body_run(body, calls) for body in step.bodies])
+    if isinstance(step, EngineCall):
+        return _engine_run(engines[step.engine], step.inputs)
+    if isinstance(step, NumberCall):
+        return _number_run(step)
+    if isinstance(step, SizeCall):
+        tensor, axis = step.tensor, step.axis
+        return lambda slots, symbols: slots[tensor].shape[axis]
+    if isinstance(step, ItemCall):
+        sequence, index = step.sequence, step.index
+        return lambda slots, symbols: slots[sequence][index]
+    assert isinstance(step, WriteCall)
+    return _write_run(step)
+
+
+def _engine_run(engine: Engine, inputs: tuple[int, ...]) -> Run:
+    if len(inputs) == 1:
+        (only,) = inputs
+        return lambda slots, symbols: engine(slots[only])
+    return lambda slots, symbols: engine(*[slots[index] for index in inputs])
+
+
+def _number_run(step: NumberCall) -> Run:
+    function, args = bounded(step.function), step.args
+    return lambda slots, symbols: function(*[slots[arg.index] if type(arg) is Value else arg for arg in args])
+
+
+def _write_run(step: WriteCall) -> Run:
+    target, source = step.target, step.source
+
+    def run(slots: list[Any], symbols: Symbols) -> None:
+        written, value = slots[target], slots[source]
+        if value.shape != written.shape:
+            raise ExecutionError(
+                f"the program writes a tensor of shape {tuple(value.shape)} into one of {tuple(written.shape)}"
+            )
+        written.copy_(value)
+
+    return run
+
+
+def _picker(tree: Any) -> Callable[[list[Any]], Any]:
+    """Returns what builds the output from the slots."""
+    if type(tree) is Value:
+        index = tree.index
+        return lambda slots: slots[index]
+    if type(tree) is tuple and all(type(item) is Value for item in tree):
+        indices = [item.index for item in tree]
+        return lambda slots: tuple([slots[index] for index in indices])
+    return lambda slots: replace_values(tree, slots.__getitem__)
+
+
+# Slots -------------------------------------------------------------------------------------------------------------
+
+
+def values_read(step: Step) -> list[int]:
+    """Numbers of the values that a step reads."""
+    if isinstance(step, EngineCall):
+        return list(step.inputs)
+    if isinstance(step, OperatorCall):
+        return values_in([list(step.args), list(step.kwargs.values())])
+    if isinstance(step, NumberCall):
+        return values_in(list(step.args))
+    if isinstance(step, SizeCall):
+        return [step.tensor]
+    if isinstance(step, ItemCall):
+        return [step.sequence]
+    if isinstance(step, ControlFlowCall):
+        return values_in(list(step.operands))
+    return [step.target, step.source]
+
+
+def _deaths(steps: Sequence[Step], first: int, output: Any) -> dict[int, tuple[int, ...]]:
+    """Slots of results that die with each step: read there last, or made there and never read."""
+    last: dict[int, int] = {}
+    for index, step in enumerate(steps):
+        last[first + index] = index
+        for value in values_read(step):
+            if value >= first:
+                last[value] = index
+    deaths: dict[int, list[int]] = {}
+    for value in set(last) - set(values_in(output)):
+        deaths.setdefault(last[value], []).append(value)
+    return {index: tuple(sorted(values)) for index, values in deaths.items()}
+
+
+def _title(step: Step, engines: Sequence[StoredEngine]) -> str:
+    if isinstance(step, EngineCall):
+        return engines[step.engine].header.title
+    if isinstance(step, ControlFlowCall):
+        return f"the operator {step.operator}"
+    if isinstance(step, OperatorCall):
+        return f"the operator {step.name}.{step.overload or 'default'}"
+    if isinstance(step, NumberCall):
+        return f"the function {step.function!r} of numbers"
+    return {SizeCall: "reading a size", ItemCall: "taking a result", WriteCall: "writing back"}[type(step)]
+
+
+OperatorRun = Callable[[list[Any], Symbols], Any]
+"""Reads slots, and returns the result."""
+
+
+def operator_run(
+    operator: OpOverload, step: OperatorCall, device: torch.device, is_settled: bool, untold: int
+) -> OperatorRun:
+    """Returns what runs a step that calls an operator.
+
+    Args:
+        operator: The operator.
+        step: The step.
+        device: What `"cuda"` among the arguments means.
+        is_settled: Whether all sizes were compared when the program was loaded.
+        untold: Elements that the operator may make where how many depends on data.
+    """
+    from trt_core.operator_counts import can_grow  # which programs that are engines never need, and the checks neither
+    from trt_runtime.program.operand_checks import checked
+
+    call = checked(operator, untold)
+    bound = None if is_settled or not can_grow(operator) else _bound(operator, step, untold)
+    args = _on_device(list(step.args), device)
+    kwargs = _on_device(dict(step.kwargs), device)
+    title = f"{step.name}.{step.overload or 'default'}"
+    check = list_checker(step.result, title) if _makes_list(operator) else result_checker(step.result, title)
+    if not kwargs and all(type(value) is Value or not values_in(value) for value in args):
+        places = [(place, value.index) for place, value in enumerate(args) if type(value) is Value]
+
+        def run(slots: list[Any], symbols: Symbols) -> Any:
+            given = args.copy()
+            for place, index in places:
+                given[place] = slots[index]
+            if bound is not None:
+                bound(given, kwargs, symbols)
+            result = call(*given)
+            check(result, symbols)
+            return result
+
+        return run
+
+    def run_nested(slots: list[Any], symbols: Symbols) -> Any:
+        given, named = (replace_values(tree, slots.__getitem__) for tree in (args, kwargs))
+        if bound is not None:
+            bound(given, named, symbols)
+        result = call(*given, **named)
+        check(result, symbols)
+        return result
+
+    return run_nested
+
+
+def _bound(
+    operator: OpOverload, step: OperatorCall, untold: int
+) -> Callable[[Sequence[Any], Mapping[str, Any], Symbols], None]:
+    """Returns what refuses a call that would make far more than the program says, or than is there."""
+    from trt_core.operator_counts import elements_in, elements_made, operands_of
+    from trt_runtime.program.operator_growth import how_to_allow, most_elements
+
+    def check(args: Sequence[Any], kwargs: Mapping[str, Any], symbols: Symbols) -> None:
+        operands = operands_of(operator, args, kwargs)
+        if torch.compiler.is_compiling() or any(isinstance(leaf, torch.SymInt) for leaf in leaves(operands)):
+            return  # whoever traces has no numbers
+        made = elements_made(operator, operands)
+        told = None if made is None else elements_told(step.result, symbols)
+        if made is not None and not made <= most_elements(told, operands, untold):
+            raise ExecutionError(
+                f"{step.name}.{step.overload or 'default'} would make {made:.0f} elements",
+                why=f"the program declares {step.result}, and its operands have {elements_in(operands)}",
+                hint="" if told is not None else how_to_allow(made),
+            )
+
+    return check
+
+
+def _on_device(tree: Any, device: torch.device) -> Any:
+    """Arguments with the device of this process in the place of the kind of device that the program names."""
+    if isinstance(tree, torch.device):
+        return device if tree.type == device.type else tree
+    if isinstance(tree, list):
+        return [_on_device(item, device) for item in tree]
+    if isinstance(tree, dict):
+        return {name: _on_device(item, device) for name, item in tree.items()}
+    return tree
+
+
+def _makes_list(operator: OpOverload) -> bool:
+    """Whether an operator makes one list of tensors: splits do."""
+    returns = operator._schema.returns
+    return len(returns) == 1 and isinstance(returns[0].type, torch.ListType)
+
+
+# Branches and loops ------------------------------------------------------------------------------------------------
+
+BodyRun = Callable[[Sequence[Any], Symbols], list[Any]]
+"""Runs a body on what it is given."""
+
+
+def _body_run(body: Body, calls: Iterator[Run]) -> BodyRun:
+    steps = _Steps(body.steps, len(body.inputs), list(body.output), (), (), calls)
+    checks = [result_checker(kind, f"what gives a body its input {number}") for number, kind in enumerate(body.inputs)]
+    room = [None] * len(body.steps)
+
+    def run(given: Sequence[Any], symbols: Symbols) -> list[Any]:
+        for check, value in zip(checks, given, strict=True):
+            check(value, symbols)
+        made: list[Any] = steps.run([*given, *room], symbols)
+        return made
+
+    return run
+
+
+def control_flow_run(step: ControlFlowCall, bodies: Sequence[BodyRun]) -> Run:
+    """Returns what runs a branch or a loop.
+
+    Args:
+        step: The step.
+        bodies: What runs each of its bodies.
+    """
+    kinds = CONTROL_FLOW[step.operator]
+    check = result_checker(step.result, step.operator)
+    from trt_core.limits import open_account  # which other programs need only where nobody trusts them
+
+    operate = {"cond": _branch, "while_loop": _loop, "map": _over_sequences, "scan": _over_sequences}[step.operator]
+
+    def run(slots: list[Any], symbols: Symbols) -> Any:
+        lists: dict[str, list[Any]] = {"carried": [], "sequence": []}
+        for kind, operands in zip(kinds, step.operands, strict=True):
+            lists[kind] = [slots[value.index] if type(value) is Value else value for value in operands]
+        if any(_is_traced(value) for values in lists.values() for value in values):
+            raise ExecutionError(
+                f"a program with {step.operator} outside of engines cannot be traced",
+                why="which way it goes is decided while it runs",
+                hint="trace the model that it was compiled from",
+            )
+        account = open_account()
+        charge = None if account is None else functools.partial(account.turn, step.operator)
+        result = tuple(operate(step, bodies, lists, symbols, charge))
+        check(result, symbols)
+        return result
+
+    return run
+
+
+def _is_traced(value: Any) -> bool:
+    return torch.compiler.is_compiling() or isinstance(value, (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+Operands = Mapping[str, list[Any]]
+"""Lists of operands by what they are, as `CONTROL_FLOW` says."""
+
+Charge = Callable[[], None] | None
+"""Counts a turn; None where nothing is counted."""
+
+
+def _branch(
+    step: ControlFlowCall, bodies: Sequence[BodyRun], lists: Operands, symbols: Symbols, charge: Charge
+) -> list[Any]:
+    (predicate,) = lists["predicate"]
+    return bodies[0 if _truth(predicate, step) else 1](lists["same"], symbols)
+
+
+def _loop(
+    step: ControlFlowCall, bodies: Sequence[BodyRun], lists: Operands, symbols: Symbols, charge: Charge
+) -> list[Any]:
+    goes_on, turn = bodies
+    same = lists["same"]
+    # a loop without a turn hands out copies, as eager does: writes to a result reach no input
+    carried, is_first = lists["carried"], True
+    while _truth(goes_on([*carried, *same], symbols)[0], step):
+        if charge is not None:
+            charge()
+        carried, is_first = turn([*carried, *same], symbols), False
+    return [value.clone() if is_first and isinstance(value, torch.Tensor) else value for value in carried]
+
+
+def _over_sequences(
+    step: ControlFlowCall, bodies: Sequence[BodyRun], lists: Operands, symbols: Symbols, charge: Charge
+) -> list[Any]:
+    """`scan` and `map`: a turn for each item of sequences, whose further results are stacked."""
+    carried, sequences, same = lists["carried"], lists["sequence"], lists["same"]
+    (turn,) = bodies
+    lengths = {len(sequence) for sequence in sequences}
+    if len(lengths) != 1 or 0 in lengths:
+        raise ExecutionError(f"{step.operator} takes sequences of one length, with at least one item")
+    collected: list[list[Any]] = []
+    for index in range(lengths.pop()):
+        if charge is not None:
+            charge()
+        made = turn([*carried, *(sequence[index] for sequence in sequences), *same], symbols)
+        carried = made[: len(carried)]
+        collected.append(made[len(carried) :])
+    return [*carried, *(torch.stack(values) for values in zip(*collected, strict=True))]
+
+
+def _truth(value: Any, step: ControlFlowCall) -> bool:
+    """What decides a branch or a turn.
+
+    Raises:
+        ExecutionError: It is not one value.
+    """
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise ExecutionError(f"{step.operator} is decided by one value, not by a tensor of shape {tuple(value.shape)}")
+    return bool(value)
+
 
 _NO_SYMBOLS: dict[str, int] = {}
 _NOTHING: Final = object()
