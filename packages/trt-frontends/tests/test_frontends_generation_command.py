@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import transformers
-from trtc.app import GenerationReport, _read_bytes, app
+from trtc.app import GenerationReport, _experts, _read_bytes, app
 from typer.testing import CliRunner
 
 from trt_runtime import TextGenerator
@@ -78,6 +78,39 @@ def test_tables_of_which_rows_are_looked_up_are_not_read() -> None:
     assert _read_bytes(model) == whole - model.transformer.wpe.weight.numel() * 4
 
 
+MIXTURE: dict[str, Any] = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 3,
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_experts_that_no_token_chooses_are_not_read(rows: int) -> None:
+    model: Any = transformers.MixtralForCausalLM(transformers.MixtralConfig(**MIXTURE, num_hidden_layers=2))
+    one = 2 * 3 * 16 * 24 * 4  # layers; gate, up and down
+    assert _experts(model) == (8, 3, one)
+    whole = sum(value.numel() * value.element_size() for value in model.parameters())
+    table = model.model.embed_tokens.weight.numel() * 4
+    assert _read_bytes(model, rows) == whole - table - {1: 5, 2: 2, 4: 0}[rows] * one
+
+
+@pytest.mark.slow
+def test_reports_of_mixtures_say_what_a_token_chooses(tmp_path: Path) -> None:
+    transformers.MixtralConfig(**MIXTURE, num_hidden_layers=1).save_pretrained(tmp_path)
+    sizes = ["--prompt-tokens", "3", "--new-tokens", "2", "--device", "cpu", "--setting", "optimization_level=0"]
+    written = tmp_path / "report.json"
+    result = CliRunner().invoke(app, ["generate", str(tmp_path / "config.json"), *sizes, "--json", str(written)])
+    assert result.exit_code == 0, result.output
+    assert "3 of 8 for a token" in result.output
+    found = json.loads(written.read_text())
+    assert (found["experts"], found["chosen_experts"], found["expert_bytes"]) == (8, 3, 3 * 16 * 24 * 4)
+
+
 def test_a_share_is_that_of_reading_the_weights_once_a_step() -> None:
     report = GenerationReport("m", "cuda:0", 1, 8, 8, 1.0, 0.01, 0.001, 10**9, 10**6, 4e12)
     assert report.bandwidth_share == pytest.approx(0.25)
@@ -90,6 +123,16 @@ def test_what_is_no_language_model_is_refused(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["generate", str(source), "--random-weights"])
         assert result.exit_code == 2
         assert said in result.output + result.stderr
+
+
+@pytest.mark.parametrize("kind", ["Bert", "Roberta", "Electra"])
+def test_what_continues_no_text_is_refused(kind: str, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    getattr(transformers, f"{kind}Config")(**sizes, intermediate_size=16).save_pretrained(tmp_path)
+    result = CliRunner().invoke(app, ["generate", str(tmp_path / "config.json"), "--device", "cpu"])
+    assert result.exit_code == 2
+    said = " ".join((result.output + result.stderr).split())
+    assert "cannot be compiled for generating text" in said and "later tokens" in said
 
 
 def test_caches_that_are_too_short_are_refused_before_anything_is_compiled(folder: Path) -> None:

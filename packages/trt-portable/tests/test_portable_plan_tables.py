@@ -34,6 +34,7 @@ LAYOUTS: Final = {
     14: "9c7cfd33957cc2dc",
     15: "c3ada232bcae3afa",
     16: "5c881d00101e2c38",
+    17: "2ed1bfce9a528e26",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -352,6 +352,15 @@ class CachedStep(nn.Module):
             cache = StaticCache(self.model.config, max_cache_len=self._length)
             with torch.no_grad():
                 scores = self.model(input_ids=token, past_key_values=cache, use_cache=True).logits
+                others = torch.tensor([[0, 0], [0, 1]], device=token.device)
+                first, same = self.model(input_ids=others, use_cache=False).logits[:, 0].float()
+            apart = float((first - same).abs().max())
+            if apart > torch.finfo(scores.dtype).eps ** 0.5 * float(first.abs().max()):
+                raise _cannot(
+                    self.model,
+                    "its scores of a token follow from later tokens, too: it fills gaps in a text, and continues none",
+                    "give a model that looks back alone; some of transformers do with `is_decoder=True` in config.json",
+                )
             return _checked_layers(self.model, scores, cache)
         except InputError:
             raise

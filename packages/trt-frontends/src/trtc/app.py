@@ -6,7 +6,7 @@ import datetime
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -122,9 +122,13 @@ class GenerationReport:
         build_seconds: How long compiling or loading took.
         prompt_seconds: Until the first token.
         token_seconds: For each token after it, of all rows together.
-        weight_bytes: What a step reads of weights: all but tables of which it looks up rows.
+        weight_bytes: What a step reads of weights at most: all but tables of which it looks up rows, and experts that
+            no token chooses.
         cache_bytes: Size of the caches.
         bandwidth: Bytes a second that the device's memory can move; None where the device does not say.
+        experts: How many experts a mixture has; 0 for none.
+        chosen_experts: How many of them a token chooses.
+        expert_bytes: Bytes of one, in all layers.
     """
 
     model: str
@@ -138,6 +142,9 @@ class GenerationReport:
     weight_bytes: int
     cache_bytes: int
     bandwidth: float | None
+    experts: int = 0
+    chosen_experts: int = 0
+    expert_bytes: int = 0
 
     @property
     def tokens_per_second(self) -> float:
@@ -171,6 +178,10 @@ class GenerationReport:
             + ("" if share is None else f", {share:.0%} of what the memory can do"),
             "caches": human_bytes(self.cache_bytes),
         }
+        if self.experts:
+            lines["experts"] = (
+                f"{self.chosen_experts} of {self.experts} for a token, {human_bytes(self.expert_bytes)} each"
+            )
         return "".join(f"{name:<10}{text}\n" for name, text in lines.items())
 
 
@@ -217,7 +228,10 @@ def generate(
     )
     ready = time.perf_counter() - begin
     prompts = _prompts(module, generator, batch, prompt_tokens)
-    report = measure(generator, prompts, new_tokens, model=model, weight_bytes=_read_bytes(module), build_seconds=ready)
+    read = _read_bytes(module, batch)
+    report = measure(generator, prompts, new_tokens, model=model, weight_bytes=read, build_seconds=ready)
+    experts, chosen, size = _experts(module)
+    report = replace(report, experts=experts, chosen_experts=chosen, expert_bytes=size)
     say(report.to_text(), end="")
     if save is not None:
         generator.save(save)
@@ -353,10 +367,11 @@ def _compile(
         )
 
 
-def _read_bytes(module: Any) -> int:
-    """Bytes of the weights that a step reads: not those of an encoder, and of tables of which it looks up rows.
+def _read_bytes(module: Any, rows: int = 1) -> int:
+    """Most bytes of weights that a step of some rows reads.
 
-    What such a table shares with the head is read.
+    Not those of an encoder, of tables of which it looks up rows, and of experts beyond what the rows can choose; what
+    such a table shares with the head is read.
     """
     from torch import nn
 
@@ -366,7 +381,27 @@ def _read_bytes(module: Any) -> int:
     if getattr(module.config, "is_encoder_decoder", False):
         own = {id(value) for value in module.get_decoder().parameters()} | {id(value) for value in head.parameters()}
         looked_up |= {id(value) for value in module.parameters()} - own
-    return sum(value.numel() * value.element_size() for value in module.parameters() if id(value) not in looked_up)
+    experts, chosen, size = _experts(module)
+    read: int = sum(value.numel() * value.element_size() for value in module.parameters() if id(value) not in looked_up)
+    return read - max(0, experts - chosen * rows) * size
+
+
+def _experts(module: Any) -> tuple[int, int, int]:
+    """How many experts a mixture of transformers has, how many a token chooses, and bytes of one in all layers.
+
+    Their matrices lie one behind the other, in the order of experts; there are none where a model keeps them otherwise.
+    """
+    stacks = {
+        id(value): (len(value), value.numel() * value.element_size() // len(value))
+        for child in module.modules()
+        for value in child.parameters(recurse=False)
+        if value.dim() == 3 and len(value) == getattr(child, "num_experts", None)
+    }
+    counts = {count for count, _ in stacks.values()}
+    chosen = getattr(module.config.get_text_config(decoder=True), "num_experts_per_tok", None)
+    if len(counts) != 1 or not isinstance(chosen, int):
+        return 0, 0, 0
+    return counts.pop(), chosen, sum(size for _, size in stacks.values())
 
 
 def _seconds(generator: TextGenerator, prompts: Mapping[str, Any], count: int) -> float:

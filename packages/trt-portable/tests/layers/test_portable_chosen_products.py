@@ -19,12 +19,18 @@ COUNT, COLUMNS, DEPTH, ROWS = 5, 24, 64, 6
 PLACES = torch.tensor([3, 0, 3, 1, 0, 3])
 
 
-def build_chosen(builder: Any, load: Any, define: Any, side: int, how: Any) -> Any:
-    """An engine of rows (S, 1, K), or (S, K, 1) on the right, by gathered matrices."""
+def build_chosen(builder: Any, load: Any, define: Any, side: int, how: Any, choices: tuple[int, ...] = ()) -> Any:
+    """An engine of rows (S, 1, K), or (S, K, 1) on the right, by gathered matrices; each token has its choices."""
     network = builder.create_network()
     rows = network.add_input("rows", trt.float32, (-1, DEPTH, 1) if side == 0 else (-1, 1, DEPTH))
-    places = network.add_input("places", trt.int64, (-1,))
-    matrices = network.add_gather(define(network), places, 0).get_output(0)
+    places = network.add_input("places", trt.int64, (-1, *choices))
+    chosen = places
+    if choices:
+        shuffle = network.add_shuffle(places)
+        shuffle.reshape_dims = (-1,)
+        last = constant(network, torch.tensor([COUNT - 1]), trt.int64)
+        chosen = network.add_elementwise(shuffle.get_output(0), last, trt.ElementWiseOperation.MIN).get_output(0)
+    matrices = network.add_gather(define(network), chosen, 0).get_output(0)
     operands = [(rows, trt.MatrixOperation.NONE), (matrices, how)]
     (left, first), (right, second) = operands if side else operands[::-1]
     y = network.add_matrix_multiply(left, first, right, second).get_output(0)
@@ -37,6 +43,9 @@ def build_chosen(builder: Any, load: Any, define: Any, side: int, how: Any) -> A
         name: tuple((count, *list(shape)[1:]) for count in (1, 4, 9))
         for name, shape in (("rows", rows.shape), ("places", (0,)))
     }
+    if choices:
+        ranges["rows"] = tuple((count * choices[0], *rows.shape[1:]) for count in (1, 4, 9))
+        ranges["places"] = tuple((count, *choices) for count in (1, 4, 9))
     return load(network, ranges, config=config)
 
 
@@ -98,6 +107,26 @@ def test_matrices_of_few_bits_stay_so(
     wanted = torch.stack([matrices[place] @ row for place, row in zip(PLACES.tolist(), rows, strict=True)])
     torch.testing.assert_close(found.squeeze(1), wanted, rtol=1e-4, atol=1e-3)
     assert sorted(read) == [(place * COLUMNS, (place + 1) * COLUMNS) for place in (0, 1, 3)]
+
+
+@pytest.mark.parametrize("choices", [(), (2,)])
+@pytest.mark.parametrize("code_type", [None, trt.int4], ids=str)
+def test_engines_say_how_many_matrices_there_are_and_what_a_token_reads(
+    builder: Any, load: Any, code_type: Any, choices: tuple[int, ...]
+) -> None:
+    codes = make_codes(trt.int4, COUNT, COLUMNS, DEPTH)
+    scale = torch.ones(COUNT, COLUMNS, DEPTH // 16)
+
+    def define(network: Any) -> Any:
+        if code_type is None:
+            return constant(network, codes.float())
+        stored = constant(network, codes, code_type)
+        return network.add_dequantize(stored, constant(network, scale), trt.float32).get_output(0)
+
+    engine = build_chosen(builder, load, define, 1, trt.MatrixOperation.TRANSPOSE, choices)
+    (said,) = (layer["Parameters"] for layer in layers_of(engine) if layer["LayerType"].startswith("CHOSEN"))
+    size = COLUMNS * DEPTH * 4 if code_type is None else COLUMNS * DEPTH // 2 + COLUMNS * DEPTH // 16 * 4
+    assert (said["count"], said["choices"], said["matrix_bytes"]) == (COUNT, choices[0] if choices else 0, size)
 
 
 @pytest.mark.parametrize("way", [low_precision._sorted, low_precision._by_copies, low_precision._by_each])

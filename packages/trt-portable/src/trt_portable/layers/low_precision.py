@@ -436,6 +436,9 @@ class _Chosen(ILayer):
     """What both have: where the result's columns lie, and one row of the left operand for each place."""
 
     is_column = boolean(False, "Whether a row's result is (N, 1), not (1, N).")
+    count = integer(1, "E, how many matrices there are.")
+    choices = integer(0, "How many of them a token chooses; 0 where networks do not tell.")
+    matrix_bytes = integer(0, "Bytes of one of them in memory, with its scales.")
 
     def _shaped(self, rows: torch.Tensor, columns: int) -> tuple[int, ...]:
         return (rows.shape[0], columns, 1) if self.is_column else (rows.shape[0], 1, columns)
@@ -482,8 +485,6 @@ class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
     """
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
-
-    count = integer(1, "E.")
 
     @classmethod
     def _plan_type(cls) -> str:

@@ -15,7 +15,7 @@ import torch
 from trt_portable.attributes import Attribute
 from trt_portable.device import current_device
 from trt_portable.dims import Dims
-from trt_portable.dtypes import FLOATS, volume
+from trt_portable.dtypes import FLOATS, storage_bytes, volume
 from trt_portable.enums import (
     ActivationType,
     DataType,
@@ -566,9 +566,14 @@ class ChooseMatrices(PlanPattern):
                 layer, kernel = ChosenCodesProductLayer, _chosen_kernel(graph, found, rows)
                 values = _coded_form(found, graph.dtype(rows), graph.dtype(operation.outputs[0]))
                 prepared = replace(_preparation(graph, operation.name, found, values, None), implementation=kernel)
-                values[ChosenCodesProductLayer.count] = shape[0]
                 fresh, inputs = [*found.fresh, prepared], (rows, places, *prepared.outputs)
-            values[layer.is_column] = side == 0  # type: ignore[attr-defined]
+            size = _stored_bytes(found) if found is not None else storage_bytes(graph.dtype(matrices), volume(shape))
+            values |= {
+                layer.is_column: side == 0,  # type: ignore[attr-defined]
+                layer.count: shape[0],  # type: ignore[attr-defined]
+                layer.choices: _choices(graph, places),  # type: ignore[attr-defined]
+                layer.matrix_bytes: size // shape[0],  # type: ignore[attr-defined]
+            }
             fused = Node(layer, operation.name, inputs, operation.outputs, values, implementation=kernel)
             return NodeFusion([*fresh, replace(fused, metadata=operation.metadata)], [operation], operation)
         return None
@@ -580,6 +585,21 @@ def _gathers_matrices(graph: PlanGraph, node: Node) -> bool:
     matrices, places = (graph.shape(tensor) for tensor in node.inputs)
     is_first = node[IGatherLayer.axis] in (0, -3) and not node[IGatherLayer.num_elementwise_dims]
     return is_first and len(matrices) == 3 and len(places) == 1 and -1 not in matrices and 0 not in matrices
+
+
+def _choices(graph: PlanGraph, places: int | None) -> int:
+    """The last extent of what places are a flat view of, but for casts and limits; 0 where that is not known."""
+    while places is not None and len(graph.shape(places)) == 1:
+        made = graph.maker(places)
+        is_view = made is not None and made.is_a(*_MOVEMENT, ICastLayer, IElementWiseLayer)
+        places = made.inputs[0] if made is not None and is_view else None
+    return 0 if places is None or not graph.shape(places) else max(0, graph.shape(places)[-1])
+
+
+def _stored_bytes(matrix: _Matrix) -> int:
+    """Bytes of codes, and of their scales and offsets, which are float32."""
+    scales = volume(matrix.blocks) * (1 if matrix.offset is None else 2)
+    return storage_bytes(matrix.dtype, volume(matrix.extents)) + scales * 4
 
 
 def _coded_form(matrix: _Matrix, left: DataType, result: DataType) -> dict[Attribute[Any], Any]:
