@@ -287,6 +287,14 @@ def test_meshes_of_two_dimensions(way: str, tmp_path: Path) -> None:
     run_ranks(4, tmp_path, rank_programs.compile_on_two_dimensions, way)
 
 
+def test_ranks_share_a_data_set(tmp_path: Path) -> None:
+    run_ranks(2, tmp_path, rank_programs.share_a_data_set)
+
+
+def test_a_group_may_be_made_again_after_compiling(tmp_path: Path) -> None:
+    run_ranks(2, tmp_path, rank_programs.compile_for_a_group_made_later)
+
+
 def test_sharded_models_generate_text(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")  # transformers loads by a `tp_plan` with it

@@ -48,6 +48,37 @@ class Collectives(nn.Module):
         return summed, gathered, scattered, exchanged, sent, largest
 
 
+def share_a_data_set(rank: int) -> None:
+    """Holds a loop over this rank's share of a data set, of a size that ranks do not divide, to eager on all of it."""
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    torch.manual_seed(0)
+    rows, model = torch.randn(11, 8), nn.Sequential(nn.Linear(8, 4), nn.Tanh()).eval().requires_grad_(False)
+    compiled = trt.compile(model, arg_inputs=(Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(4, 8)),))
+    data = TensorDataset(torch.arange(len(rows)), rows)
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, shuffle=True, seed=3))
+    mine = {int(index): result for indices, x in loader for index, result in zip(indices, compiled(x), strict=True)}
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, mine)
+    assert mine.keys() != everybody[1 - rank].keys()
+    found = {index: result for share in everybody for index, result in share.items()}
+    torch.testing.assert_close(torch.stack([found[index] for index in range(len(rows))]), model(rows))
+
+
+def compile_for_a_group_made_later(rank: int) -> None:
+    """Holds an engine to eager whose group was gone when it was called, and made again of the same ranks."""
+    torch.manual_seed(0)
+    first = dist.new_group([0, 1])
+    model = Collectives(first).eval().requires_grad_(False)
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+    expected = model(x)
+    compiled = trt.compile(model, arg_inputs=(x,))
+    torch.testing.assert_close(compiled(x), expected)
+    dist.destroy_process_group(first)
+    dist.new_group([0, 1])
+    torch.testing.assert_close(compiled(x), expected)
+
+
 def compile_collectives(rank: int, groups: list[list[int]]) -> dict[str, Any]:
     """Compiles `Collectives` in the group of this rank and compares it with eager at several sizes."""
     made = [dist.new_group(ranks) for ranks in groups]
