@@ -225,7 +225,7 @@ def memory_in_file(write: Callable[[BinaryIO], None]) -> IHostMemory | None:
         return None
 
 
-def filled_in_file(num_bytes: int, fill: Callable[[mmap.mmap], None]) -> IHostMemory | None:
+def filled_in_file(num_bytes: int, fill: Callable[[IHostMemory], None]) -> IHostMemory | None:
     """As `memory_in_file`, of a known size, for content that several threads bring from elsewhere.
 
     Args:
@@ -238,7 +238,7 @@ def filled_in_file(num_bytes: int, fill: Callable[[mmap.mmap], None]) -> IHostMe
         with tempfile.TemporaryFile() as file:
             # what the disk has no room for is found here: a map of it would end the process
             os.posix_fallocate(file.fileno(), 0, num_bytes)
-            fill(mmap.mmap(file.fileno(), num_bytes))
+            fill(IHostMemory(file.fileno(), num_bytes))
             return IHostMemory(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import mmap
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -154,11 +153,11 @@ def write_plan(
     sections = PLAN.arrange(sizes)
     num_bytes = sections[-1].offset + sections[-1].size
 
-    def fill(memory: mmap.mmap) -> None:
+    def fill(memory: IHostMemory) -> None:
         content = memoryview(memory)
         for section, data in zip(sections, (text, table, compiled), strict=False):
             content[section.offset : section.offset + len(data)] = data
-        view = torch.frombuffer(memory, dtype=torch.uint8)
+        view = memory.as_tensor()
         data_offset = sections[1].offset + len(table)
         targets = {}
         for name in weights:
