@@ -19,7 +19,7 @@ from torch import nn
 from trt_core import InputError, PlanError
 from trt_frontends import compile, compile_generation, explain, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.generation import CachedStep, _choice, _parts, _rules
+from trt_frontends.generation import CachedStep, _choice, _parts, _rules, _vocabulary
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.generation import GenerationLimits
@@ -491,6 +491,19 @@ def test_the_loop_of_transformers_builds_few_engines(name: str, cache: str) -> N
     assert 0 < sum(len(graph.builds) for graph in model_report(compiled).graphs) <= 6
 
 
+@pytest.mark.parametrize("token", [-1, 10**6])
+def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
+    model, (ids, mask) = model_of("Llama"), padded_prompts()
+    limits = GenerationLimits(2, 48, 4, (), 0, 1, _rules(model, ()), vocabulary=_vocabulary(model))
+    generator = TextGenerator(_parts(model, limits, 100, None).step, GenerationLimits.from_text(limits.to_text()))
+    assert generator.limits.vocabulary == model.config.vocab_size
+    ids[1, -2] = token
+    with pytest.raises(
+        InputError, match=rf"knows tokens 0 to {model.config.vocab_size - 1}, and the prompt has {token}"
+    ):
+        generator.generate(ids, mask, max_new_tokens=2)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["Llama", "Gemma2", "Bart"])
 def test_several_steps_of_one_launch_make_the_same_tokens(name: str) -> None:
@@ -533,7 +546,11 @@ def test_a_saved_generator_generates_the_same(tmp_path: Path) -> None:
     said = inspect_file(path)["generation"]
     assert [said[f"cache_{name}"] for name in ("tensors", "bytes", "bytes_per_token")] == [4, 32768, 512.0]
     loaded = TextGenerator.load(path)
-    assert loaded.limits == generator.limits == GenerationLimits(2, 32, 8, (2,), 0, choice=TokenChoice(top_k=50))
+    assert (
+        loaded.limits
+        == generator.limits
+        == GenerationLimits(2, 32, 8, (2,), 0, choice=TokenChoice(top_k=50), vocabulary=model.config.vocab_size)
+    )
     made = loaded.generate(ids, mask, max_new_tokens=20)
     assert torch.equal(made, generator.generate(ids, mask, max_new_tokens=20))
     found = loaded.generate(ids[:1], num_beams=2, max_new_tokens=12)

@@ -109,7 +109,9 @@ def compile_generation(
         )
     ends, pad = _special_tokens(model, eos_token_id, pad_token_id)
     limits = GenerationLimits(
-        max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends), choice=_choice(model)
+        *(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends)),
+        choice=_choice(model),
+        vocabulary=0 if is_seq2seq else _vocabulary(model),  # a text and its source may have two
     )
     parts = _parts(model, limits, max_source_length or max_length, source_inputs)
     run = functools.partial(compile, progress=progress, registry=registry, **settings)
@@ -155,6 +157,12 @@ class GenerationParts:
 
 def _fixed(*shape: int) -> Input:
     return Input(shape, dtype=torch.int64)
+
+
+def _vocabulary(model: Any) -> int:
+    """How many tokens a model's embedding holds; 0 where it is none that says so."""
+    table = getattr(model.get_input_embeddings(), "num_embeddings", 0) if hasattr(model, "get_input_embeddings") else 0
+    return table if type(table) is int else 0
 
 
 def _special_tokens(

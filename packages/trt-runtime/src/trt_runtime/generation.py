@@ -117,6 +117,7 @@ class GenerationLimits:
         rules: Tokens that may or must come.
         choice: How tokens are chosen, unless a call says otherwise.
         source: What the encoder takes; None where there is none.
+        vocabulary: Tokens that the model knows, from 0 on; 0 where the file does not say.
     """
 
     max_batch: int
@@ -128,6 +129,7 @@ class GenerationLimits:
     rules: TokenRules = field(default_factory=TokenRules)
     source: SourceLimits | None = None
     choice: TokenChoice = field(default_factory=TokenChoice)
+    vocabulary: int = 0
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -170,6 +172,7 @@ def _limits_of(fields: Any) -> GenerationLimits:
             _token_ids(rules.get("forced_last", ())),
         ),
         choice=TokenChoice(**fields.get("choice") or {}),
+        vocabulary=typed.integer(fields.get("vocabulary", 0), "vocabulary", 0),
     )
     if source is None:
         return limits
@@ -655,6 +658,17 @@ class TextGenerator(nn.Module):
                 hint="give (rows, length), each with a token at least",
             )
         self._require_rows(len(ids), name, copies)
+        count, source = self.limits.vocabulary, self.limits.source
+        if not count:
+            return
+        passed = {self.limits.pad_token_id, None if source is None else source.image_token_id}
+        unknown = [token for token in ids[(ids < 0) | (ids >= count)].unique().tolist() if token not in passed]
+        if unknown:
+            raise InputError(
+                f"the model knows tokens 0 to {count - 1}, and the prompt has {unknown[0]}",
+                where=name,
+                hint="give tokens of the tokenizer that belongs to the model",
+            )
 
     def _require_rows(self, rows: int, name: str, copies: int) -> None:
         if rows * copies > self.limits.max_batch:
