@@ -232,13 +232,10 @@ def filled_in_file(num_bytes: int, fill: Callable[[IHostMemory], None]) -> IHost
         num_bytes: Its size, at least 1.
         fill: Writes the content to memory, of which it keeps nothing.
     """
-    if not hasattr(os, "posix_fallocate"):
-        return None
-    try:
-        with tempfile.TemporaryFile() as file:
-            # what the disk has no room for is found here: a map of it would end the process
-            os.posix_fallocate(file.fileno(), 0, num_bytes)
-            fill(IHostMemory(file.fileno(), num_bytes))
-            return IHostMemory(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except OSError:
-        return None
+
+    def write(file: BinaryIO) -> None:
+        # what the disk has no room for is found here: a map of it would end the process
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        fill(IHostMemory(file.fileno(), num_bytes))
+
+    return memory_in_file(write) if hasattr(os, "posix_fallocate") else None

@@ -423,8 +423,6 @@ def _by_each(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -
 def _by_copies(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """Products with copies of the chosen matrices, some at a time."""
     count = rows.shape[0]
-    if not isinstance(count, int):
-        raise PortableError("copies of matrices are made for a known number of rows")
     step = max(1, _MOST_COPIED // (matrices.shape[1] * matrices.shape[2]))
     parts = [
         torch.bmm(matrices[places[at : at + step]], rows[at : at + step].unsqueeze(2)) for at in range(0, count, step)

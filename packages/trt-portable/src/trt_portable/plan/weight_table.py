@@ -15,8 +15,8 @@ from trt_portable.memory import memory_in_file
 
 _PIECE_BYTES: Final = 16 << 20
 _MOST_THREADS: Final = 8
-_LARGE_BYTES: Final = 64 << 20
-"""Less is copied sooner than threads begin."""
+LARGE_BYTES: Final = 64 << 20
+"""More goes to a file, whose memory the system can give to others; less is copied sooner than threads begin."""
 
 
 def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -26,7 +26,7 @@ def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         pairs: Sources and targets: dense, of the same types and sizes, on the host or on a GPU. What is to be in a
             source has been enqueued on the current stream of its device.
     """
-    if sum(source.nbytes for source, _ in pairs) < _LARGE_BYTES:
+    if sum(source.nbytes for source, _ in pairs) < LARGE_BYTES:
         for source, target in pairs:
             target.reshape(-1).copy_(source.reshape(-1))
         return
@@ -90,9 +90,6 @@ class _Staging(threading.local):
             target.copy_(block, non_blocking=True)
             self._stream.synchronize()
 
-
-LARGE_BYTES: Final = 64 << 20
-"""More goes to a file, whose memory the system can give to others."""
 
 _ALIGNMENT: Final = 64
 _HOST: Final = torch.device("cpu")
