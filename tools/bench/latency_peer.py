@@ -13,8 +13,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import torch
 
 from tools.bench.floor import floor_milliseconds, work
 from tools.bench.latency_peers import PEERS, Call, Peer, Tensors
-from tools.bench.measure import in_fresh_process, peak_bytes, wait_for_device, waited_milliseconds
+from tools.bench.measure import among_others, in_fresh_process, peak_bytes, wait_for_device, waited_milliseconds
 from tools.bench.models import make
 
 
@@ -52,7 +50,7 @@ def run(name: str, batch: int, peer: str, *, loads: bool = True) -> dict[str, An
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))  # every peer begins with empty caches
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "triton"))
-        with _among_others(fcntl.LOCK_SH):  # nobody times a call meanwhile
+        with among_others(fcntl.LOCK_SH):  # nobody times a call meanwhile
             model, tensors = _subject(name, batch)
             exact = _first(model(*tensors)).float().cpu()
             if cuda:
@@ -77,7 +75,7 @@ def run(name: str, batch: int, peer: str, *, loads: bool = True) -> dict[str, An
             found = _first(result).float().cpu()
             build_bytes = _peak()
         _forget_peak()
-        with _among_others(fcntl.LOCK_EX):
+        with among_others(fcntl.LOCK_EX):
             times = waited_milliseconds(lambda: made[0](*tensors))
         run_bytes = _peak()
         load_seconds = _load_elsewhere(name, batch, peer, made[0], Path(folder)) if loads else None
@@ -134,14 +132,6 @@ def _subject(name: str, batch: int) -> tuple[torch.nn.Module, Tensors]:
     if batch > 1:
         tensors = tuple(tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in tensors)
     return model.to(device), tensors
-
-
-@contextmanager
-def _among_others(operation: int) -> Iterator[None]:
-    """Processes of the benchmark build together (``LOCK_SH``), and time their calls one by one (``LOCK_EX``)."""
-    with open(Path(tempfile.gettempdir()) / "tools-bench-latency.lock", "w") as file:
-        fcntl.flock(file, operation)
-        yield
 
 
 def _forget_peak() -> None:

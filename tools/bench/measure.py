@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,14 @@ def waited_milliseconds(action: Callable[[], Any], least_calls: int = 20, least_
         wait_for_device()
         times.append((time.perf_counter() - started) * 1e3)
     return times
+
+
+@contextlib.contextmanager
+def among_others(operation: int) -> Iterator[None]:
+    """Processes of the benchmark build together (``LOCK_SH``), and time their calls one by one (``LOCK_EX``)."""
+    with open(Path(tempfile.gettempdir()) / "tools-bench-latency.lock", "w") as file:
+        fcntl.flock(file, operation)
+        yield
 
 
 def peak_bytes(action: Callable[[], Any]) -> int:

@@ -61,6 +61,66 @@ def _gpt2() -> nn.Module:
     return Logits(transformers.GPT2LMHeadModel(transformers.GPT2Config())).eval()
 
 
+def _llama() -> nn.Module:
+    """Four decoder layers of 2048 columns, as Llama 3.2's with 1.24 billion parameters has sixteen of."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=4,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=32000,
+    )
+    return Logits(transformers.LlamaForCausalLM(config)).eval()
+
+
+class _First(nn.Module):
+    """A model of transformers whose first result alone is asked for; results are as `member` says."""
+
+    def __init__(self, model: Any, member: str) -> None:
+        super().__init__()
+        self.model = model
+        self.member = member
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Runs the model."""
+        result: torch.Tensor = getattr(self.model(x), self.member)
+        return result
+
+
+def _swin() -> nn.Module:
+    import transformers
+
+    return _First(transformers.SwinModel(transformers.SwinConfig()), "pooler_output").eval()
+
+
+def _vit() -> nn.Module:
+    import transformers
+
+    return _First(transformers.ViTModel(transformers.ViTConfig()), "last_hidden_state").eval()
+
+
+def _whisper_encoder() -> nn.Module:
+    """The encoder of Whisper's base size."""
+    import transformers
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    config = transformers.WhisperConfig(d_model=512, encoder_layers=6, encoder_attention_heads=8, encoder_ffn_dim=2048)
+    return _First(WhisperEncoder(config), "last_hidden_state").eval()
+
+
+def _detr() -> nn.Module:
+    """DETR with a ResNet-50 of transformers, which needs no other package."""
+    import transformers
+
+    configs: Any = transformers  # whose types know no defaults of base classes
+    backbone = configs.ResNetConfig(out_features=["stage4"])
+    config = configs.DetrConfig(use_timm_backbone=False, backbone=None, backbone_config=backbone)
+    return _First(transformers.DetrForObjectDetection(config), "logits").eval()
+
+
 class LlamaBlock(nn.Module):
     """A decoder layer of Llama's shape: (N, L, 2048) to the same; root-mean-square norms, 16 heads, gated SiLU."""
 
@@ -158,6 +218,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "efficientnet_b0": (lambda: _timm("efficientnet_b0"), _image()),
     "poolformer_s12": (lambda: _timm("poolformer_s12"), _image()),
     "lstm": (lambda: Tagger().eval(), (Input((1, 64, 256), name="x"),)),
+    "llama": (_llama, _tokens(32000)),
+    "swin": (_swin, _image()),
+    "vit": (_vit, _image()),
+    "whisper_encoder": (_whisper_encoder, (Input((1, 80, 3000), name="x"),)),
+    "detr": (_detr, (Input((1, 3, 512, 512), name="x"),)),
     "mlp": (_mlp, (Input((1, 64), name="input"),)),
 }
 """Name to (maker, inputs)."""
