@@ -504,27 +504,6 @@ def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
         generator.generate(ids, mask, max_new_tokens=2)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Bart"])
-def test_several_steps_of_one_launch_make_the_same_tokens(name: str) -> None:
-    if name == "Bart":
-        model, given = encoder_decoder_of(name)
-    else:
-        model, (ids, mask) = model_of(name), padded_prompts()
-        given = {"input_ids": ids, "attention_mask": mask}
-    model, given = model.cuda(), {key: value.cuda() for key, value in given.items()}
-    generator = compile_generation(model, max_length=128, max_batch=2, prefill_chunk=8)
-    for how in ({}, {"do_sample": True, "top_k": 20}, {"do_sample": True, "top_p": 0.8}):
-        for end in ((), 2, 17):
-            found = []
-            for criteria in ([lambda text, _: torch.zeros(len(text), dtype=torch.bool)], [], [], []):
-                torch.manual_seed(5)
-                options: dict[str, Any] = {**how, "eos_token_id": end, "stopping_criteria": criteria}
-                found.append(generator.generate(**given, max_new_tokens=60, **options))
-            assert all(torch.equal(found[0], other) for other in found[1:])  # the first is made one by one
-    assert any(held._graphs is not None for held in generator._held.values())
-
-
 @pytest.mark.slow
 def test_seeds_give_the_samples_of_transformers() -> None:
     model, (ids, mask) = model_of("Llama"), padded_prompts()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -16,9 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
-from trt_runtime import generation
 from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
-from trt_runtime.graphed_calls import WARM_UPS
 from trt_runtime.token_choice import TokenChoice, TokenRules
 
 VOCABULARY = 23
@@ -121,66 +118,6 @@ def test_a_conversation_reads_what_is_new() -> None:
     generator.reset()
     generator.generate(text[:1], torch.tensor([[0] + [1] * 12]), max_new_tokens=1, keep_cache=True)
     assert calls == [(0, 13), (0, 13), (0, 13), (12, 1), (0, 13), (0, 13)]
-
-
-class Repeated:
-    """Stands for recordings of a GPU: a first call runs a few times before it, and no repetition is counted."""
-
-    def __init__(self, run: Any, device: torch.device, capacity: int) -> None:
-        self.run, self.calls = run, 0
-
-    def __call__(self, leaves: Sequence[Any]) -> None:
-        with patch("torch.cuda.is_current_stream_capturing", return_value=False):
-            for _ in range(0 if self.calls else WARM_UPS):
-                self.run(leaves)
-        made = self.run.__self__._made
-        with patch("torch.cuda.is_current_stream_capturing", return_value=True):
-            self.run(leaves)
-        if self.calls:
-            self.run.__self__._made = made
-        self.calls += 1
-
-
-@given(
-    st.lists(st.tuples(st.lists(st.integers(1, 22), min_size=1, max_size=9), st.integers(28, 60)), max_size=3),
-    st.lists(st.integers(1, VOCABULARY - 1), max_size=2),
-    st.booleans(),
-)
-@settings(max_examples=20, deadline=None)
-def test_steps_of_one_launch_make_the_same_tokens(
-    calls: list[tuple[list[int], int]], ends: list[int], draws: bool
-) -> None:
-    plain, launched = generator_of(rows=2, length=70), generator_of(rows=2, length=70)
-    with patch.object(generation, "_may_record", return_value=True), patch.object(generation, "GraphedCalls", Repeated):
-        for prompt, new in calls:
-            found = []
-            for each in (plain, launched):
-                torch.manual_seed(0)
-                how = {"stopping_criteria": [lambda text, _: False]} if each is plain and not ends else {}
-                given = torch.tensor([prompt, prompt[::-1]])
-                found.append(
-                    each.generate(given, max_new_tokens=new, eos_token_id=ends, do_sample=draws, top_k=3, **how)
-                )
-            assert torch.equal(*found)
-    assert len(launched._held) <= 1
-
-
-def test_ways_of_choosing_share_no_recording_and_few_are_kept() -> None:
-    generator = generator_of(length=70)
-    with patch.object(generation, "_may_record", return_value=True), patch.object(generation, "GraphedCalls", Mock()):
-        for top_k in range(3, 9):
-            generator._decoding(*decoding_of(generator, TokenChoice(top_k=top_k)), 60, may_launch=True)
-        assert [kind[0].choice.top_k for kind in generator._held] == [5, 6, 7, 8]
-        steady = len(generator._held)
-        for choice in (TokenChoice(repetition_penalty=1.2), TokenChoice(no_repeat_ngram_size=2)):
-            generator._decoding(*decoding_of(generator, choice), 60, may_launch=True)
-        assert len(generator._held) == steady
-    assert copy.deepcopy(generator)._held == {}
-
-
-def decoding_of(generator: TextGenerator, choice: TokenChoice) -> tuple[Any, Any]:
-    asked = generator._read(torch.tensor([[3, 1, 4]]), None, None, {})
-    return generation._Reader(generator, asked), generation._Choosing(TokenRules(), choice, (), 3, (), ())
 
 
 def test_prompts_are_read_in_pieces_and_tokens_one_by_one() -> None:

@@ -6,10 +6,8 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,10 +19,7 @@ from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
-from trt_core.log import logger
 from trt_core.wording import kind_of
-from trt_runtime.graphed_calls import WARM_UPS, GraphedCalls
-from trt_runtime.module import engine_modules
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
 from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules
@@ -36,13 +31,7 @@ METADATA: Final = "generation"
 """Name of the entry of a saved program's metadata that says what its step takes."""
 
 _STEPS: Final = 8
-"""Steps of one launch on a GPU, and between two looks at whether all rows have ended."""
-
-_WORTH_LAUNCHING: Final = 32
-"""New tokens from which on steps are recorded, which takes as long as many of them."""
-
-_MOST_HELD: Final = 4
-"""Ways of choosing tokens that recordings are kept for."""
+"""Steps between two looks at whether all rows have ended, on a GPU."""
 
 _MOST_BYTES: Final = 1 << 20
 """Longest text of limits, as of every entry of metadata."""
@@ -228,12 +217,7 @@ class TextGenerator(nn.Module):
         self.step = step
         self.limits = limits
         self.encoder = encoder
-        self._held: OrderedDict[Any, _Decoding] = OrderedDict()
         self._cached: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TextGenerator:
-        twin = TextGenerator(copy.deepcopy(self.step, memo), self.limits, copy.deepcopy(self.encoder, memo))
-        return twin.train(self.training)
 
     @classmethod
     @held_to_signature
@@ -401,37 +385,13 @@ class TextGenerator(nn.Module):
             return self._search(reader, request, beams, begin + new, num_return_sequences).to(back)
         if streamer is not None:
             streamer.put(asked.prompt.cpu())
-        may_launch = assistant is None and streamer is None and new >= _WORTH_LAUNCHING
-        decoding = self._decoding(reader, request, begin + new, may_launch=may_launch)
-        decoding.begin(reader, request, begin + new)
+        decoding = _Decoding(reader, request, begin + new)
         made = decoding.tokens(assistant, streamer)
         if keep_cache:
             self._cached = decoding.read_tokens(), asked.padding
         if streamer is not None:
             streamer.end()
         return made.to(back)
-
-    def _decoding(self, reader: _Reader, how: _Choosing, end: int, *, may_launch: bool) -> _Decoding:
-        """Returns what makes tokens: on a GPU what has made some in the same way before, with what it recorded."""
-        engines, columns = engine_modules(self.step), self.limits.max_length + 1
-        rows = len(reader.text)
-        is_small = 8 * rows * columns <= _MOST_MADE
-        if not (may_launch and how.is_steady and is_small and _may_record(engines, self.device)):
-            return _Decoding(reader, how, end)
-        kind = (
-            replace(how, begin=0),
-            rows,
-            tuple((value.shape, value.dtype) for value in reader.given),
-            tuple(engine.header.text for engine in engines),  # another engine, or other weights
-            tuple(value.data_ptr() for value in self.step.buffers()),
-        )
-        if kind not in self._held:
-            while len(self._held) >= _MOST_HELD:
-                self._held.popitem(last=False)[1].release()
-            with torch.inference_mode(False):
-                self._held[kind] = _Decoding(reader, how, columns, launches=True)
-        self._held.move_to_end(kind)
-        return self._held[kind]
 
     def _known(self, reader: _Reader) -> int:
         """How many of the first places of the prompts the caches hold already: not all, since the last is asked for."""
@@ -833,13 +793,6 @@ class _Choosing:
     do_sample: bool = False
     generator: torch.Generator | None = None
 
-    @property
-    def is_steady(self) -> bool:
-        """Whether all tokens but the first two are chosen in one way, whatever the text is, and by nobody else."""
-        choice = self.choice
-        asks = choice.repetition_penalty != 1 or choice.no_repeat_ngram_size or (self.ends and choice.min_new_tokens)
-        return not (asks or self.rules.forced_last or self.processors or self.criteria or self.generator)
-
     def token(self, scores: torch.Tensor) -> torch.Tensor:
         """Chooses a token of each row, (rows,) int64, by scores, (rows, vocabulary) float32."""
         if not self.do_sample:
@@ -1080,55 +1033,30 @@ def _tensors_of(made: Any) -> tuple[torch.Tensor, ...]:
     return tuple(made)
 
 
-def _may_record(engines: Sequence[nn.Module], device: torch.device) -> bool:
-    return bool(engines) and device.type == "cuda"
-
-
 class _Decoding:
     """Tokens of one call as they are made: the text, the last token, its place, and which rows have ended.
 
     All of that stays on the device, where each token is chosen and fed to the next step; on a GPU nothing waits for it.
-    Several steps are one launch where `launches` says so; then the same memory serves further calls of its kind.
 
     Args:
         reader: Reads the text with the step.
         how: How tokens are chosen.
-        columns: Most tokens of a row.
-        launches: Whether steps are recorded.
+        end: Most tokens of a row.
     """
 
-    def __init__(self, reader: _Reader, how: _Choosing, columns: int, *, launches: bool = False) -> None:
+    def __init__(self, reader: _Reader, how: _Choosing, end: int) -> None:
         rows, device = len(reader.text), reader.text.device
         self._how, self._reader = how, reader
-        self._text = torch.empty(rows, columns, dtype=torch.int64, device=device)
+        self._text = reader.text.new_full((rows, end), how.pad)
+        self._text[:, : how.begin] = reader.text
         self._token = self._text.new_zeros(len(reader.given[0]), 1)
-        self._place = self._text.new_zeros(1)
+        self._place = self._text.new_full((1,), how.begin - 1)
         self._ended = torch.zeros(rows, dtype=torch.bool, device=device)
         self._count = self._text.new_zeros(1)
         self._ends = torch.tensor(how.ends, dtype=torch.int64, device=device) if how.ends else None
         self._may_end = bool(how.ends or how.criteria)
-        self._graphs = GraphedCalls(self._run, device, 1) if launches else None
-        if launches:
-            reader.given = tuple(value.clone() for value in reader.given)
-
-    def begin(self, reader: _Reader, how: _Choosing, end: int) -> None:
-        """Begins a call with the prompts of a reader, whose rows are to have `end` tokens at most."""
-        for own, value in zip(self._reader.given, reader.given, strict=True):
-            if own is not value:
-                own.copy_(value)
-        self._how, self._asked = how, reader
-        self._text.fill_(how.pad)
-        self._text[:, : how.begin] = reader.text
-        self._place.fill_(how.begin - 1)
-        self._ended.zero_()
-        self._count.zero_()
         self._made, self._end = how.begin, end
         self._looked: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
-
-    def release(self) -> None:
-        """Gives back what was recorded."""
-        if self._graphs is not None:
-            self._graphs.release()
 
     def tokens(self, assistant: _Assistant | None, streamer: Streamer | None) -> torch.Tensor:
         """Makes the tokens, and returns prompts and tokens up to the end of the last row, (rows, length) int64."""
@@ -1146,43 +1074,20 @@ class _Decoding:
 
     def _turns(self, assistant: _Assistant | None) -> Iterator[None]:
         if assistant is not None:
-            for logits in self._asked.guessed(self._text[:, : self._end], assistant):
+            for logits in self._reader.guessed(self._text, assistant):
                 self._take(logits)
                 yield
             return
-        self._take(self._asked.first())
+        self._take(self._reader.first())
         yield
         while True:
-            self._advance()
+            self._take(self._reader.after(self._token, self._place))
             yield
-
-    def _advance(self) -> None:
-        """Makes the next token, or several in one launch."""
-        is_early = self._made < self._how.begin + 2  # rules are about the first tokens
-        if self._graphs is None or is_early or self._end - self._made < _STEPS + WARM_UPS:
-            self._turn()
-            return
-        made = self._made
-        try:
-            self._graphs(())
-            self._made = max(self._made, made + _STEPS)  # a recording has counted its own, and what came before it
-        except ExecutionError as error:
-            logger.debug("steps are launched one by one: %s", error)
-            self._graphs, self._made = None, int(self._place) + 1
-
-    def _run(self, _leaves: Sequence[Any]) -> Sequence[Any]:
-        """Makes tokens while it is recorded, and one each time before."""
-        for _ in range(_STEPS if torch.cuda.is_current_stream_capturing() else 1):
-            self._turn()
-        return ()
-
-    def _turn(self) -> None:
-        self._take(self._reader.after(self._token, self._place))
 
     def _take(self, logits: torch.Tensor) -> None:
         """Chooses the token that follows, by logits of (max_batch, vocabulary)."""
         how, rows = self._how, len(self._text)
-        token = how.token(how.scores(logits[:rows].to(torch.float32), self._text[:, : self._end], self._made))
+        token = how.token(how.scores(logits[:rows].to(torch.float32), self._text, self._made))
         self._place += 1
         self._made += 1
         if self._may_end:

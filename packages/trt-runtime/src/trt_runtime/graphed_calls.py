@@ -31,7 +31,7 @@ from trt_runtime.program.loaded_program import LoadedProgram, captured_from, ope
 MOST_GRAPHS: Final = 16
 """Combinations of input shapes that a module keeps graphs for, unless told otherwise."""
 
-WARM_UPS: Final = 3
+_WARM_UPS: Final = 3
 """Runs before recording, as PyTorch's notes on CUDA graphs ask for."""
 
 Flat = Callable[[Sequence[Any]], Sequence[Any]]
@@ -135,7 +135,7 @@ class _CudaGraph:
         self._graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(WARM_UPS):
+            for _ in range(_WARM_UPS):
                 run(own)
         recording = torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         try:
