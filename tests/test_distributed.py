@@ -97,6 +97,26 @@ def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: s
     ]
 
 
+@pytest.mark.parametrize(
+    ("kinds", "rows", "told"),
+    [
+        (("", ""), (6, 8), ("rank 1 runs another program than rank 0", "rank 0 runs another program than rank 1")),
+        (("", ""), (4, 8), ("Timed out", "rank 0 did not come to the same call of the model")),
+        (("", "gather"), (4, 4), ("Timed out", "rank 0 did not come to the same call of the model")),
+        (("mean", "mean"), (4, 8), ("eager's values", "eager's values")),
+        (("gather", "gather"), (6, 6), ("eager's values", "eager's values")),
+    ],
+    ids=["both with other sizes", "one with another size", "another branch", "right with sizes of its own", "right"],
+)
+def test_what_is_captured_again_is_compared_too(
+    kinds: tuple[str, str], rows: tuple[int, int], told: tuple[str, str], tmp_path: Path
+) -> None:
+    outcomes = run_failing_ranks(2, tmp_path, rank_programs.differ_later, kinds, rows, limit=60, group_seconds=LIMIT)
+    for found, wanted in zip(outcomes, told, strict=True):
+        assert wanted in (found.error or found.value)
+        assert not found.error or found.error.startswith("ExecutionError: ")
+
+
 def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(tmp_path: Path) -> None:
     compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
     killed, alive, other = (tmp_path / f".{name}" for name in ("m.saving-1", "m.saving-2", "n.saving-1"))
@@ -121,7 +141,7 @@ def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(tmp_path: Pat
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     first, _ = run_failing_ranks(2, tmp_path, rank_programs.never_come, group_seconds=LIMIT, only=(0,))
-    assert first.error.startswith("ExecutionError: rank 1 did not come to the first call of the model")
+    assert first.error.startswith("ExecutionError: rank 1 did not come to the same call of the model")
 
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP")
@@ -152,7 +172,7 @@ def test_a_rank_that_fails_ends_the_others(world: int, when: str, way: str, fail
         assert told.seconds < LIMIT + 30  # building comes first
         assert told.error.startswith("FileError: " if when == "save" else "ExecutionError: "), told.error
         if when in ("build", "load") and failing > 0:
-            assert f"rank {failing} did not come to the first call of the model" in told.error
+            assert f"rank {failing} did not come to the same call of the model" in told.error
         if (when, way) == ("save", "throws"):
             assert "ValueError: this rank has had enough" in told.error
     assert when != "save" or not list(folder.parent.iterdir())

@@ -278,6 +278,36 @@ def differ(rank: int, way: str) -> str:
     return "nothing was found"
 
 
+class Branching(nn.Module):
+    """Sums something of its own size over all ranks, and a mean of one size; gathers where it is told to."""
+
+    def forward(self, x: torch.Tensor, kind: str) -> torch.Tensor:
+        """x: (N, 8)."""
+        operators: Any = torch.ops._c10d_functional
+        name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        y = torch.sin(x)
+        summed = operators.wait_tensor(operators.all_reduce(y.mean(0) if kind == "mean" else y, "sum", name))
+        if kind == "gather":
+            summed = operators.wait_tensor(operators.all_gather_into_tensor(summed, 2, name))
+        return torch.relu(summed)
+
+
+def differ_later(rank: int, kinds: tuple[str, str], rows: tuple[int, int]) -> str:
+    """Ranks whose graphs agree in their first call, and may not in the next one, for which `torch.compile` compiles."""
+    compiled = torch.compile(Branching(), backend="torch_tensorrt", options={"min_block_size": 1})
+    first = "" if kinds[0] == "gather" else kinds[0]
+    compiled(torch.ones(4, 8), first)
+    x = torch.full((rows[rank], 8), rank + 1.0)
+    try:
+        torch.testing.assert_close(compiled(x, kinds[rank]), Branching()(x, kinds[rank]))
+    finally:
+        store = distributed_c10d._get_default_store()
+        store.add("ended", 1)
+        while store.add("ended", 0) < 2:  # the first rank keeps the store, and would take it along
+            time.sleep(0.01)
+    return "eager's values"
+
+
 def no_disk(*_: Any, **__: Any) -> None:
     """Stands for what writes to a disk."""
     raise OSError("the disk is gone")

@@ -24,7 +24,7 @@ from torch._C import _get_mkldnn_enabled as uses_mkldnn
 from torch._C import _get_nnpack_enabled as uses_nnpack
 from torch._C import _set_mkldnn_enabled as use_mkldnn
 from torch._C import _set_nnpack_enabled as use_nnpack
-from torch._guards import CompileContext, ShapeGuard, SLoc, TracingContext
+from torch._guards import ShapeGuard, SLoc, TracingContext
 from torch.nn.modules.module import _global_buffer_registration_hooks as buffer_hooks
 from torch.nn.modules.module import _global_module_registration_hooks as module_hooks
 from torch.nn.modules.module import _global_parameter_registration_hooks as parameter_hooks

@@ -56,6 +56,7 @@ _PROGRAM_FIELDS: Final = ("file", "bytes", "sha256", "collectives")
 Ranks = tuple[int, ...]
 _T = TypeVar("_T")
 _checks: Counter[tuple[int, ...]] = Counter()  # how often this process has compared programs with each set of ranks
+_agreed: set[tuple[Ranks, str]] = set()  # digests that were the same on all ranks of a group, see `compare_new`
 
 
 @dataclass(frozen=True)
@@ -284,10 +285,15 @@ def digests_of(collectives: Iterable[Any]) -> dict[Ranks, str]:
     Args:
         collectives: Reports of nodes with a `communication`, in the order in which they run.
     """
+    return digests_of_calls((node.communication.ranks, node.op, node.communication.sent_bytes) for node in collectives)
+
+
+def digests_of_calls(calls: Iterable[tuple[Ranks, str, int]]) -> dict[Ranks, str]:
+    """The same for the ranks, the operator and the bytes of each collective."""
     told: dict[Ranks, list[Any]] = {}
-    for node in collectives:
-        is_even = "all_to_all" not in node.op  # else each rank may give and take other amounts
-        told.setdefault(node.communication.ranks, []).append([node.op, node.communication.sent_bytes if is_even else 0])
+    for ranks, op, size in calls:
+        is_even = "all_to_all" not in op  # else each rank may give and take other amounts
+        told.setdefault(ranks, []).append([op, size if is_even else 0])
     return {
         ranks: hashlib.sha256(json.dumps(said).encode()).hexdigest() for ranks, said in told.items() if len(ranks) > 1
     }
@@ -320,6 +326,19 @@ def compare_ranks(digests: Mapping[Ranks, str]) -> None:
         require_same_programs(ranks, digests[ranks])
 
 
+def compare_new(digests: Mapping[Ranks, str]) -> None:
+    """Compares those digests of a call with the other ranks' that no call before it has had.
+
+    Ranks that communicate alike come to new digests at the same call, whatever else each of them compiles anew.
+
+    Raises:
+        ExecutionError: A rank has another digest, or none within the time limit of the process groups.
+    """
+    new = {ranks: digest for ranks, digest in digests.items() if (ranks, digest) not in _agreed}
+    compare_ranks(new)
+    _agreed.update(new.items())
+
+
 def require_same_programs(ranks: Ranks, digest: str) -> None:
     """Compares a digest with those of other ranks, each of which calls this.
 
@@ -347,7 +366,7 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
                 f"rank {other} runs another program than rank {rank}",
                 where=f"the ranks {show_ranks(ranks)}",
                 why="they would not communicate in the same order, or not the same amounts",
-                hint="compile or load the same model with the same settings on every rank",
+                hint="compile or load the same model with the same settings and sizes on every rank",
             )
 
 
@@ -361,10 +380,10 @@ def _ask(store: Any, ask: Callable[[], _T], other: int, ranks: Ranks) -> _T:
         return in_time(store, ask)
     except (RuntimeError, TimeoutError) as error:
         raise ExecutionError(
-            f"rank {other} did not come to the first call of the model",
+            f"rank {other} did not come to the same call of the model",
             where=f"the ranks {show_ranks(ranks)}",
             why=f"nothing was heard of it within the time limit of the process groups: {error}",
-            hint="see what that rank says: it has failed, is gone, or runs another program",
+            hint="see what that rank says: it has failed, is gone, or runs another program or with other sizes",
         ) from error
 
 

@@ -29,19 +29,20 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.internals import FakeTensor
+from trt_core.process_groups import group_of, is_collective
 from trt_core.sizes.conditions import relation_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbols_in
 from trt_core.sizes.functions import relation_name
 from trt_core.sizes.guards import shape_environment
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 from trt_frontends.compiled_module import flat_function
-from trt_frontends.internals import CompileContext, buffer_hooks, module_hooks, parameter_hooks
+from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
 from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.result_memory import owners_of_results
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
-from trt_runtime.sharded import compare_ranks, digests_of
+from trt_runtime.sharded import compare_new, digests_of_calls
 
 WORTHWHILE: Final = 16
 """A build that served fewer calls than that before weights changed was not worth its time."""
@@ -140,7 +141,7 @@ class CompiledGraph:
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
         self._next_search = FIRST_SEARCH
-        self._is_compared = not _is_of_first_call()
+        self._traffic = Traffic(gm, self._sizes)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -153,22 +154,10 @@ class CompiledGraph:
             if any(isinstance(value, FakeTensor) for value in inputs):
                 return self._gm.forward(*inputs)  # type: ignore[no-any-return]  # shapes are asked for, not values
             build = self._find_build(inputs)
-            self._compare_ranks()
+        if self._traffic:
+            self._traffic.compare(inputs)  # the lock of builds is free here
         build.calls += 1
         return build.run(inputs)
-
-    def _compare_ranks(self) -> None:
-        """Makes sure, before the first call, that all ranks communicate the same; the lock of builds is free then.
-
-        Raises:
-            ExecutionError: A rank runs another program, or does not come.
-        """
-        if self._is_compared:
-            return
-        self._is_compared = True
-        partition = self.history[0].partition
-        if partition is not None:
-            compare_ranks(digests_of(partition.collectives))
 
     def _instance(self, inputs: Sequence[Any]) -> int:
         return 0 if self._instance_at is None else id(inputs[self._instance_at])
@@ -323,15 +312,6 @@ class CompiledGraph:
     def _in_pytorch(self) -> Run:
         run = with_inductor(self._gm) if self._settings.torch_fallback == "inductor" else self._gm.forward
         return lambda inputs: run(*inputs)
-
-
-def _is_of_first_call() -> bool:
-    """Whether Dynamo, which compiles right now, sees its code for the first time.
-
-    So do all ranks then. One that comes back with other sizes may be alone with that.
-    """
-    found = CompileContext.current_compile_id()
-    return found is None or not found.frame_compile_id
 
 
 def _has_seen_numbers_change() -> bool:
@@ -653,6 +633,47 @@ class GraphSizes:
         """Guards other than that two sizes differ: Dynamo asks that of sizes that differed at the first call."""
         guards = getattr(self._shape_env, "guards", ())
         return [guard.expr for guard in guards if relation_name(guard.expr) != "ne"]
+
+
+class Traffic:
+    """What a graph communicates, which ranks compare before they do: the first time that it is of some sizes.
+
+    Args:
+        gm: A graph whose nodes carry `meta["val"]`.
+        sizes: Its symbolic sizes.
+    """
+
+    def __init__(self, gm: fx.GraphModule, sizes: GraphSizes) -> None:
+        graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
+        nodes = [node for graph in graphs for node in graph.nodes if is_collective(node)]
+        found = [(group_of(node), str(node.target), _bytes_of(node.args[0])) for node in nodes]
+        self._calls = [(group.ranks, op, size) for group, op, size in found if group is not None]
+        named = set().union(*(symbols_in(size) for _, _, size in self._calls))
+        self._readings = [reading for reading in sizes.readings if str(reading.symbol) in named]
+        self._compared: set[tuple[int, ...]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def compare(self, inputs: Sequence[Any]) -> None:
+        """Makes sure that all ranks communicate the same in a call that is at hand.
+
+        Raises:
+            ExecutionError: A rank runs another program, or with other sizes, or does not come.
+        """
+        sizes = tuple(reading.read(inputs) for reading in self._readings)
+        if sizes in self._compared:
+            return
+        named = {str(reading.symbol): size for reading, size in zip(self._readings, sizes, strict=True)}
+        compare_new(digests_of_calls((ranks, op, _volume([size], named)) for ranks, op, size in self._calls))
+        self._compared.add(sizes)
+
+
+def _bytes_of(operands: Any) -> Extent:
+    """The bytes of what a collective takes, one tensor or several; 0 where they depend on data."""
+    nodes = operands if isinstance(operands, (list, tuple)) else [operands]
+    values = [node.meta["val"] for node in nodes]
+    return extent_of(sum(value.numel() * value.dtype.itemsize for value in values)) or 0
 
 
 def outside(ranges: ShapeRanges, sizes: Mapping[Any, int]) -> list[str]:
