@@ -207,6 +207,22 @@ def converter(
     return register
 
 
+def convert_each(table: Mapping[Any, Callable[..., Any]], **options: Any) -> None:
+    """Registers functions of one expression, as `converter` does those of several lines.
+
+    Args:
+        table: A function by its operator overload, or by a tuple of them; its parameters mirror the schema.
+        options: What `converter` takes, the same for every row.
+
+    Raises:
+        TypeError: As `converter` does.
+    """
+    for key, function in table.items():
+        targets = key if isinstance(key, tuple) else (key,)
+        function.__name__ = targets[0].name().replace("::", "_").replace(".", "_")
+        converter(*targets, **options)(function)
+
+
 def _require_parameters(function: Callable[..., Any], target: OpOverload) -> None:
     """Refuses a function that cannot be called with a context and the arguments of an operator by name."""
     if not isinstance(function, FunctionType) or function.__code__.co_flags & _TAKES_MORE:

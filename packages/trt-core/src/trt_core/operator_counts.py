@@ -29,7 +29,7 @@ def elements_made(operator: OpOverload, operands: Operands) -> float | None:
     """
     count = _count_of(operator)
     try:
-        return None if count is None else count(operands)
+        return None if count is None else float(count(operands))
     except OverflowError:
         return math.inf
     except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
@@ -81,7 +81,7 @@ def work_of(operator: OpOverload, operands: Operands, made: float) -> float:
     """
     depth = _DEPTHS.get(operator._schema.name)
     try:
-        return 0.0 if depth is None else made * depth(operands)
+        return 0.0 if depth is None else made * float(depth(operands))
     except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
         return 0.0
 
@@ -164,19 +164,9 @@ def matrix_product(one: str, other: str) -> Count:
     return count
 
 
-def linear(operands: Operands) -> float:
-    """Rows of the operand times rows of the weights."""
-    return float(math.prod(operands["input"][:-1]) * math.prod(operands["weight"][:-1]))
-
-
 def all_pairs(one: str, other: str) -> Count:
     """A product for each pair of elements."""
     return lambda operands: float(math.prod(operands[one]) * math.prod(operands[other]))
-
-
-def inner(operands: Operands) -> float:
-    """Products along the last axes."""
-    return float(math.prod(operands["self"][:-1]) * math.prod(operands["other"][:-1]))
 
 
 def contracted(operands: Operands) -> float:
@@ -210,11 +200,6 @@ def distances(operands: Operands) -> float:
     """One for each pair of rows."""
     first, second = operands["x1"], operands["x2"]
     return float(math.prod(joined([first[:-2], second[:-2]])) * first[-2] * second[-2])
-
-
-def own_distances(operands: Operands) -> float:
-    """One for each pair of rows of one operand."""
-    return float(operands["self"][0] ** 2 / 2)
 
 
 def correlations(operands: Operands) -> float:
@@ -254,11 +239,6 @@ def blocks(operands: Operands) -> float:
     return float(sum(rows for rows, _ in shapes) * sum(columns for _, columns in shapes))
 
 
-def bilinear(operands: Operands) -> float:
-    """One for each row and output."""
-    return float(math.prod(operands["input1"][:-1]) * operands["weight"][0])
-
-
 # Indexing ----------------------------------------------------------------------------------------------------------
 
 
@@ -280,10 +260,6 @@ def _indexed(operands: Operands) -> float:
 def _selected(operands: Operands) -> float:
     shape = operands["self"]
     return float(_without(shape, operands["dim"]) * math.prod(operands["index"]))
-
-
-def _looked_up(operands: Operands) -> float:
-    return float(math.prod(operands["indices"]) * operands["weight"][-1])
 
 
 def _places(operands: Operands) -> float:
@@ -331,10 +307,6 @@ def _expanded(operands: Operands) -> float:
     return float(math.prod(extent if asked < 0 else asked for asked, extent in pairs))
 
 
-def _listed(operands: Operands) -> float:
-    return float(operands["size"] * max(len(operands["self"]), 1))
-
-
 def _grid(operands: Operands) -> float:
     count, _, *extents = operands["size"]
     return float(count * math.prod(extents) * (len(extents) + 1))
@@ -363,16 +335,8 @@ def _strided(operands: Operands) -> float:
     return float(1 + sum((extent - 1) * stride for extent, stride in pairs))
 
 
-def _classes(operands: Operands) -> float:
-    return float(math.prod(operands["self"]) * max(operands.get("num_classes", 1), 1))
-
-
 def _number(name: str) -> Count:
     return lambda operands: float(abs(operands[name]))
-
-
-def _samples(operands: Operands) -> float:
-    return float(_without(operands["self"], -1) * operands["num_samples"])
 
 
 def _powers(operands: Operands) -> float:
@@ -380,26 +344,9 @@ def _powers(operands: Operands) -> float:
     return float(math.prod(shape) * operands.get("N", shape[-1]))
 
 
-def _gammas(operands: Operands) -> float:
-    """One value per element, by way of as many as a number says, of which some dozens are nobody's concern."""
-    return float(math.prod(operands["self"]) * (operands["p"] if operands["p"] > 64 else 1))
-
-
 def _repeated(operands: Operands) -> float:
     repeats = operands["repeats"]
     return 0.0 if isinstance(repeats, tuple) else float(math.prod(operands["self"]) * repeats)
-
-
-def _identity(operands: Operands) -> float:
-    return float(operands["n"] * operands.get("m", operands["n"]))
-
-
-def _triangle(operands: Operands) -> float:
-    return float(2 * operands["row"] * operands["col"])
-
-
-def _copies(operands: Operands) -> float:
-    return float(math.prod(operands["self"]) * math.prod(operands.get("repeats", operands.get("dims", ()))))
 
 
 def _padded(operands: Operands) -> float:
@@ -419,10 +366,6 @@ def _diagonals(operands: Operands) -> float:
 def _diagonal(operands: Operands) -> float:
     shape = operands["self"]
     return float((shape[0] + abs(operands.get("diagonal", 0))) ** 2) if len(shape) == 1 else 0.0
-
-
-def _flat_diagonal(operands: Operands) -> float:
-    return float((math.prod(operands["self"]) + abs(operands.get("offset", 0))) ** 2)
 
 
 def _windows(operands: Operands) -> float:
@@ -539,93 +482,95 @@ _RESAMPLING: Final = (
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
 )
 
-_BY_NAME: Final[dict[Count, Sequence[str]]] = {
-    broadcast: (
+_POOLS: Final = tuple(
+    f"{kind}_pool{rank}d{more}" for kind in ("avg", "max") for rank in (1, 2, 3) for more in ("", "_with_indices")
+)
+
+_BY_NAME: Final[dict[Sequence[str], Count]] = {
+    (
         *("where", "cosine_similarity", "pairwise_distance", "cross", "linalg_cross", "linalg_vecdot"),
         *("linalg_solve", "cholesky_solve", "smooth_l1_loss", "mse_loss", "l1_loss", "huber_loss", "kl_div"),
         *("cosine_embedding_loss", "margin_ranking_loss", "triplet_margin_loss", "poisson_nll_loss"),
         *("floor_divide", "rsub", "complex", "polar", "masked_select", "hinge_embedding_loss"),
         *("binary_cross_entropy_with_logits", "soft_margin_loss", "float_power", "_trilinear"),
-    ),
-    matrix_product("self", "other"): ("matmul",),
-    matrix_product("input", "other"): ("linalg_matmul",),
-    matrix_product("self", "mat2"): ("mm", "bmm", "_int_mm", "_scaled_mm"),
-    matrix_product("mat1", "mat2"): ("addmm", "_addmm_activation"),
-    matrix_product("batch1", "batch2"): ("baddbmm",),
-    all_pairs("self", "vec2"): ("outer", "ger"),
-    all_pairs("vec1", "vec2"): ("addr",),
-    all_pairs("self", "other"): ("kron",),
-    linear: ("linear",),
-    inner: ("inner",),
-    contracted: ("tensordot",),
-    labelled: ("einsum",),
-    distances: ("cdist", "_cdist_forward", "_euclidean_dist"),
-    own_distances: ("pdist", "_pdist_forward"),
-    correlations: ("corrcoef", "cov"),
-    factors(lambda operands: operands.get("full_matrices", True)): ("linalg_svd",),
-    factors(lambda operands: operands.get("full_matrices", False)): ("_linalg_svd",),
-    factors(lambda operands: not operands.get("some", True)): ("svd", "qr"),
-    factors(lambda operands: operands.get("mode") == "complete"): ("linalg_qr",),
-    tuples: ("cartesian_prod",),
-    choices: ("combinations",),
-    blocks: ("block_diag",),
-    bilinear: ("bilinear",),
-    _indexed: ("index", "_unsafe_index", "_unsafe_masked_index"),
-    _selected: ("index_select",),
-    _looked_up: ("embedding",),
-    _of("index"): ("gather", "take"),
-    _quantiles: ("quantile", "nanquantile"),
-    _range: ("arange", "range"),
-    _filled: (
+    ): broadcast,
+    ("matmul",): matrix_product("self", "other"),
+    ("linalg_matmul",): matrix_product("input", "other"),
+    ("mm", "bmm", "_int_mm", "_scaled_mm"): matrix_product("self", "mat2"),
+    ("addmm", "_addmm_activation"): matrix_product("mat1", "mat2"),
+    ("baddbmm",): matrix_product("batch1", "batch2"),
+    ("outer", "ger"): all_pairs("self", "vec2"),
+    ("addr",): all_pairs("vec1", "vec2"),
+    ("kron",): all_pairs("self", "other"),
+    ("linear",): lambda o: math.prod(o["input"][:-1]) * math.prod(o["weight"][:-1]),
+    ("inner",): lambda o: math.prod(o["self"][:-1]) * math.prod(o["other"][:-1]),
+    ("tensordot",): contracted,
+    ("einsum",): labelled,
+    ("cdist", "_cdist_forward", "_euclidean_dist"): distances,
+    ("pdist", "_pdist_forward"): lambda o: o["self"][0] ** 2 / 2,
+    ("corrcoef", "cov"): correlations,
+    ("linalg_svd",): factors(lambda operands: operands.get("full_matrices", True)),
+    ("_linalg_svd",): factors(lambda operands: operands.get("full_matrices", False)),
+    ("svd", "qr"): factors(lambda operands: not operands.get("some", True)),
+    ("linalg_qr",): factors(lambda operands: operands.get("mode") == "complete"),
+    ("cartesian_prod",): tuples,
+    ("combinations",): choices,
+    ("block_diag",): blocks,
+    ("bilinear",): lambda o: math.prod(o["input1"][:-1]) * o["weight"][0],
+    ("index", "_unsafe_index", "_unsafe_masked_index"): _indexed,
+    ("index_select",): _selected,
+    ("embedding",): lambda o: math.prod(o["indices"]) * o["weight"][-1],
+    ("gather", "take"): _of("index"),
+    ("quantile", "nanquantile"): _quantiles,
+    ("arange", "range"): _range,
+    (
         *("full", "ones", "zeros", "empty", "rand", "randn", "randint", "empty_permuted", "as_strided_copy"),
         *("new_empty", "new_full", "new_ones", "new_zeros"),
-    ),
-    _expanded: ("expand_copy",),
-    _grid: ("affine_grid_generator",),
-    _sequences: ("pad_sequence",),
-    _histogram: ("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"),
-    _bins: ("histogram",),
-    _places: ("nonzero",),
-    _sampled: ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"),
-    _pooled: tuple(
-        f"{kind}_pool{rank}d{more}" for kind in ("avg", "max") for rank in (1, 2, 3) for more in ("", "_with_indices")
-    ),
-    _strided: ("empty_strided", "new_empty_strided"),
-    _number("window_length"): tuple(f"{name}_window" for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")),
-    _number("steps"): ("linspace", "logspace"),
-    _number("n"): ("randperm", "fft_fftfreq", "fft_rfftfreq"),
-    _number("bins"): ("histc",),
-    _number("length"): ("istft",),
-    _gammas: ("mvlgamma", "special_multigammaln"),
-    _listed: ("nonzero_static",),
-    _classes: ("one_hot",),
-    _samples: ("multinomial",),
-    _powers: ("vander", "linalg_vander"),
-    _repeated: ("repeat_interleave",),
-    _identity: ("eye",),
-    _triangle: ("tril_indices", "triu_indices"),
-    _copies: ("tile", "repeat"),
-    _padded: (
+    ): _filled,
+    ("expand_copy",): _expanded,
+    ("affine_grid_generator",): _grid,
+    ("pad_sequence",): _sequences,
+    ("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"): _histogram,
+    ("histogram",): _bins,
+    ("nonzero",): _places,
+    ("grid_sampler", "grid_sampler_2d", "grid_sampler_3d"): _sampled,
+    _POOLS: _pooled,
+    ("empty_strided", "new_empty_strided"): _strided,
+    tuple(f"{name}_window" for name in ("bartlett", "blackman", "hamming", "hann", "kaiser")): _number("window_length"),
+    ("linspace", "logspace"): _number("steps"),
+    ("randperm", "fft_fftfreq", "fft_rfftfreq"): _number("n"),
+    ("histc",): _number("bins"),
+    ("istft",): _number("length"),
+    ("mvlgamma", "special_multigammaln"): lambda o: math.prod(o["self"]) * (o["p"] if o["p"] > 64 else 1),
+    ("nonzero_static",): lambda o: o["size"] * max(len(o["self"]), 1),
+    ("one_hot",): lambda o: math.prod(o["self"]) * max(o.get("num_classes", 1), 1),
+    ("multinomial",): lambda o: _without(o["self"], -1) * o["num_samples"],
+    ("vander", "linalg_vander"): _powers,
+    ("repeat_interleave",): _repeated,
+    ("eye",): lambda o: o["n"] * o.get("m", o["n"]),
+    ("tril_indices", "triu_indices"): lambda o: 2 * o["row"] * o["col"],
+    ("tile", "repeat"): lambda o: math.prod(o["self"]) * math.prod(o.get("repeats", o.get("dims", ()))),
+    (
         "constant_pad_nd",
         "pad",
         "_pad_enum",
         *(f"{kind}_pad{rank}d" for kind in ("replication", "reflection") for rank in (1, 2, 3)),
-    ),
-    _diagonals: ("diag_embed",),
-    _diagonal: ("diag",),
-    _flat_diagonal: ("diagflat",),
-    _windows: ("im2col",),
-    _unfolded: ("unfold_copy",),
-    _resized: (
+    ): _padded,
+    ("diag_embed",): _diagonals,
+    ("diag",): _diagonal,
+    ("diagflat",): lambda o: (math.prod(o["self"]) + abs(o.get("offset", 0))) ** 2,
+    ("im2col",): _windows,
+    ("unfold_copy",): _unfolded,
+    (
         *(f"adaptive_{kind}_pool{rank}d" for kind in ("avg", "max") for rank in (1, 2, 3)),
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "max_unpool2d", "max_unpool3d"),
         *("fractional_max_pool2d", "fractional_max_pool3d", "col2im"),
-    ),
-    _resampled: _RESAMPLING,
-    _convolved(): ("conv1d", "conv2d", "conv3d", "convolution", "_convolution"),
-    _convolved(transposed=True): ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    _spectrum: tuple(f"fft_{way}fft{axes}" for way in ("", "i", "r", "ir", "h", "ih") for axes in ("", "2", "n")),
-    _frames: ("stft",),
+    ): _resized,
+    _RESAMPLING: _resampled,
+    ("conv1d", "conv2d", "conv3d", "convolution", "_convolution"): _convolved(),
+    ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"): _convolved(transposed=True),
+    tuple(f"fft_{way}fft{axes}" for way in ("", "i", "r", "ir", "h", "ih") for axes in ("", "2", "n")): _spectrum,
+    ("stft",): _frames,
 }
 
 
@@ -634,43 +579,20 @@ def _split(operands: Operands) -> float:
     return float(-(-extent // max(size, 1))) if isinstance(size, int) else float(len(size))
 
 
-def _chunks(operands: Operands) -> float:
-    return float(operands["chunks"])
-
-
 def _sections(operands: Operands) -> float:
     asked = operands.get("sections", operands.get("indices", ()))
     return float(asked if isinstance(asked, int) else len(asked) + 1)
 
 
-def _given_sizes(operands: Operands) -> float:
-    return float(len(operands["split_sizes"]))
-
-
-def _rows(operands: Operands) -> float:
-    return float(operands["self"][operands.get("dim", 0)])
-
-
-_PIECES: Final[dict[str, Count]] = {
-    **{f"aten::{name}": _split for name in ("split", "split_copy", "unsafe_split")},
-    **{f"aten::{name}": _chunks for name in ("chunk", "unsafe_chunk")},
-    **{f"aten::{name}": _sections for name in ("tensor_split", "hsplit", "vsplit", "dsplit")},
-    **{f"aten::{name}": _rows for name in ("unbind", "unbind_copy")},
-    **{
-        f"aten::{name}": _given_sizes
-        for name in ("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes")
-    },
+_PIECES_BY_NAME: Final[dict[Sequence[str], Count]] = {
+    ("split", "split_copy", "unsafe_split"): _split,
+    ("chunk", "unsafe_chunk"): lambda o: o["chunks"],
+    ("tensor_split", "hsplit", "vsplit", "dsplit"): _sections,
+    ("unbind", "unbind_copy"): lambda o: o["self"][o.get("dim", 0)],
+    ("split_with_sizes", "split_with_sizes_copy", "unsafe_split_with_sizes"): lambda o: len(o["split_sizes"]),
 }
+_PIECES: Final = {f"aten::{name}": count for names, count in _PIECES_BY_NAME.items() for name in names}
 """Tensors that are made by what makes a list."""
-
-
-def _inner(name: str, axis: int = -1) -> Count:
-    return lambda operands: float(operands[name][axis])
-
-
-def _taps(operands: Operands) -> float:
-    weight: Shape = operands["weight"]
-    return float(math.prod(weight[1:]))
 
 
 def _window(operands: Operands) -> float:
@@ -678,42 +600,30 @@ def _window(operands: Operands) -> float:
     return float(size if isinstance(size, int) else math.prod(size) ** (2 if len(size) == 1 else 1))
 
 
-def _attended(operands: Operands) -> float:
-    query, key = operands["query"], operands["key"]
-    return float(key[-2] * (1 + query[-1]))
-
+_DEPTHS_BY_NAME: Final[dict[Sequence[str], Count]] = {
+    ("mm", "bmm", "matmul", "dot", "mv", "_int_mm", "_scaled_mm"): lambda o: o["self"][-1],
+    ("addmm", "_addmm_activation"): lambda o: o["mat1"][-1],
+    ("baddbmm", "addbmm"): lambda o: o["batch1"][-1],
+    ("linear",): lambda o: o["input"][-1],
+    ("_cdist_forward",): lambda o: o["x1"][-1],
+    (
+        *("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d", "conv3d"),
+        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    ): lambda o: math.prod(o["weight"][1:]),
+    _POOLS: _window,
+    (
+        *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
+    ): lambda o: o["key"][-2] * (1 + o["query"][-1]),
+}
 
 _DEPTHS: Final[dict[str, Count]] = {
-    **{f"aten::{name}": _inner("self") for name in ("mm", "bmm", "matmul", "dot", "mv", "_int_mm", "_scaled_mm")},
-    **{f"aten::{name}": _inner("mat1") for name in ("addmm", "_addmm_activation")},
-    **{f"aten::{name}": _inner("batch1") for name in ("baddbmm", "addbmm")},
-    "aten::linear": _inner("input"),
-    "mkldnn::_linear_pointwise": _inner("X"),
-    "mkl::_mkl_linear": _inner("X"),
-    "onednn::qlinear_pointwise": _inner("qx"),
-    "aten::_cdist_forward": _inner("x1"),
-    "mkldnn::_convolution_pointwise": lambda operands: float(math.prod(operands["W"][1:])),
-    "onednn::qconv_pointwise": lambda operands: float(math.prod(operands["qw"][1:])),
-    **{
-        f"aten::{name}": _taps
-        for name in (
-            *("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d", "conv3d"),
-            *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-        )
-    },
-    **{
-        f"aten::{kind}_pool{rank}d{more}": _window
-        for kind in ("avg", "max")
-        for rank in (1, 2, 3)
-        for more in ("", "_with_indices")
-    },
-    **{
-        f"aten::{name}": _attended
-        for name in (
-            *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"),
-            *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
-        )
-    },
+    **{f"aten::{name}": depth for names, depth in _DEPTHS_BY_NAME.items() for name in names},
+    "mkldnn::_linear_pointwise": lambda o: o["X"][-1],
+    "mkl::_mkl_linear": lambda o: o["X"][-1],
+    "onednn::qlinear_pointwise": lambda o: o["qx"][-1],
+    "mkldnn::_convolution_pointwise": lambda o: math.prod(o["W"][1:]),
+    "onednn::qconv_pointwise": lambda o: math.prod(o["qw"][1:]),
 }
 """Elements that each element of a result is a sum of."""
 
@@ -723,7 +633,7 @@ _CONVOLUTIONS: Final = frozenset(
 """Convolutions as they come to a kernel."""
 
 COUNTS: Final[dict[str, Count]] = {
-    **{f"aten::{name}": count for count, names in _BY_NAME.items() for name in names},
+    **{f"aten::{name}": count for names, count in _BY_NAME.items() for name in names},
     **dict.fromkeys(("prims::full", "prims::empty", "prims::empty_permuted"), _filled),
     "prims::empty_strided": _strided,
     "prims::iota": _number("length"),

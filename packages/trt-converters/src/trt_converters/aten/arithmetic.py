@@ -24,7 +24,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.casts import result_type
 from trt_converters.layers.pointwise import has_sign, log1p, maximum, negate, truncate, widen
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS
 
@@ -84,22 +84,14 @@ def _scaled_sum(ctx: ConversionContext, operation: str, left: Operand, right: Op
     )
 
 
-@converter(aten.add.Tensor, aten.add.Scalar, checks=promotable)
-def aten_add(ctx: ConversionContext, self: Operand, other: Operand, alpha: Number) -> Any:
-    """add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"""
-    return _sum(ctx, "SUM", self, other, alpha)
-
-
-@converter(aten.sub.Tensor, aten.sub.Scalar, checks=promotable)
-def aten_sub(ctx: ConversionContext, self: Operand, other: Operand, alpha: Number) -> Any:
-    """sub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"""
-    return _sum(ctx, "SUB", self, other, alpha)
-
-
-@converter(aten.rsub.Tensor, aten.rsub.Scalar, checks=promotable)
-def aten_rsub(ctx: ConversionContext, self: Operand, other: Operand, alpha: Number) -> Any:
-    """rsub.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor"""
-    return _sum(ctx, "SUB", other, self, alpha)
+convert_each(
+    {
+        (aten.add.Tensor, aten.add.Scalar): lambda ctx, self, other, alpha: _sum(ctx, "SUM", self, other, alpha),
+        (aten.sub.Tensor, aten.sub.Scalar): lambda ctx, self, other, alpha: _sum(ctx, "SUB", self, other, alpha),
+        (aten.rsub.Tensor, aten.rsub.Scalar): lambda ctx, self, other, alpha: _sum(ctx, "SUB", other, self, alpha),
+    },
+    checks=promotable,
+)
 
 
 @converter(aten.mul.Tensor, aten.mul.Scalar, checks=promotable)
@@ -523,12 +515,6 @@ def aten_ne(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     return logical_not(ctx, binary(ctx, "EQUAL", *comparable(ctx, self, other)))
 
 
-@converter(aten.lt.Tensor, aten.lt.Scalar, checks=computable)
-def aten_lt(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """lt.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return binary(ctx, "LESS", *comparable(ctx, self, other))
-
-
 @converter(aten.gt.Tensor, aten.gt.Scalar, checks=computable)
 def aten_gt(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     """gt.Tensor(Tensor self, Tensor other) -> Tensor"""
@@ -557,28 +543,16 @@ def _logic(ctx: ConversionContext, operation: str, left: Operand, right: Operand
     return binary(ctx, operation, cast(ctx, left, torch.bool), cast(ctx, right, torch.bool))
 
 
-@converter(aten.logical_and.default, checks=computable)
-def aten_logical_and(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """logical_and(Tensor self, Tensor other) -> Tensor"""
-    return _logic(ctx, "AND", self, other)
-
-
-@converter(aten.logical_or.default, checks=computable)
-def aten_logical_or(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """logical_or(Tensor self, Tensor other) -> Tensor"""
-    return _logic(ctx, "OR", self, other)
-
-
-@converter(aten.logical_xor.default, checks=computable)
-def aten_logical_xor(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """logical_xor(Tensor self, Tensor other) -> Tensor"""
-    return _logic(ctx, "XOR", self, other)
-
-
-@converter(aten.logical_not.default, checks=computable)
-def aten_logical_not(ctx: ConversionContext, self: Operand) -> Any:
-    """logical_not(Tensor self) -> Tensor"""
-    return logical_not(ctx, cast(ctx, self, torch.bool))
+convert_each(
+    {
+        (aten.lt.Tensor, aten.lt.Scalar): lambda ctx, self, other: binary(ctx, "LESS", *comparable(ctx, self, other)),
+        aten.logical_and.default: lambda ctx, self, other: _logic(ctx, "AND", self, other),
+        aten.logical_or.default: lambda ctx, self, other: _logic(ctx, "OR", self, other),
+        aten.logical_xor.default: lambda ctx, self, other: _logic(ctx, "XOR", self, other),
+        aten.logical_not.default: lambda ctx, self: logical_not(ctx, cast(ctx, self, torch.bool)),
+    },
+    checks=computable,
+)
 
 
 # Bits of integers ---------------------------------------------------------------------------------------------------
@@ -769,16 +743,13 @@ def _nowhere(ctx: ConversionContext, value: Operand) -> Any:
     return binary(ctx, "LESS", number, number)
 
 
-@converter(aten.isnan.default, checks=computable)
-def aten_isnan(ctx: ConversionContext, self: Operand) -> Any:
-    """isnan(Tensor self) -> Tensor"""
-    return _special(ctx, self, "ISNAN")
-
-
-@converter(aten.isinf.default, checks=computable)
-def aten_isinf(ctx: ConversionContext, self: Operand) -> Any:
-    """isinf(Tensor self) -> Tensor"""
-    return _special(ctx, self, "ISINF")
+convert_each(
+    {
+        aten.isnan.default: lambda ctx, self: _special(ctx, self, "ISNAN"),
+        aten.isinf.default: lambda ctx, self: _special(ctx, self, "ISINF"),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.isfinite.default, checks=computable)

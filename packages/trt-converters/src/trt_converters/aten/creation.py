@@ -26,7 +26,7 @@ from trt_converters.layers import (
 from trt_converters.layers.gathering import index_range
 from trt_converters.layers.pointwise import widen
 from trt_converters.layers.reductions import positions
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import TRT_NAMES
 from trt_core.sizes.expressions import extent_of
@@ -242,16 +242,13 @@ def _selectable(call: Call) -> Verdict | None:
     return None
 
 
-@converter(aten.tril.default, checks=_selectable)
-def aten_tril(ctx: ConversionContext, self: Operand, diagonal: Size) -> Any:
-    """tril(Tensor self, SymInt diagonal=0) -> Tensor"""
-    return _triangle(ctx, self, diagonal, "LESS_EQUAL")
-
-
-@converter(aten.triu.default, checks=_selectable)
-def aten_triu(ctx: ConversionContext, self: Operand, diagonal: Size) -> Any:
-    """triu(Tensor self, SymInt diagonal=0) -> Tensor"""
-    return _triangle(ctx, self, diagonal, "GREATER_EQUAL")
+convert_each(
+    {
+        aten.tril.default: lambda ctx, self, diagonal: _triangle(ctx, self, diagonal, "LESS_EQUAL"),
+        aten.triu.default: lambda ctx, self, diagonal: _triangle(ctx, self, diagonal, "GREATER_EQUAL"),
+    },
+    checks=_selectable,
+)
 
 
 # Random numbers -----------------------------------------------------------------------------------------------------
@@ -469,12 +466,6 @@ def aten_copy(ctx: ConversionContext, self: Operand, src: Operand, non_blocking:
     return expand(ctx, value, ctx.result_shape, ctx.symbolic_shape("src"))
 
 
-@converter(aten.clone.default, aten.contiguous.default)
-def aten_clone(ctx: ConversionContext, self: Operand, memory_format: Any) -> Any:
-    """clone(Tensor self, *, MemoryFormat? memory_format=None) -> Tensor"""
-    return self
-
-
 @converter(
     aten.detach.default,
     aten.detach_copy.default,
@@ -512,13 +503,10 @@ def aten_native_dropout(ctx: ConversionContext, input: Operand, p: float, train:
     return input, filled(ctx, ctx.result[1].shape, True, torch.bool)
 
 
-@converter(torch.ops.prims.view_of.default)
-def prims_view_of(ctx: ConversionContext, a: Operand) -> Any:
-    """view_of(Tensor(a) a) -> Tensor(a)"""
-    return a
-
-
-@converter(torch.ops.prims.convert_element_type.default)
-def prims_convert_element_type(ctx: ConversionContext, a: Operand, dtype: torch.dtype) -> Any:
-    """convert_element_type(Tensor a, ScalarType dtype) -> Tensor"""
-    return cast(ctx, a, dtype)
+convert_each(
+    {
+        (aten.clone.default, aten.contiguous.default): lambda ctx, self, memory_format: self,
+        torch.ops.prims.view_of.default: lambda ctx, a: a,
+        torch.ops.prims.convert_element_type.default: lambda ctx, a, dtype: cast(ctx, a, dtype),
+    },
+)

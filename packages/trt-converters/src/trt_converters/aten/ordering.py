@@ -41,7 +41,7 @@ from trt_converters.layers.casts import result_type
 from trt_converters.layers.gathering import gather, gather_elements
 from trt_converters.layers.pointwise import is_nan, maximum, minimum
 from trt_converters.layers.reductions import extremum, first_extremum, positions, running_sum
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict
 from trt_core.dtypes import INTEGERS
 
@@ -156,30 +156,6 @@ def _sorted(ctx: ConversionContext, value: Operand, dim: int, descending: bool) 
     return values, indices
 
 
-@converter(aten.sort.default, checks=(computable, _SORTABLE))
-def aten_sort(ctx: ConversionContext, self: Operand, dim: int, descending: bool) -> Any:
-    """sort(Tensor self, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)"""
-    return _sorted(ctx, self, dim, descending)
-
-
-@converter(aten.sort.stable, checks=(computable, _SORTABLE))
-def aten_sort_stable(ctx: ConversionContext, self: Operand, stable: bool | None, dim: int, descending: bool) -> Any:
-    """sort.stable(Tensor self, *, bool? stable, int dim=-1, bool descending=False) -> (Tensor values, Tensor indices)"""  # noqa: E501 - the schema
-    return _sorted(ctx, self, dim, descending)
-
-
-@converter(aten.argsort.default, checks=(computable, _SORTABLE))
-def aten_argsort(ctx: ConversionContext, self: Operand, dim: int, descending: bool) -> Any:
-    """argsort(Tensor self, int dim=-1, bool descending=False) -> Tensor"""
-    return _sorted(ctx, self, dim, descending)[1]
-
-
-@converter(aten.argsort.stable, checks=(computable, _SORTABLE))
-def aten_argsort_stable(ctx: ConversionContext, self: Operand, stable: bool, dim: int, descending: bool) -> Any:
-    """argsort.stable(Tensor self, *, bool stable, int dim=-1, bool descending=False) -> Tensor"""
-    return _sorted(ctx, self, dim, descending)[1]
-
-
 @converter(aten.msort.default, checks=(computable, _at_most(TOPK_LIMIT, 0, "TensorRT sorts at most")))
 def aten_msort(ctx: ConversionContext, self: Operand) -> Any:
     """msort(Tensor self) -> Tensor"""
@@ -268,28 +244,26 @@ def _median_of_all(ctx: ConversionContext, value: Operand, skip_nan: bool) -> An
 _ALL_SORTABLE = _at_most(TOPK_LIMIT, None, "TensorRT sorts at most")
 
 
-@converter(aten.median.default, checks=(computable, _ALL_SORTABLE))
-def aten_median(ctx: ConversionContext, self: Operand) -> Any:
-    """median(Tensor self) -> Tensor"""
-    return _median_of_all(ctx, self, False)
+convert_each(
+    {
+        aten.median.default: lambda ctx, self: _median_of_all(ctx, self, False),
+        aten.nanmedian.default: lambda ctx, self: _median_of_all(ctx, self, True),
+    },
+    checks=(computable, _ALL_SORTABLE),
+)
 
 
-@converter(aten.nanmedian.default, checks=(computable, _ALL_SORTABLE))
-def aten_nanmedian(ctx: ConversionContext, self: Operand) -> Any:
-    """nanmedian(Tensor self) -> Tensor"""
-    return _median_of_all(ctx, self, True)
-
-
-@converter(aten.median.dim, checks=(computable, _SORTABLE))
-def aten_median_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
-    """median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _median(ctx, self, dim, keepdim, False)
-
-
-@converter(aten.nanmedian.dim, checks=(computable, _SORTABLE))
-def aten_nanmedian_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
-    """nanmedian.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _median(ctx, self, dim, keepdim, True)
+convert_each(
+    {
+        aten.sort.default: lambda ctx, self, dim, descending: _sorted(ctx, self, dim, descending),
+        aten.sort.stable: lambda ctx, self, stable, dim, descending: _sorted(ctx, self, dim, descending),
+        aten.argsort.default: lambda ctx, self, dim, descending: _sorted(ctx, self, dim, descending)[1],
+        aten.argsort.stable: lambda ctx, self, stable, dim, descending: _sorted(ctx, self, dim, descending)[1],
+        aten.median.dim: lambda ctx, self, dim, keepdim: _median(ctx, self, dim, keepdim, False),
+        aten.nanmedian.dim: lambda ctx, self, dim, keepdim: _median(ctx, self, dim, keepdim, True),
+    },
+    checks=(computable, _SORTABLE),
+)
 
 
 def _room_for_pairs(call: Call) -> Verdict | None:
@@ -476,30 +450,6 @@ def _smaller(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
     return binary(ctx, "AND", left, right) if ctx.result_dtype is torch.bool else minimum(ctx, left, right)
 
 
-@converter(aten.maximum.default, aten.max.other, checks=computable)
-def aten_maximum(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """maximum(Tensor self, Tensor other) -> Tensor"""
-    return _larger(ctx, self, other)
-
-
-@converter(aten.minimum.default, aten.min.other, checks=computable)
-def aten_minimum(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """minimum(Tensor self, Tensor other) -> Tensor"""
-    return _smaller(ctx, self, other)
-
-
-@converter(aten.fmax.default, checks=computable)
-def aten_fmax(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """fmax(Tensor self, Tensor other) -> Tensor"""
-    return _without_nan(ctx, self, other, "GREATER", "MAX", "OR")
-
-
-@converter(aten.fmin.default, checks=computable)
-def aten_fmin(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """fmin(Tensor self, Tensor other) -> Tensor"""
-    return _without_nan(ctx, self, other, "LESS", "MIN", "AND")
-
-
 def _without_nan(ctx: ConversionContext, left: Operand, right: Operand, comparison: str, layer: str, logic: str) -> Any:
     """Returns the operand that wins the comparison; the other one where either is NaN."""
     left, right = promote(ctx, left, right, dtype=ctx.result_dtype)
@@ -548,18 +498,6 @@ def aten_clamp_tensor(ctx: ConversionContext, self: Operand, min: Operand | None
     return value
 
 
-@converter(aten.clamp_min.Tensor, checks=computable)
-def aten_clamp_min_tensor(ctx: ConversionContext, self: Operand, min: Operand) -> Any:
-    """clamp_min.Tensor(Tensor self, Tensor min) -> Tensor"""
-    return _larger(ctx, self, min)
-
-
-@converter(aten.clamp_max.Tensor, checks=computable)
-def aten_clamp_max_tensor(ctx: ConversionContext, self: Operand, max: Operand) -> Any:
-    """clamp_max.Tensor(Tensor self, Tensor max) -> Tensor"""
-    return _smaller(ctx, self, max)
-
-
 def _along(ctx: ConversionContext, value: Operand, dim: int, keep: bool, largest: bool) -> tuple[Any, Any]:
     rank = rank_of(value)
     axis = normalize_axis(dim, rank)
@@ -574,18 +512,6 @@ def _along(ctx: ConversionContext, value: Operand, dim: int, keep: bool, largest
     return squeeze(ctx, values, removed), squeeze(ctx, indices, removed)
 
 
-@converter(aten.max.dim, checks=computable)
-def aten_max_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
-    """max.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _along(ctx, self, dim, keepdim, True)
-
-
-@converter(aten.min.dim, checks=computable)
-def aten_min_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool) -> Any:
-    """min.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor indices)"""
-    return _along(ctx, self, dim, keepdim, False)
-
-
 def _place(ctx: ConversionContext, value: Operand, dim: int | None, keep: bool, largest: bool) -> Any:
     if dim is not None:
         return _along(ctx, value, dim, keep, largest)[1]
@@ -598,13 +524,18 @@ def _place(ctx: ConversionContext, value: Operand, dim: int | None, keep: bool, 
     return reshape(ctx, indices, ctx.result_shape)
 
 
-@converter(aten.argmax.default, checks=computable)
-def aten_argmax(ctx: ConversionContext, self: Operand, dim: int | None, keepdim: bool) -> Any:
-    """argmax(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
-    return _place(ctx, self, dim, keepdim, True)
-
-
-@converter(aten.argmin.default, checks=computable)
-def aten_argmin(ctx: ConversionContext, self: Operand, dim: int | None, keepdim: bool) -> Any:
-    """argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor"""
-    return _place(ctx, self, dim, keepdim, False)
+convert_each(
+    {
+        (aten.maximum.default, aten.max.other): lambda ctx, self, other: _larger(ctx, self, other),
+        (aten.minimum.default, aten.min.other): lambda ctx, self, other: _smaller(ctx, self, other),
+        aten.fmax.default: lambda ctx, self, other: _without_nan(ctx, self, other, "GREATER", "MAX", "OR"),
+        aten.fmin.default: lambda ctx, self, other: _without_nan(ctx, self, other, "LESS", "MIN", "AND"),
+        aten.clamp_min.Tensor: lambda ctx, self, min: _larger(ctx, self, min),
+        aten.clamp_max.Tensor: lambda ctx, self, max: _smaller(ctx, self, max),
+        aten.max.dim: lambda ctx, self, dim, keepdim: _along(ctx, self, dim, keepdim, True),
+        aten.min.dim: lambda ctx, self, dim, keepdim: _along(ctx, self, dim, keepdim, False),
+        aten.argmax.default: lambda ctx, self, dim, keepdim: _place(ctx, self, dim, keepdim, True),
+        aten.argmin.default: lambda ctx, self, dim, keepdim: _place(ctx, self, dim, keepdim, False),
+    },
+    checks=computable,
+)

@@ -34,7 +34,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.pointwise import is_nan, widen
 from trt_converters.layers.reductions import any_along, extremum, positions, running_sum, scan
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core.dtypes import FLOATS, INTEGERS
 
 aten = torch.ops.aten
@@ -53,48 +53,12 @@ def reduce_as_result(ctx: ConversionContext, operation: str, value: Operand, axe
     return cast(ctx, reduce(ctx, operation, wide, reduced_axes, keep), ctx.result_dtype)
 
 
-@converter(aten.sum.default, checks=computable)
-def aten_sum(ctx: ConversionContext, self: Operand, dtype: torch.dtype | None) -> Any:
-    """sum(Tensor self, *, ScalarType? dtype=None) -> Tensor"""
-    return reduce_as_result(ctx, "SUM", self, None, False)
-
-
-@converter(aten.sum.dim_IntList, checks=computable)
-def aten_sum_dim(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool, dtype: torch.dtype | None) -> Any:
-    """sum.dim_IntList(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
-    return reduce_as_result(ctx, "SUM", self, dim, keepdim)
-
-
 @converter(aten.nansum.default, checks=computable)
 def aten_nansum(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool, dtype: torch.dtype | None) -> Any:
     """nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
     if dtype_of(self).is_floating_point:
         self = select(ctx, is_nan(ctx, self), torch.zeros((), dtype=dtype_of(self)), self)
     return reduce_as_result(ctx, "SUM", self, dim, keepdim)
-
-
-@converter(aten.prod.default, checks=computable)
-def aten_prod(ctx: ConversionContext, self: Operand, dtype: torch.dtype | None) -> Any:
-    """prod(Tensor self, *, ScalarType? dtype=None) -> Tensor"""
-    return reduce_as_result(ctx, "PROD", self, None, False)
-
-
-@converter(aten.prod.dim_int, checks=computable)
-def aten_prod_dim(ctx: ConversionContext, self: Operand, dim: int, keepdim: bool, dtype: torch.dtype | None) -> Any:
-    """prod.dim_int(Tensor self, int dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
-    return reduce_as_result(ctx, "PROD", self, dim, keepdim)
-
-
-@converter(aten.mean.default, checks=computable)
-def aten_mean(ctx: ConversionContext, self: Operand, dtype: torch.dtype | None) -> Any:
-    """mean(Tensor self, *, ScalarType? dtype=None) -> Tensor"""
-    return reduce_as_result(ctx, "AVG", self, None, False)
-
-
-@converter(aten.mean.dim, checks=computable)
-def aten_mean_dim(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool, dtype: torch.dtype | None) -> Any:
-    """mean.dim(Tensor self, int[1]? dim, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
-    return reduce_as_result(ctx, "AVG", self, dim, keepdim)
 
 
 @converter(aten.amax.default, checks=computable)
@@ -109,18 +73,6 @@ def aten_amin(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool) -
     return extremum(ctx, self, normalize_axes(dim, rank_of(self)), keepdim, False)
 
 
-@converter(aten.max.default, checks=computable)
-def aten_max(ctx: ConversionContext, self: Operand) -> Any:
-    """max(Tensor self) -> Tensor"""
-    return extremum(ctx, self, normalize_axes(None, rank_of(self)), False, True)
-
-
-@converter(aten.min.default, checks=computable)
-def aten_min(ctx: ConversionContext, self: Operand) -> Any:
-    """min(Tensor self) -> Tensor"""
-    return extremum(ctx, self, normalize_axes(None, rank_of(self)), False, False)
-
-
 @converter(aten.aminmax.default, checks=computable)
 def aten_aminmax(ctx: ConversionContext, self: Operand, dim: int | None, keepdim: bool) -> Any:
     """aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"""
@@ -131,12 +83,6 @@ def aten_aminmax(ctx: ConversionContext, self: Operand, dim: int | None, keepdim
 
 def _any(ctx: ConversionContext, value: Operand, axes: Axes, keep: bool) -> Any:
     return any_along(ctx, cast(ctx, value, torch.bool), normalize_axes(axes, rank_of(value)), keep)
-
-
-@converter(aten.any.default, checks=computable)
-def aten_any(ctx: ConversionContext, self: Operand) -> Any:
-    """any(Tensor self) -> Tensor"""
-    return _any(ctx, self, None, False)
 
 
 @converter(aten.any.dim, aten.any.dims, checks=computable)
@@ -152,10 +98,21 @@ def _all(ctx: ConversionContext, value: Operand, axes: Axes, keep: bool) -> Any:
     return logical_not(ctx, failed)
 
 
-@converter(aten.all.default, checks=computable)
-def aten_all(ctx: ConversionContext, self: Operand) -> Any:
-    """all(Tensor self) -> Tensor"""
-    return _all(ctx, self, None, False)
+convert_each(
+    {
+        aten.sum.default: lambda ctx, self, dtype: reduce_as_result(ctx, "SUM", self, None, False),
+        aten.sum.dim_IntList: lambda ctx, self, dim, keepdim, dtype: reduce_as_result(ctx, "SUM", self, dim, keepdim),
+        aten.prod.default: lambda ctx, self, dtype: reduce_as_result(ctx, "PROD", self, None, False),
+        aten.prod.dim_int: lambda ctx, self, dim, keepdim, dtype: reduce_as_result(ctx, "PROD", self, dim, keepdim),
+        aten.mean.default: lambda ctx, self, dtype: reduce_as_result(ctx, "AVG", self, None, False),
+        aten.mean.dim: lambda ctx, self, dim, keepdim, dtype: reduce_as_result(ctx, "AVG", self, dim, keepdim),
+        aten.max.default: lambda ctx, self: extremum(ctx, self, normalize_axes(None, rank_of(self)), False, True),
+        aten.min.default: lambda ctx, self: extremum(ctx, self, normalize_axes(None, rank_of(self)), False, False),
+        aten.any.default: lambda ctx, self: _any(ctx, self, None, False),
+        aten.all.default: lambda ctx, self: _all(ctx, self, None, False),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.all.dim, aten.all.dims, checks=computable)
@@ -310,12 +267,6 @@ def aten_linalg_vector_norm(
     return _norm(ctx, self, ord, dim, keepdim)
 
 
-@converter(aten.norm.Scalar, checks=(computable, fixed_number("p")))
-def aten_norm(ctx: ConversionContext, self: Operand, p: Number) -> Any:
-    """norm.Scalar(Tensor self, Scalar p=2) -> Tensor"""
-    return _norm(ctx, self, p, None, False)
-
-
 @converter(aten.norm.ScalarOpt_dim, checks=(computable, fixed_number("p")))
 def aten_norm_dim(ctx: ConversionContext, self: Operand, p: Number | None, dim: Axes, keepdim: bool) -> Any:
     """norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"""
@@ -330,10 +281,13 @@ def aten_norm_dim_dtype(
     return _norm(ctx, self, 2 if p is None else p, dim, keepdim)
 
 
-@converter(aten.norm.ScalarOpt_dtype, checks=(computable, fixed_number("p")))
-def aten_norm_dtype(ctx: ConversionContext, self: Operand, p: Number | None, dtype: torch.dtype) -> Any:
-    """norm.ScalarOpt_dtype(Tensor self, Scalar? p, *, ScalarType dtype) -> Tensor"""
-    return _norm(ctx, self, 2 if p is None else p, None, False)
+convert_each(
+    {
+        aten.norm.Scalar: lambda ctx, self, p: _norm(ctx, self, p, None, False),
+        aten.norm.ScalarOpt_dtype: lambda ctx, self, p, dtype: _norm(ctx, self, 2 if p is None else p, None, False),
+    },
+    checks=(computable, fixed_number("p")),
+)
 
 
 def _norm(ctx: ConversionContext, value: Operand, order: Number, axes: Axes, keep: bool) -> Any:
@@ -401,16 +355,13 @@ def aten_logcumsumexp(ctx: ConversionContext, self: Operand, dim: int) -> Any:
     return cast(ctx, found, ctx.result_dtype)
 
 
-@converter(aten.cummax.default, checks=computable)
-def aten_cummax(ctx: ConversionContext, self: Operand, dim: int) -> Any:
-    """cummax(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
-    return _running_extremum(ctx, self, dim, True)
-
-
-@converter(aten.cummin.default, checks=computable)
-def aten_cummin(ctx: ConversionContext, self: Operand, dim: int) -> Any:
-    """cummin(Tensor self, int dim) -> (Tensor values, Tensor indices)"""
-    return _running_extremum(ctx, self, dim, False)
+convert_each(
+    {
+        aten.cummax.default: lambda ctx, self, dim: _running_extremum(ctx, self, dim, True),
+        aten.cummin.default: lambda ctx, self, dim: _running_extremum(ctx, self, dim, False),
+    },
+    checks=computable,
+)
 
 
 def _running_extremum(ctx: ConversionContext, value: Operand, dim: int, largest: bool) -> tuple[Any, Any]:

@@ -48,7 +48,7 @@ from trt_converters.layers.pointwise import (
     widen,
 )
 from trt_converters.layers.reductions import any_along
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 
 aten = torch.ops.aten
 
@@ -63,36 +63,6 @@ def in_float32(ctx: ConversionContext, value: Operand, function: Callable[[Any],
     return cast(ctx, function(widen(ctx, as_result(ctx, value))), ctx.result_dtype)
 
 
-@converter(aten.exp.default, checks=computable)
-def aten_exp(ctx: ConversionContext, self: Operand) -> Any:
-    """exp(Tensor self) -> Tensor"""
-    return unary(ctx, "EXP", as_result(ctx, self))
-
-
-@converter(aten.exp2.default, checks=computable)
-def aten_exp2(ctx: ConversionContext, self: Operand) -> Any:
-    """exp2(Tensor self) -> Tensor"""
-    return binary(ctx, "POW", 2.0, as_result(ctx, self))
-
-
-@converter(aten.expm1.default, checks=computable)
-def aten_expm1(ctx: ConversionContext, self: Operand) -> Any:
-    """expm1(Tensor self) -> Tensor"""
-    return in_float32(ctx, self, lambda value: expm1(ctx, value))
-
-
-@converter(aten.log.default, checks=computable)
-def aten_log(ctx: ConversionContext, self: Operand) -> Any:
-    """log(Tensor self) -> Tensor"""
-    return unary(ctx, "LOG", as_result(ctx, self))
-
-
-@converter(aten.log1p.default, checks=computable)
-def aten_log1p(ctx: ConversionContext, self: Operand) -> Any:
-    """log1p(Tensor self) -> Tensor"""
-    return in_float32(ctx, self, lambda value: log1p(ctx, value))
-
-
 @converter(aten.log2.default, checks=computable)
 def aten_log2(ctx: ConversionContext, self: Operand) -> Any:
     """log2(Tensor self) -> Tensor"""
@@ -105,22 +75,24 @@ def aten_log10(ctx: ConversionContext, self: Operand) -> Any:
     return in_float32(ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(10)))
 
 
-@converter(aten.sqrt.default, checks=computable)
-def aten_sqrt(ctx: ConversionContext, self: Operand) -> Any:
-    """sqrt(Tensor self) -> Tensor"""
-    return unary(ctx, "SQRT", as_result(ctx, self))
-
-
 @converter(aten.rsqrt.default, checks=computable)
 def aten_rsqrt(ctx: ConversionContext, self: Operand) -> Any:
     """rsqrt(Tensor self) -> Tensor"""
     return in_float32(ctx, self, lambda value: unary(ctx, "RECIP", unary(ctx, "SQRT", value)))
 
 
-@converter(aten.reciprocal.default, checks=computable)
-def aten_reciprocal(ctx: ConversionContext, self: Operand) -> Any:
-    """reciprocal(Tensor self) -> Tensor"""
-    return unary(ctx, "RECIP", as_result(ctx, self))
+convert_each(
+    {
+        aten.exp.default: lambda ctx, self: unary(ctx, "EXP", as_result(ctx, self)),
+        aten.exp2.default: lambda ctx, self: binary(ctx, "POW", 2.0, as_result(ctx, self)),
+        aten.expm1.default: lambda ctx, self: in_float32(ctx, self, lambda value: expm1(ctx, value)),
+        aten.log.default: lambda ctx, self: unary(ctx, "LOG", as_result(ctx, self)),
+        aten.log1p.default: lambda ctx, self: in_float32(ctx, self, lambda value: log1p(ctx, value)),
+        aten.sqrt.default: lambda ctx, self: unary(ctx, "SQRT", as_result(ctx, self)),
+        aten.reciprocal.default: lambda ctx, self: unary(ctx, "RECIP", as_result(ctx, self)),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.square.default, checks=computable)
@@ -160,88 +132,25 @@ def _through_float32(ctx: ConversionContext, operation: str, value: Operand) -> 
     return cast(ctx, unary(ctx, operation, value), ctx.result_dtype)
 
 
-@converter(aten.sin.default, checks=computable)
-def aten_sin(ctx: ConversionContext, self: Operand) -> Any:
-    """sin(Tensor self) -> Tensor"""
-    return unary(ctx, "SIN", as_result(ctx, self))
-
-
-@converter(aten.cos.default, checks=computable)
-def aten_cos(ctx: ConversionContext, self: Operand) -> Any:
-    """cos(Tensor self) -> Tensor"""
-    return unary(ctx, "COS", as_result(ctx, self))
-
-
-@converter(aten.tan.default, checks=computable)
-def aten_tan(ctx: ConversionContext, self: Operand) -> Any:
-    """tan(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "TAN", self)
-
-
-@converter(aten.sinh.default, checks=computable)
-def aten_sinh(ctx: ConversionContext, self: Operand) -> Any:
-    """sinh(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "SINH", self)
-
-
-@converter(aten.cosh.default, checks=computable)
-def aten_cosh(ctx: ConversionContext, self: Operand) -> Any:
-    """cosh(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "COSH", self)
-
-
-@converter(aten.tanh.default, checks=computable)
-def aten_tanh(ctx: ConversionContext, self: Operand) -> Any:
-    """tanh(Tensor self) -> Tensor"""
-    return activation(ctx, "TANH", as_result(ctx, self))
-
-
-@converter(aten.asin.default, checks=computable)
-def aten_asin(ctx: ConversionContext, self: Operand) -> Any:
-    """asin(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "ASIN", self)
-
-
-@converter(aten.acos.default, checks=computable)
-def aten_acos(ctx: ConversionContext, self: Operand) -> Any:
-    """acos(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "ACOS", self)
-
-
-@converter(aten.atan.default, checks=computable)
-def aten_atan(ctx: ConversionContext, self: Operand) -> Any:
-    """atan(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "ATAN", self)
-
-
-@converter(aten.asinh.default, checks=computable)
-def aten_asinh(ctx: ConversionContext, self: Operand) -> Any:
-    """asinh(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "ASINH", self)
-
-
-@converter(aten.acosh.default, checks=computable)
-def aten_acosh(ctx: ConversionContext, self: Operand) -> Any:
-    """acosh(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "ACOSH", self)
-
-
-@converter(aten.atanh.default, checks=computable)
-def aten_atanh(ctx: ConversionContext, self: Operand) -> Any:
-    """atanh(Tensor self) -> Tensor"""
-    return _through_float32(ctx, "ATANH", self)
-
-
-@converter(aten.deg2rad.default, checks=computable)
-def aten_deg2rad(ctx: ConversionContext, self: Operand) -> Any:
-    """deg2rad(Tensor self) -> Tensor"""
-    return binary(ctx, "PROD", as_result(ctx, self), math.pi / 180)
-
-
-@converter(aten.rad2deg.default, checks=computable)
-def aten_rad2deg(ctx: ConversionContext, self: Operand) -> Any:
-    """rad2deg(Tensor self) -> Tensor"""
-    return binary(ctx, "PROD", as_result(ctx, self), 180 / math.pi)
+convert_each(
+    {
+        aten.sin.default: lambda ctx, self: unary(ctx, "SIN", as_result(ctx, self)),
+        aten.cos.default: lambda ctx, self: unary(ctx, "COS", as_result(ctx, self)),
+        aten.tan.default: lambda ctx, self: _through_float32(ctx, "TAN", self),
+        aten.sinh.default: lambda ctx, self: _through_float32(ctx, "SINH", self),
+        aten.cosh.default: lambda ctx, self: _through_float32(ctx, "COSH", self),
+        aten.tanh.default: lambda ctx, self: activation(ctx, "TANH", as_result(ctx, self)),
+        aten.asin.default: lambda ctx, self: _through_float32(ctx, "ASIN", self),
+        aten.acos.default: lambda ctx, self: _through_float32(ctx, "ACOS", self),
+        aten.atan.default: lambda ctx, self: _through_float32(ctx, "ATAN", self),
+        aten.asinh.default: lambda ctx, self: _through_float32(ctx, "ASINH", self),
+        aten.acosh.default: lambda ctx, self: _through_float32(ctx, "ACOSH", self),
+        aten.atanh.default: lambda ctx, self: _through_float32(ctx, "ATANH", self),
+        aten.deg2rad.default: lambda ctx, self: binary(ctx, "PROD", as_result(ctx, self), math.pi / 180),
+        aten.rad2deg.default: lambda ctx, self: binary(ctx, "PROD", as_result(ctx, self), 180 / math.pi),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.sinc.default, checks=computable)
@@ -277,18 +186,6 @@ def _round(ctx: ConversionContext, operation: str, value: Operand) -> Any:
     return unary(ctx, operation, value) if dtype_of(value).is_floating_point else value
 
 
-@converter(aten.abs.default, checks=computable)
-def aten_abs(ctx: ConversionContext, self: Operand) -> Any:
-    """abs(Tensor self) -> Tensor"""
-    return self if dtype_of(self) is torch.bool else unary(ctx, "ABS", self)
-
-
-@converter(aten.neg.default, checks=computable)
-def aten_neg(ctx: ConversionContext, self: Operand) -> Any:
-    """neg(Tensor self) -> Tensor"""
-    return negate(ctx, self)
-
-
 @converter(aten.positive.default)
 def aten_positive(ctx: ConversionContext, self: Operand) -> Any:
     """positive(Tensor(a) self) -> Tensor(a)"""
@@ -315,24 +212,6 @@ def aten_signbit(ctx: ConversionContext, self: Operand) -> Any:
     return has_sign(ctx, self)
 
 
-@converter(aten.ceil.default, checks=computable)
-def aten_ceil(ctx: ConversionContext, self: Operand) -> Any:
-    """ceil(Tensor self) -> Tensor"""
-    return _round(ctx, "CEIL", self)
-
-
-@converter(aten.floor.default, checks=computable)
-def aten_floor(ctx: ConversionContext, self: Operand) -> Any:
-    """floor(Tensor self) -> Tensor"""
-    return _round(ctx, "FLOOR", self)
-
-
-@converter(aten.round.default, checks=computable)
-def aten_round(ctx: ConversionContext, self: Operand) -> Any:
-    """round(Tensor self) -> Tensor"""
-    return _round(ctx, "ROUND", self)
-
-
 @converter(
     aten.round.decimals,
     checks=(computable, argument("decimals", lambda decimals: abs(decimals) <= 30, "10 ** decimals is not finite")),
@@ -355,10 +234,17 @@ def aten_trunc(ctx: ConversionContext, self: Operand) -> Any:
     return truncate(ctx, self) if dtype_of(self).is_floating_point else self
 
 
-@converter(aten.frac.default, checks=computable)
-def aten_frac(ctx: ConversionContext, self: Operand) -> Any:
-    """frac(Tensor self) -> Tensor"""
-    return binary(ctx, "SUB", self, truncate(ctx, self))
+convert_each(
+    {
+        aten.abs.default: lambda ctx, self: self if dtype_of(self) is torch.bool else unary(ctx, "ABS", self),
+        aten.neg.default: lambda ctx, self: negate(ctx, self),
+        aten.ceil.default: lambda ctx, self: _round(ctx, "CEIL", self),
+        aten.floor.default: lambda ctx, self: _round(ctx, "FLOOR", self),
+        aten.round.default: lambda ctx, self: _round(ctx, "ROUND", self),
+        aten.frac.default: lambda ctx, self: binary(ctx, "SUB", self, truncate(ctx, self)),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.angle.default, checks=computable)
@@ -439,12 +325,6 @@ def _scaled(ctx: ConversionContext, value: Operand, low: float, high: float) -> 
 
 def _number(value: float) -> torch.Tensor:
     return torch.tensor(value, dtype=torch.float32)
-
-
-@converter(aten.erf.default, checks=computable)
-def aten_erf(ctx: ConversionContext, self: Operand) -> Any:
-    """erf(Tensor self) -> Tensor"""
-    return unary(ctx, "ERF", cast(ctx, self, ctx.result_dtype))
 
 
 @converter(aten.erfc.default, checks=computable)
@@ -574,24 +454,6 @@ _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
 
-@converter(aten.relu.default, checks=computable)
-def aten_relu(ctx: ConversionContext, self: Operand) -> Any:
-    """relu(Tensor self) -> Tensor"""
-    return activation(ctx, "RELU", self)
-
-
-@converter(aten.relu6.default, checks=computable)
-def aten_relu6(ctx: ConversionContext, self: Operand) -> Any:
-    """relu6(Tensor self) -> Tensor"""
-    return clip(ctx, self, 0, 6)
-
-
-@converter(aten.hardtanh.default, checks=computable)
-def aten_hardtanh(ctx: ConversionContext, self: Operand, min_val: float, max_val: float) -> Any:
-    """hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
-    return clip(ctx, self, min_val, max_val)
-
-
 @converter(aten.leaky_relu.default, checks=computable)
 def aten_leaky_relu(ctx: ConversionContext, self: Operand, negative_slope: float) -> Any:
     """leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
@@ -631,18 +493,6 @@ def aten_prelu(ctx: ConversionContext, self: Operand, weight: Operand) -> Any:
     return ctx.output(layer, "prelu")
 
 
-@converter(aten.elu.default, checks=computable)
-def aten_elu(ctx: ConversionContext, self: Operand, alpha: float, scale: float, input_scale: float) -> Any:
-    """elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor"""
-    return _elu(ctx, self, alpha, scale, input_scale)
-
-
-@converter(aten.celu.default, checks=computable)
-def aten_celu(ctx: ConversionContext, self: Operand, alpha: float) -> Any:
-    """celu(Tensor self, Scalar alpha=1.) -> Tensor"""
-    return _elu(ctx, self, alpha, 1.0, 1.0 / alpha)
-
-
 def _elu(ctx: ConversionContext, value: Operand, alpha: float, scale: float, input_scale: float) -> Any:
     """Returns scale * (x if x > 0 else alpha * (exp(x * input_scale) - 1))."""
     if is_exactly(input_scale, 1) and not is_size_number(alpha):
@@ -657,22 +507,10 @@ def _elu(ctx: ConversionContext, value: Operand, alpha: float, scale: float, inp
     return result if is_exactly(scale, 1) else binary(ctx, "PROD", result, scale, "scale")
 
 
-@converter(aten.selu.default, checks=computable)
-def aten_selu(ctx: ConversionContext, self: Operand) -> Any:
-    """selu(Tensor self) -> Tensor"""
-    return activation(ctx, "SELU", self, _SELU_ALPHA, _SELU_SCALE)
-
-
 @converter(aten.gelu.default, checks=computable)
 def aten_gelu(ctx: ConversionContext, self: Operand, approximate: str) -> Any:
     """gelu(Tensor self, *, str approximate="none") -> Tensor"""
     return activation(ctx, "GELU_TANH" if approximate == "tanh" else "GELU_ERF", self)
-
-
-@converter(aten.silu.default, checks=computable)
-def aten_silu(ctx: ConversionContext, self: Operand) -> Any:
-    """silu(Tensor self) -> Tensor"""
-    return binary(ctx, "PROD", self, activation(ctx, "SIGMOID", self))
 
 
 @converter(aten.mish.default, checks=computable)
@@ -719,10 +557,20 @@ def aten_log_sigmoid_forward(ctx: ConversionContext, self: Operand) -> Any:
     return aten_log_sigmoid(ctx, self), None
 
 
-@converter(aten.hardsigmoid.default, checks=computable)
-def aten_hardsigmoid(ctx: ConversionContext, self: Operand) -> Any:
-    """hardsigmoid(Tensor self) -> Tensor"""
-    return activation(ctx, "HARD_SIGMOID", self, 1 / 6, 0.5)
+convert_each(
+    {
+        aten.erf.default: lambda ctx, self: unary(ctx, "ERF", cast(ctx, self, ctx.result_dtype)),
+        aten.relu.default: lambda ctx, self: activation(ctx, "RELU", self),
+        aten.relu6.default: lambda ctx, self: clip(ctx, self, 0, 6),
+        aten.hardtanh.default: lambda ctx, self, min_val, max_val: clip(ctx, self, min_val, max_val),
+        aten.elu.default: lambda ctx, self, alpha, scale, input_scale: _elu(ctx, self, alpha, scale, input_scale),
+        aten.celu.default: lambda ctx, self, alpha: _elu(ctx, self, alpha, 1.0, 1.0 / alpha),
+        aten.selu.default: lambda ctx, self: activation(ctx, "SELU", self, _SELU_ALPHA, _SELU_SCALE),
+        aten.silu.default: lambda ctx, self: binary(ctx, "PROD", self, activation(ctx, "SIGMOID", self)),
+        aten.hardsigmoid.default: lambda ctx, self: activation(ctx, "HARD_SIGMOID", self, 1 / 6, 0.5),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.hardswish.default, checks=computable)
@@ -777,18 +625,6 @@ def aten_glu(ctx: ConversionContext, self: Operand, dim: int) -> Any:
 # Softmax and its logarithm ------------------------------------------------------------------------------------------
 
 
-@converter(aten._softmax.default, checks=computable)
-def aten__softmax(ctx: ConversionContext, self: Operand, dim: int, half_to_float: bool) -> Any:
-    """_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
-    return _softmax(ctx, self, dim)
-
-
-@converter(aten.softmax.int, checks=computable)
-def aten_softmax(ctx: ConversionContext, self: Operand, dim: int, dtype: torch.dtype | None) -> Any:
-    """softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
-    return _softmax(ctx, self, dim)
-
-
 @converter(aten._safe_softmax.default, checks=computable)
 def aten__safe_softmax(ctx: ConversionContext, self: Operand, dim: int, dtype: torch.dtype | None) -> Any:
     """_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
@@ -803,16 +639,15 @@ def _softmax(ctx: ConversionContext, value: Operand, dim: int) -> Any:
     return softmax(ctx, cast(ctx, value, ctx.result_dtype), normalize_axis(dim, rank_of(value)))
 
 
-@converter(aten._log_softmax.default, checks=computable)
-def aten__log_softmax(ctx: ConversionContext, self: Operand, dim: int, half_to_float: bool) -> Any:
-    """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
-    return _log_softmax(ctx, self, dim)
-
-
-@converter(aten.log_softmax.int, checks=computable)
-def aten_log_softmax(ctx: ConversionContext, self: Operand, dim: int, dtype: torch.dtype | None) -> Any:
-    """log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor"""
-    return _log_softmax(ctx, self, dim)
+convert_each(
+    {
+        aten._softmax.default: lambda ctx, self, dim, half_to_float: _softmax(ctx, self, dim),
+        aten.softmax.int: lambda ctx, self, dim, dtype: _softmax(ctx, self, dim),
+        aten._log_softmax.default: lambda ctx, self, dim, half_to_float: _log_softmax(ctx, self, dim),
+        aten.log_softmax.int: lambda ctx, self, dim, dtype: _log_softmax(ctx, self, dim),
+    },
+    checks=computable,
+)
 
 
 def _log_softmax(ctx: ConversionContext, value: Operand, dim: int) -> Any:

@@ -34,7 +34,7 @@ from trt_converters.layers import (
     with_rank,
 )
 from trt_converters.layers.movement import is_same_size, sampling_takes
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict
 
 aten = torch.ops.aten
@@ -43,36 +43,6 @@ aten = torch.ops.aten
 @converter(aten.view.default, aten.view_copy.default, aten._unsafe_view.default, aten._reshape_copy.default)
 def aten_view(ctx: ConversionContext, self: Operand, size: Sequence[Size]) -> Any:
     """view(Tensor self, SymInt[] size) -> Tensor"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
-@converter(aten.reshape.default)
-def aten_reshape(ctx: ConversionContext, self: Operand, shape: Sequence[Size]) -> Any:
-    """reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
-@converter(aten._reshape_alias.default)
-def aten__reshape_alias(ctx: ConversionContext, self: Operand, size: Sequence[Size], stride: Sequence[Size]) -> Any:
-    """_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
-@converter(aten.flatten.using_ints)
-def aten_flatten(ctx: ConversionContext, self: Operand, start_dim: int, end_dim: int) -> Any:
-    """flatten.using_ints(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
-@converter(aten.unflatten.int)
-def aten_unflatten(ctx: ConversionContext, self: Operand, dim: int, sizes: Sequence[Size]) -> Any:
-    """unflatten.int(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
-@converter(aten.ravel.default)
-def aten_ravel(ctx: ConversionContext, self: Operand) -> Any:
-    """ravel(Tensor(a) self) -> Tensor(a)"""
     return reshape(ctx, self, ctx.result_shape)
 
 
@@ -111,40 +81,21 @@ def swapped(ctx: ConversionContext, value: Operand, first: int, second: int) -> 
     return permute(ctx, value, order)
 
 
-@converter(aten.transpose.int, aten.transpose_copy.int)
-def aten_transpose(ctx: ConversionContext, self: Operand, dim0: int, dim1: int) -> Any:
-    """transpose.int(Tensor(a) self, int dim0, int dim1) -> Tensor(a)"""
-    return swapped(ctx, self, dim0, dim1)
-
-
-@converter(aten.swapdims.default)
-def aten_swapdims(ctx: ConversionContext, self: Operand, dim0: int, dim1: int) -> Any:
-    """swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)"""
-    return swapped(ctx, self, dim0, dim1)
-
-
-@converter(aten.swapaxes.default)
-def aten_swapaxes(ctx: ConversionContext, self: Operand, axis0: int, axis1: int) -> Any:
-    """swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)"""
-    return swapped(ctx, self, axis0, axis1)
-
-
-@converter(aten.t.default, aten.t_copy.default)
-def aten_t(ctx: ConversionContext, self: Operand) -> Any:
-    """t(Tensor(a) self) -> Tensor(a)"""
-    return swapped(ctx, self, 0, -1)
-
-
-@converter(aten.mT.default, aten.mH.default, aten.adjoint.default)
-def aten_mT(ctx: ConversionContext, self: Operand) -> Any:
-    """mT(Tensor(a) self) -> Tensor(a)"""
-    return swapped(ctx, self, -2, -1)
-
-
-@converter(aten.numpy_T.default)
-def aten_numpy_T(ctx: ConversionContext, self: Operand) -> Any:
-    """numpy_T(Tensor(a) self) -> Tensor(a)"""
-    return permute(ctx, self, list(reversed(range(rank_of(self)))))
+convert_each(
+    {
+        aten.reshape.default: lambda ctx, self, shape: reshape(ctx, self, ctx.result_shape),
+        aten._reshape_alias.default: lambda ctx, self, size, stride: reshape(ctx, self, ctx.result_shape),
+        aten.flatten.using_ints: lambda ctx, self, start_dim, end_dim: reshape(ctx, self, ctx.result_shape),
+        aten.unflatten.int: lambda ctx, self, dim, sizes: reshape(ctx, self, ctx.result_shape),
+        aten.ravel.default: lambda ctx, self: reshape(ctx, self, ctx.result_shape),
+        (aten.transpose.int, aten.transpose_copy.int): lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
+        aten.swapdims.default: lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
+        aten.swapaxes.default: lambda ctx, self, axis0, axis1: swapped(ctx, self, axis0, axis1),
+        (aten.t.default, aten.t_copy.default): lambda ctx, self: swapped(ctx, self, 0, -1),
+        (aten.mT.default, aten.mH.default, aten.adjoint.default): lambda ctx, self: swapped(ctx, self, -2, -1),
+        aten.numpy_T.default: lambda ctx, self: permute(ctx, self, list(reversed(range(rank_of(self))))),
+    },
+)
 
 
 @converter(aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)
@@ -326,12 +277,6 @@ def repeated(ctx: ConversionContext, value: Operand, repeats: Sequence[Size]) ->
     return slice_tensor(ctx, value, [0] * len(sizes), sizes, None, "WRAP")
 
 
-@converter(aten.repeat.default)
-def aten_repeat(ctx: ConversionContext, self: Operand, repeats: Sequence[Size]) -> Any:
-    """repeat(Tensor self, SymInt[] repeats) -> Tensor"""
-    return repeated(ctx, self, repeats)
-
-
 @converter(aten.tile.default)
 def aten_tile(ctx: ConversionContext, self: Operand, dims: Sequence[Size]) -> Any:
     """tile(Tensor self, SymInt[] dims) -> Tensor"""
@@ -494,28 +439,20 @@ def aten_split(ctx: ConversionContext, self: Operand, split_size: Size, dim: int
     return pieces(ctx, self, dim)
 
 
-@converter(aten.split.sizes)
-def aten_split_sizes(ctx: ConversionContext, self: Operand, split_size: Sequence[Size], dim: int) -> list[Any]:
-    """split.sizes(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]"""
-    return pieces(ctx, self, dim)
-
-
 @converter(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, aten.split_with_sizes_copy.default)
 def aten_split_with_sizes(ctx: ConversionContext, self: Operand, split_sizes: Sequence[Size], dim: int) -> list[Any]:
     """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]"""
     return pieces(ctx, self, dim)
 
 
-@converter(aten.chunk.default, aten.unsafe_chunk.default)
-def aten_chunk(ctx: ConversionContext, self: Operand, chunks: int, dim: int) -> list[Any]:
-    """chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]"""
-    return pieces(ctx, self, dim)
-
-
-@converter(aten.tensor_split.sections)
-def aten_tensor_split_sections(ctx: ConversionContext, self: Operand, sections: Size, dim: int) -> list[Any]:
-    """tensor_split.sections(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
-    return pieces(ctx, self, dim)
+convert_each(
+    {
+        aten.repeat.default: lambda ctx, self, repeats: repeated(ctx, self, repeats),
+        aten.split.sizes: lambda ctx, self, split_size, dim: pieces(ctx, self, dim),
+        (aten.chunk.default, aten.unsafe_chunk.default): lambda ctx, self, chunks, dim: pieces(ctx, self, dim),
+        aten.tensor_split.sections: lambda ctx, self, sections, dim: pieces(ctx, self, dim),
+    },
+)
 
 
 def ascending(call: Call) -> Verdict | None:
