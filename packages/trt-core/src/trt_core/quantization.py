@@ -194,14 +194,10 @@ def _infer(input: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, *option
     return torch.empty_like(input, dtype=dtype)
 
 
-def _infer_blocks(input: torch.Tensor, outer: torch.Tensor | None, block_size: int, bits: int) -> torch.Tensor:
-    return torch.empty_like(input)
-
-
 for _name, _function, _shape in (
     ("quantize", _quantize, _infer),
     ("dequantize", _dequantize, _infer),
-    ("fake_quantize_blocks", _fake_quantize_blocks, _infer_blocks),
+    ("fake_quantize_blocks", _fake_quantize_blocks, lambda input, outer, block_size, bits: torch.empty_like(input)),
 ):
     _library.impl(_name, _function, "CompositeExplicitAutograd")
     _library.impl(_name, _shape, "Meta")

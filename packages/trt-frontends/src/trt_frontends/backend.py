@@ -148,7 +148,7 @@ def _compile(
         if not preserve(target) and (found := find_decomposition(target)) and not is_kept_in_torch(target, settings)
     }
     backend = aot_autograd(
-        fw_compiler=_nothing,
+        fw_compiler=lambda gm, _: gm.forward,
         inference_compiler=compile_functional,
         decompositions=early,
         keep_inference_input_mutations=True,
@@ -179,10 +179,6 @@ def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: 
         logger.warning("the graph runs as it was captured: %s", error)
         return gm.forward
     return runner
-
-
-def _nothing(gm: fx.GraphModule, _: Sequence[Any]) -> Runner:
-    return gm.forward
 
 
 def _lasting_inputs() -> tuple[set[int], set[int]]:

@@ -441,7 +441,7 @@ class _SymbolNamer:
                 if isinstance(found, int) or isinstance(found, str) is not plain:
                     continue
                 name = found if isinstance(found, str) else f"d{index}_{axis}"
-                if self._names.setdefault(_key(found, extent), name) == name:
+                if self._names.setdefault(str(extent) if found is None else str(found), name) == name:
                     self.symbols.setdefault(name, (index, axis))
 
     def shape(self, meta: torch.Tensor) -> tuple[Extent, ...]:
@@ -468,10 +468,6 @@ class _SymbolNamer:
 def _expression(extent: int | torch.SymInt) -> Extent:
     found = extent_of(extent)
     return str(extent) if found is None else found
-
-
-def _key(found: Extent, extent: int | torch.SymInt) -> str:
-    return str(extent) if found is None else str(found)
 
 
 def _returns_tuple(block: fx.GraphModule) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from trt_core import InternalError, TrtError
 from trt_core.device import autocast_types, without_autocast
@@ -58,7 +58,7 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
         found = autocast_types()
         if not found:
             return function(*args, **kwargs)
-        if not _is_asked_for(kwargs):
+        if not any(kwargs.get(name) is not None for name in ("enable_autocast", "precision", "settings")):
             name = dtype_name(found[0])
             warnings.warn(
                 f"torch.autocast is on, and {function.__name__} works outside of it: models are compiled in their own "
@@ -71,7 +71,3 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
 
     return held_to_signature(run)
-
-
-def _is_asked_for(given: dict[str, Any]) -> bool:
-    return any(given.get(name) is not None for name in ("enable_autocast", "precision", "settings"))

@@ -177,10 +177,6 @@ def _batched_sum(node: fx.Node, extent: Extent) -> int:
     return batches * inner
 
 
-def _bilinear(node: fx.Node, extent: Extent) -> int:
-    return _shape(node, "input1", extent)[-1] * _shape(node, "input2", extent)[-1]
-
-
 def _convolution(node: fx.Node, extent: Extent) -> int:
     """Weights are (out, in / groups, *kernel); transposed (in, out / groups, *kernel)."""
     weight = _shape(node, "weight", extent)
@@ -246,10 +242,6 @@ def _native_group_norm(node: fx.Node, extent: Extent) -> int:
     return channels * size // groups
 
 
-def _instance_norm(node: fx.Node, extent: Extent) -> int:
-    return math.prod(_shape(node, "input", extent)[2:])
-
-
 def _average_pool(node: fx.Node, extent: Extent) -> int:
     assert isinstance(node.target, OpOverload)
     axes = int(node.target._schema.name[-2])
@@ -272,7 +264,7 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
     "addbmm": _batched_sum,
     "baddbmm": _last_of("batch1"),
     "linear": _last_of("input"),
-    "bilinear": _bilinear,
+    "bilinear": lambda node, extent: _shape(node, "input1", extent)[-1] * _shape(node, "input2", extent)[-1],
     "einsum": _einsum,
     **dict.fromkeys(
         (
@@ -311,7 +303,7 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), _layer_norm),
     "group_norm": _group_norm,
     "native_group_norm": _native_group_norm,
-    "instance_norm": _instance_norm,
+    "instance_norm": lambda node, extent: math.prod(_shape(node, "input", extent)[2:]),
     **dict.fromkeys((f"avg_pool{axes}d" for axes in (1, 2, 3)), _average_pool),
     **dict.fromkeys((f"adaptive_avg_pool{axes}d" for axes in (1, 2, 3)), _adaptive_pool),
     **dict.fromkeys(("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"), _adaptive_pool),

@@ -117,13 +117,9 @@ def _maybe_dims(value: Any) -> Dims | None:
     return None if value is None else as_dims(value)
 
 
-def _encode_maybe(value: Any) -> Any:
-    return None if value is None else list(value)
-
-
 def optional_dims(doc: str = "") -> Attribute[Dims | None]:
     """An attribute that holds extents, or None before it is set or while a tensor overrides it."""
-    return Attribute(_maybe_dims, None, _encode_maybe, _maybe_dims, doc)
+    return Attribute(_maybe_dims, None, lambda value: None if value is None else list(value), _maybe_dims, doc)
 
 
 def _to_permutation(value: Any) -> Permutation:

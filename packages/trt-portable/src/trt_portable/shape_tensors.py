@@ -232,10 +232,6 @@ def _truncated(number: Any) -> int:
     return int(number)
 
 
-def _truth(number: Any) -> bool:
-    return bool(number != 0)
-
-
 def _unchanged(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array
 
@@ -243,7 +239,7 @@ def _unchanged(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def _converters(source: torch.dtype, target: torch.dtype) -> Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]:
     """How an object array of one type becomes one of another."""
     if target is torch.bool:
-        return _elementwise(_truth, 1)
+        return _elementwise(lambda number: bool(number != 0), 1)
     if target is torch.float32:
         return _elementwise(_rounded, 1)
     if target in (torch.int32, torch.int64):

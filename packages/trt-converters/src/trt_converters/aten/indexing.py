@@ -720,10 +720,6 @@ def source_part(ctx: ConversionContext, src: Operand) -> Any:
     return slice_tensor(ctx, src, [0] * len(own), sizes)
 
 
-def _filled(ctx: ConversionContext, value: Any, shape: Sequence[Any], dtype: torch.dtype) -> Any:
-    return expand(ctx, cast(ctx, value, dtype), shape)
-
-
 @converter(aten.scatter.src)
 def aten_scatter_src(ctx: ConversionContext, self: Operand, dim: int, index: Operand, src: Operand) -> Any:
     """scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
@@ -733,7 +729,7 @@ def aten_scatter_src(ctx: ConversionContext, self: Operand, dim: int, index: Ope
 @converter(aten.scatter.value)
 def aten_scatter_value(ctx: ConversionContext, self: Operand, dim: int, index: Operand, value: float) -> Any:
     """scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
-    return _written(ctx, self, dim, index, _filled(ctx, value, ctx.symbolic_shape("index"), dtype_of(self)))
+    return _written(ctx, self, dim, index, expand(ctx, cast(ctx, value, dtype_of(self)), ctx.symbolic_shape("index")))
 
 
 @converter(aten.index_copy.default)
@@ -802,16 +798,12 @@ def aten_masked_scatter(ctx: ConversionContext, self: Operand, mask: Operand, so
     return pick_in_order(ctx, self, expand(ctx, mask, shape, ctx.symbolic_shape("mask")), source)
 
 
-def _is_mask(index: torch.Tensor | None) -> bool:
-    return index is not None and index.dtype is torch.bool
-
-
 def masks_alone(call: Call) -> Verdict | None:
     """Refuses masks beside other indices, and sums at masked positions, whose number depends on data."""
     indices = [index for index in call["indices"] if index is not None]
     if any(index.dtype is torch.uint8 for index in indices):
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "uint8 masks are not converted; use bool")
-    masks = [index for index in indices if _is_mask(index)]
+    masks = [index for index in indices if (index is not None and index.dtype is torch.bool)]
     if not masks:
         return None
     if len(indices) > 1:

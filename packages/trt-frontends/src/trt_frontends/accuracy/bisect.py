@@ -569,7 +569,7 @@ class Experiment:
     def error(self, kept: Iterable[str]) -> float:
         """Returns the worst scaled error of any output on any input, with the nodes of these names in PyTorch."""
         names = frozenset(kept)
-        key = self._question + _key(names)
+        key = self._question + hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:24]
         known = self._answers.get(key)
         if known is not None:
             return known
@@ -673,10 +673,6 @@ class _Answers:
                 hint="give a new file, or remove this one",
             )
         return errors, left_out
-
-
-def _key(names: frozenset[str]) -> str:
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:24]
 
 
 def _identity(lowered: LoweredModel, expected: Sequence[Sequence[torch.Tensor]]) -> str:

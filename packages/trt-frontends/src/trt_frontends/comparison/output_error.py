@@ -191,7 +191,7 @@ class WideMode(TorchDispatchMode):
     ) -> Any:
         """Runs one operator on widened operands."""
         kwargs = kwargs or {}
-        if _writes_to_narrow(function, args, kwargs):
+        if any(tensor.dtype in _WIDE for tensor in _written(function, args, kwargs)):
             narrow = next(_written(function, args, kwargs)).dtype
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda item: _narrowed(item, narrow), (args, kwargs))
             return function(*args, **kwargs)
@@ -237,7 +237,3 @@ def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
             value = args[index] if index < len(args) else kwargs.get(argument.name)
             if isinstance(value, torch.Tensor):
                 yield value
-
-
-def _writes_to_narrow(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any(tensor.dtype in _WIDE for tensor in _written(function, args, kwargs))

@@ -61,7 +61,7 @@ class FoldConstants(GraphPass):
             foldable &= _operands_of_quantization(gm.graph)
         if not foldable:
             return 0
-        remaining = {node: _uses_within(node, foldable) for node in foldable}
+        remaining = {node: sum(user in foldable for user in node.users) for node in foldable}
         values: dict[fx.Node, Any] = {}
         recipes: dict[fx.Node, Any] = {}
         views = views_of_results(gm.graph)
@@ -159,10 +159,6 @@ def _discard_users(node: fx.Node, kept: set[fx.Node]) -> list[fx.Node]:
         touched.extend(operand for operand in user.all_input_nodes if operand in kept)
         pending.extend(other for other in user.users if other in kept)
     return touched
-
-
-def _uses_within(node: fx.Node, foldable: set[fx.Node]) -> int:
-    return sum(user in foldable for user in node.users)
 
 
 def _compute(gm: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> Any:

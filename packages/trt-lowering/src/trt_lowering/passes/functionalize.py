@@ -108,7 +108,7 @@ class Functionalize(GraphPass):
             self.entangled = node  # a write through a view of state
             return False
         for member in aliases.members(target):
-            if member not in same and _used_after(member, node, order, now):
+            if member not in same and any(user is not node and order.get(user, -1) > now for user in member.users):
                 self.entangled = node
                 return False
         replacement = insert_functional(graph, node, target)
@@ -130,10 +130,6 @@ class Functionalize(GraphPass):
 
 def _writes(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, OpOverload) and bool(mutated_arguments(node.target))
-
-
-def _used_after(member: fx.Node, node: fx.Node, order: dict[fx.Node, int], now: int) -> bool:
-    return any(user is not node and order.get(user, -1) > now for user in member.users)
 
 
 def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node]) -> int:

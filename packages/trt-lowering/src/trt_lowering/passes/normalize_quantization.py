@@ -242,10 +242,6 @@ def _weight_in_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
     return None if bits is None else _in_blocks(node, bits, lambda given: given["amax"])
 
 
-def _own_weight_in_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    return _in_blocks(node, argument(node, "bits"), None)
-
-
 def _in_blocks(node: fx.Node, bits: int, amax: Callable[[Mapping[str, Any]], Any] | None) -> Form | None:
     is_weight = is_known(argument(node, "input")) and is_known(argument(node, "outer" if amax is None else "amax"))
     if amax is None and not is_weight:
@@ -286,7 +282,7 @@ _READERS: Final[dict[str, Reader]] = {
     "aten::fake_quantize_per_channel_affine": _fake_quantize_per_channel,
     "tensorrt::dynamic_block_quantize_op": _weight_in_blocks,
     "tensorrt::dynamic_block_quantize_op.overload": _weight_in_blocks,
-    "trt::fake_quantize_blocks": _own_weight_in_blocks,
+    "trt::fake_quantize_blocks": lambda gm, node: _in_blocks(node, argument(node, "bits"), None),
     "torchao::quantize_affine": _quantize_blocks,
     "torchao::dequantize_affine": _dequantize_blocks,
 }

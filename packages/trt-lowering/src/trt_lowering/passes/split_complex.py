@@ -463,10 +463,6 @@ def _exponential(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: di
     return Parts(length, None) if x.imaginary is None else _on_circle(emit, length, x.imaginary)
 
 
-def _polar(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
-    return _on_circle(emit, *args)
-
-
 def _on_circle(emit: Emitter, length: fx.Node, angle: fx.Node) -> Parts:
     parts = (emit(function, angle) for function in (aten.cos.default, aten.sin.default))
     return Parts(*(emit(aten.mul.Tensor, length, part) for part in parts))
@@ -546,7 +542,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "pow": _power,
     "square": lambda emit, node, args, kwargs: _power(emit, node, (*args, 2), kwargs),
     "exp": _exponential,
-    "polar": _polar,
+    "polar": lambda emit, node, args, kwargs: _on_circle(emit, *args),
     "abs": _absolute,
     "angle": _angle,
     "complex": _compose,

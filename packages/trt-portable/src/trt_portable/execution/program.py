@@ -56,7 +56,7 @@ def guarded(tensor: torch.Tensor, at: str = "end") -> torch.Tensor:
     memory = mmap.mmap(-1, room + 2 * _PAGE)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for page in (base, base + _PAGE + room):
-        if _libc().mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE), _NO_ACCESS):
+        if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE), _NO_ACCESS):
             raise OSError(ctypes.get_errno(), "cannot protect a page")
     begin = _PAGE + (room - size if at == "end" else 0)
     flat = torch.frombuffer(memory, dtype=torch.uint8, offset=begin, count=size).view(tensor.dtype)
@@ -90,10 +90,6 @@ class GuardedCompute:
         if held is None or held[0] is not value:
             self._held[at] = held = (value, guarded(value, self._at))
         return held[1]
-
-
-def _libc() -> Any:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 ABSENT: Final = 0  # slot of optional inputs that are not connected; always None

@@ -319,7 +319,7 @@ def require_leaf(place: str, value: Any, leaf: Leaf, device: torch.device | None
         _require_device(place, value, leaf, device)
     elif isinstance(leaf, FixedInput):
         require_fixed(place, value, leaf.value)
-    elif not _is_number(value, leaf):
+    elif not (type(value) is leaf.kind or isinstance(value, _SYMBOLIC[leaf.kind])):
         raise InputError(
             f"input {place} is {kind_of(value)}, the model was compiled for {with_article(leaf.kind.__name__)}",
             hint=f"give {with_article(leaf.kind.__name__)}, of any value",
@@ -391,10 +391,6 @@ def _require_device(place: str, value: torch.Tensor, leaf: TensorInput, device: 
         f"input {place} lies on {value.device}, the model was compiled for {wanted}",
         hint=f"move it with .to('{wanted}'), or compile the model for {value.device.type}",
     )
-
-
-def _is_number(value: Any, leaf: NumberInput) -> bool:
-    return type(value) is leaf.kind or isinstance(value, _SYMBOLIC[leaf.kind])
 
 
 def require_fixed(place: str, value: Any, known: Any) -> None:

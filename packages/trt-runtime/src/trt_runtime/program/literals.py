@@ -105,14 +105,6 @@ def from_json(value: Any, place: str, known: int) -> Any:
     return reader(content, place, known)
 
 
-def _read_value(content: Any, place: str, known: int) -> Value:
-    return Value(typed.integer(content, f"{place}, a value", 0, known - 1))
-
-
-def _read_tuple(content: Any, place: str, known: int) -> tuple[Any, ...]:
-    return tuple(from_json(item, place, known) for item in typed.items(content, place))
-
-
 def _read_dict(content: Any, place: str, known: int) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for pair in typed.items(content, place):
@@ -135,14 +127,6 @@ def _read_complex(content: Any, place: str, known: int) -> complex:
     return complex(*parts)
 
 
-def _read_dtype(content: Any, place: str, known: int) -> torch.dtype:
-    return fields.dtype(content, place)
-
-
-def _read_device(content: Any, place: str, known: int) -> torch.device:
-    return torch.device(fields.device(content, place))
-
-
 def _read_layout(content: Any, place: str, known: int) -> torch.layout:
     chosen: torch.layout = _chosen(_LAYOUTS, content, place)
     return chosen
@@ -160,13 +144,13 @@ def _chosen(table: dict[str, Any], content: Any, place: str) -> Any:
 
 
 _READERS: Final[dict[str, Callable[[Any, str, int], Any]]] = {
-    "value": _read_value,
-    "tuple": _read_tuple,
+    "value": lambda content, place, known: Value(typed.integer(content, f"{place}, a value", 0, known - 1)),
+    "tuple": lambda content, place, known: tuple(from_json(item, place, known) for item in typed.items(content, place)),
     "dict": _read_dict,
     "float": _read_float,
     "complex": _read_complex,
-    "dtype": _read_dtype,
-    "device": _read_device,
+    "dtype": lambda content, place, known: fields.dtype(content, place),
+    "device": lambda content, place, known: torch.device(fields.device(content, place)),
     "layout": _read_layout,
     "memory_format": _read_memory_format,
 }

@@ -171,7 +171,7 @@ class LaunchRecorder(TorchDispatchMode):
 
     def _note_allocation(self, made: torch.Tensor) -> None:
         shape, strides = self._numbers(made.shape), self._numbers(made.stride())
-        self.steps.append(["empty", self._new(made), shape, strides, _name(made.dtype)])
+        self.steps.append(["empty", self._new(made), shape, strides, str(made.dtype).removeprefix("torch.")])
 
     def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor | None:
         """Starts the one kernel of an operator, and notes it."""
@@ -411,10 +411,6 @@ def _is_filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 _LEAST_HINT: Final = 2  # PyTorch takes extents of 0 and 1 for constants

@@ -93,7 +93,7 @@ class FoldConstants(PlanPass):
             return None
         operands = [known[tensor] for tensor in node.inputs]
         if node.kind not in _VIEWS:
-            operands = [_on_host(operand) for operand in operands]
+            operands = [(operand.cpu() if isinstance(operand, torch.Tensor) else operand) for operand in operands]
             layer._bound = {role: tensor.cpu() for role, tensor in layer._bound.items()}
         return _compute(layer, node, operands)
 
@@ -111,10 +111,6 @@ def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[V
     limit = max(_ALWAYS_FOLDED_BYTES, sum(_bytes(operand) for operand in operands))
     foldable = all(_is_constant(value) and _bytes(value) <= limit for value in values)
     return values if foldable else None
-
-
-def _on_host(value: Value) -> Value:
-    return value.cpu() if isinstance(value, torch.Tensor) else value
 
 
 def _is_constant(value: Value) -> bool:
