@@ -17,8 +17,8 @@ from torch import fx, nn
 import trt_frontends
 from trt_core import CompilationSettings, Device, Input, InputError, InternalError, TrtError
 from trt_core.limits import CallLimits
-from trt_frontends.dynamo.debugger import Debugger
 from trt_frontends.integrations.ray import BatchInference, ProgramServer
+from trt_frontends.logging import Debugger
 from trt_runtime import PreAllocatedOutputs, TextGenerator, TRTModule, load
 from trt_runtime.isolation import Isolation
 

@@ -34,8 +34,8 @@ NAMES: Final = {
     "torch_tensorrt.runtime.optimization_profile": "trt_frontends.runtime.optimization_profile",
     "torch_tensorrt.runtime.weight_streaming": "trt_runtime.weight_streaming",
     "torch_tensorrt.logging": "trt_frontends.logging",
-    "torch_tensorrt.dynamo._defaults": "trt_frontends.dynamo._defaults",
-    "torch_tensorrt.dynamo.utils": "trt_frontends.dynamo.comparing",
+    "torch_tensorrt.dynamo._defaults": "trt_frontends.dynamo.script_values",
+    "torch_tensorrt.dynamo.utils": "trt_frontends.dynamo.script_values",
     "torch_tensorrt.dynamo.conversion.dynamo_tensorrt_converter": (
         "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
     ),
@@ -43,9 +43,9 @@ NAMES: Final = {
     "torch_tensorrt.dynamo.conversion.converter_utils": "trt_frontends.dynamo.conversion.converter_utils",
     "torch_tensorrt.dynamo.lowering": "trt_frontends.dynamo.lowering",
     "torch_tensorrt.dynamo.SourceIR": "trt_frontends.dynamo.SourceIR",
-    "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.plugins.custom_op"),
+    "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.registration.custom_op"),
     "torch_tensorrt.dynamo.conversion.plugins.generate_plugin_converter": (
-        "trt_frontends.dynamo.conversion.plugins.generate_plugin_converter"
+        "trt_frontends.dynamo.conversion.registration.generate_plugin_converter"
     ),
     "torch_tensorrt.dynamo.Debugger": "trt_frontends.dynamo.Debugger",
     "torch_tensorrt.dynamo._engine_cache.BaseEngineCache": "trt_frontends.custom_engine_cache.BaseEngineCache",
@@ -59,9 +59,7 @@ NAMES: Final = {
         "trt_frontends.dynamo.partitioning.hierarchical_adjacency_partition"
     ),
     "torch_tensorrt.dynamo.runtime.TorchTensorRTModule": "trt_runtime.TRTModule",
-    "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": (
-        "trt_frontends.dynamo.runtime.ResourceAllocationStrategy"
-    ),
+    "torch_tensorrt.dynamo.runtime.ResourceAllocationStrategy": ("trt_frontends.runtime.ResourceAllocationStrategy"),
 }
 """What scripts write there, and what stands for it here."""
 

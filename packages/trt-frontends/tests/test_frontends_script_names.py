@@ -21,7 +21,7 @@ from trt_frontends import dynamo, runtime, torch_tensorrt
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.dynamo import _defaults, lowering, utils
 from trt_frontends.dynamo.conversion import converter_utils
-from trt_frontends.dynamo.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
+from trt_frontends.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
 from trt_runtime import TRTModule
 from trt_runtime.module import engines_of
 

@@ -14,11 +14,13 @@ from torch import nn
 from trt_core.held_arguments import held_to_signature
 from trt_core.settings_reader import level_of_caller
 from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
+from trt_runtime.context_pool import MOST_IDLE
 from trt_runtime.graphed_calls import cuda_graphs
-from trt_runtime.module import running_device
+from trt_runtime.module import engines_of, running_device
 
 __all__ = [
     "PythonTorchTensorRTModule",
+    "ResourceAllocationStrategy",
     "TorchTensorRTModule",
     "enable_cudagraphs",
     "enable_output_allocator",
@@ -165,3 +167,28 @@ class Switch:
 
 def _has_no_effect(what: str, why: str) -> None:
     warnings.warn(f"{what} has no effect: {why}", UserWarning, stacklevel=level_of_caller())
+
+
+class ResourceAllocationStrategy:
+    """Has engines give the memory that they compute in back after each call, inside a block or for good.
+
+    Otherwise they keep it for the next call. Giving it back makes calls slower: each makes a new execution context, and
+    waits for the device. Engines of one plan are one engine, also in other modules.
+
+    Args:
+        compiled_module: A compiled model or a loaded program.
+        dynamically_allocate_resources: Whether memory is given back; False keeps it.
+    """
+
+    def __init__(self, compiled_module: nn.Module, dynamically_allocate_resources: bool = True) -> None:
+        self.compiled_module = compiled_module
+        self._engines = engines_of(compiled_module)
+        for engine in self._engines:
+            engine.keep_contexts(0 if dynamically_allocate_resources else MOST_IDLE)
+
+    def __enter__(self) -> ResourceAllocationStrategy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for engine in self._engines:
+            engine.keep_contexts(MOST_IDLE)

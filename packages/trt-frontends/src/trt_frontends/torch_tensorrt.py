@@ -79,13 +79,13 @@ _SUBMODULES = {
     "dynamo._compiler": "dynamo",
     "dynamo._settings": "dynamo",
     "dynamo._engine_cache": "custom_engine_cache",
-    "dynamo.debugger": "dynamo.debugger",
-    "dynamo._defaults": "dynamo._defaults",
+    "dynamo.debugger": "logging",
+    "dynamo._defaults": "dynamo.script_values",
     "dynamo.conversion": "dynamo.conversion",
     "dynamo.conversion._ConversionContext": "dynamo.conversion",
     "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
     "dynamo.conversion.converter_utils": "dynamo.conversion.converter_utils",
-    "dynamo.conversion.plugins": "dynamo.conversion.plugins",
+    "dynamo.conversion.plugins": "dynamo.conversion.registration",
     **{
         f"dynamo.conversion.impl{name}": "dynamo.conversion.impl"
         for name in ("", ".activation", ".condition", ".elementwise", ".reduce", ".shuffle", ".unary")
@@ -97,8 +97,8 @@ _SUBMODULES = {
     "dynamo.types": "dynamo.conversion.converter_utils",
     "dynamo.partitioning": "dynamo.partitioning",
     "dynamo.partitioning._hierarchical_partitioner": "dynamo.partitioning",
-    "dynamo.runtime": "dynamo.runtime",
-    "dynamo.utils": "dynamo.comparing",
+    "dynamo.runtime": "runtime",
+    "dynamo.utils": "dynamo.script_values",
     "logging": "logging",
     "runtime": "runtime",
 }

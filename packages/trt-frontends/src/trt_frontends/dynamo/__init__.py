@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from trt_core import CompilationSettings
 from trt_core.lazy_names import lazy_names
+from trt_frontends import runtime
 from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
-from trt_frontends.dynamo import comparing as utils
-from trt_frontends.dynamo import conversion, lowering, partitioning, runtime
+from trt_frontends.dynamo import conversion, lowering, partitioning
+from trt_frontends.dynamo import script_values as utils
 from trt_frontends.dynamo.conversion.registration import SourceIR
-from trt_frontends.dynamo.debugger import Debugger
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
+from trt_frontends.logging import Debugger
 from trt_frontends.refit import refit_module_weights
 from trt_frontends.saving import convert_exported_program_to_serialized_trt_engine, save
 from trt_frontends.single_engine import BindingNameMismatchError
@@ -40,4 +41,5 @@ __all__ = [
     "utils",
 ]
 
+_defaults = utils
 __getattr__, __dir__ = lazy_names(__name__, {}, {name.removeprefix("dynamo."): hint for name, hint in ABSENT.items()})

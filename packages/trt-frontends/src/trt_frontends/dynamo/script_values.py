@@ -1,4 +1,8 @@
-"""What scripts compare outputs with, and how they read devices; they import it as `torch_tensorrt.dynamo.utils`."""
+"""What scripts compare outputs with, how they read devices, and what settings are by default.
+
+They import it as `torch_tensorrt.dynamo.utils`, and as `torch_tensorrt.dynamo._defaults`, which has the settings in
+capitals: `MIN_BLOCK_SIZE`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,18 @@ from typing import Any, Final
 
 import torch
 
-from trt_core import Device
+from trt_core import CompilationSettings, Device
+from trt_core.settings import setting_names
+from trt_runtime.engine_cache import default_directory
 
 __all__ = ["COSINE_THRESHOLD", "cosine_similarity", "to_torch_device", "to_torch_tensorrt_device"]
 
 COSINE_THRESHOLD: Final = 0.99
 """Cosine of the angle between outputs that scripts take for the same."""
+
+ENGINE_CACHE_DIR: Final = str(default_directory())
+TIMING_CACHE_PATH: Final = str(default_directory() / "timing.cache")
+"""Where timings are kept beside cached engines, unless `timing_cache_path` says otherwise."""
 
 
 def cosine_similarity(gt_tensor: torch.Tensor, pred_tensor: torch.Tensor) -> float:
@@ -39,3 +49,9 @@ def to_torch_tensorrt_device(device: Any) -> Device:
 def to_torch_device(device: Any) -> torch.device:
     """Returns PyTorch's name for a device; see `to_torch_tensorrt_device`."""
     return to_torch_tensorrt_device(device).torch_device
+
+
+def __getattr__(name: str) -> Any:
+    if not name.isupper() or name.lower() not in setting_names():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(CompilationSettings(), name.lower())
