@@ -132,6 +132,39 @@ def test_threads_run_at_once(run: Run) -> None:
     assert not wrong
 
 
+_BEHIND = {
+    trt.ActivationType.RELU: torch.relu,
+    trt.ActivationType.LEAKY_RELU: lambda y: torch.nn.functional.leaky_relu(y, 0.5),
+    trt.ActivationType.TANH: torch.tanh,
+}
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["only activated", "read besides"])
+@pytest.mark.parametrize("kind", list(_BEHIND), ids=lambda kind: kind.name)
+def test_an_activation_overwrites_no_product_that_is_read(
+    builder: Any, load: Any, constant: Any, kind: Any, is_read: bool
+) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (-1, 4))
+    plain = trt.MatrixOperation.NONE
+    product = network.add_matrix_multiply(x, plain, constant(network, WEIGHTS.numpy()), plain).get_output(0)
+    activation = network.add_activation(product, kind)
+    activation.alpha = 0.5
+    outputs = [activation.get_output(0), *([product] if is_read else [])]
+    for index, value in enumerate(outputs):
+        value.name = f"y{index}"
+        network.mark_output(value)
+    engine = load(network, {"x": ((1, 4), (2, 4), (8, 4))})
+    data = torch.tensor([[-1.0, 2.0, float("nan"), 0.5], [3.0, -4.0, 1.0, -0.5]])
+    kept = data.clone()
+    made = engine.create_tensor_runner().run([data], [((2, 3), (3, 1))] * len(outputs))
+    wanted = data @ WEIGHTS
+    torch.testing.assert_close(made[0], _BEHIND[kind](wanted), equal_nan=True)
+    if is_read:
+        torch.testing.assert_close(made[1], wanted, equal_nan=True)
+    assert torch.equal(data.nan_to_num(), kept.nan_to_num())
+
+
 def test_replaced_weights_are_read(builder: Any, logger: Any) -> None:
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (2,))

@@ -419,7 +419,6 @@ class TensorCalls:
     def __init__(self, engine: LoadedEngine, runner: Any) -> None:
         self._runner = runner
         self._header = engine.header
-        self._device = engine.device
         self._dtypes = engine.input_dtypes
         self._known_shapes = engine.known_shapes
 
@@ -437,9 +436,14 @@ class TensorCalls:
         """
         try:
             known = self._known_shapes.find([value.shape for value in inputs])
-        except RuntimeError:  # nested tensors have none
-            return None
-        if known is None or not known.have_run or _addresses(inputs, self._dtypes, self._device, 0) is None:
+            if known is None or not known.have_run:
+                return None
+            for value, dtype in zip(inputs, self._dtypes):  # noqa: B905 - warm path, lengths agree
+                if value.dtype is not dtype or not (value.is_cpu and value.data_ptr() and value.is_contiguous()):
+                    return None
+                if value.is_neg():
+                    return None
+        except RuntimeError:  # nested tensors have no shapes, and sparse ones no memory
             return None
         made: list[torch.Tensor] | None = self._runner.run(inputs, known.outputs)
         if made is None:

@@ -395,7 +395,9 @@ class Program:
         Raises:
             LayerFailure: A layer refused its operands or failed.
         """
-        slots = self.start(values)
+        slots = self._template.copy()  # as `start`, which costs a call
+        for at, value in zip(self._input_slots, values):  # noqa: B905 - warm path, lengths agree
+            slots[at] = value
         call: LayerCall | None = None
         steps = self._aimed(targets) if targets and self._placed else self.steps
         if profiler._is_profiler_enabled and not _is_rewritten():

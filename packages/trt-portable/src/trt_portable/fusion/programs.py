@@ -14,7 +14,12 @@ from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, Program
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
 from trt_portable.fusion.epilogues import LAYERS, RECURRENT
-from trt_portable.fusion.packed_products import has_prepacked_kernels, let_sums_overwrite, packed_products
+from trt_portable.fusion.packed_products import (
+    activations_in_place,
+    has_prepacked_kernels,
+    let_sums_overwrite,
+    packed_products,
+)
 from trt_portable.layers.contracts import Bound, moved
 from trt_portable.layers.slicing import narrowed_axis
 from trt_portable.shape_tensors import Value
@@ -44,7 +49,7 @@ def streamed_program(loaded: LoadedNetwork, device: torch.device) -> StreamedPro
 def host_program(loaded: LoadedNetwork) -> Program:
     """The same for running on the CPU, with PyTorch's kernels for recurrent layers."""
     calls = _with_loops(loaded.calls, _with_splits)
-    patterns = [*_recurrent_layers(calls, _recurrent_kernel), SplitOfSlices()]
+    patterns = [*_recurrent_layers(calls, _recurrent_kernel), activations_in_place(), SplitOfSlices()]
     return Program(rewrite(calls, loaded.visible, patterns), loaded.inputs, loaded.outputs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +15,7 @@ from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_type
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 Shape = tuple[int, ...]
 
@@ -72,10 +72,14 @@ class Linear(ShapedCompute):
     Args:
         extents: The last two of the matrix; those before are 1.
         is_transposed: Whether the matrix is (N, K) and not (K, N).
+        activate: What the result, in memory of its own, goes through in place.
     """
 
-    def __init__(self, extents: Shape, *, is_transposed: bool) -> None:
+    def __init__(
+        self, extents: Shape, *, is_transposed: bool, activate: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> None:
         self.is_transposed = is_transposed
+        self._activate = activate
         self.shapes = {1: extents, 2: (extents[0 if is_transposed else 1],)}
 
     @property
@@ -99,14 +103,19 @@ class Linear(ShapedCompute):
     def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result of a matrix and a bias as PyTorch takes them."""
         x, weights, *bias = inputs
-        assert x is not None and isinstance(weights, torch.Tensor)
-        rows = as_tensor(x)
-        matrix = weights if self.is_transposed else weights.mT
+        rows: torch.Tensor = x.tensor() if isinstance(x, HostValues) else x  # type: ignore[assignment]  # never None
+        matrix = weights if self.is_transposed else weights.mT  # type: ignore[union-attr]  # constants are tensors
         if rows.dim() < 3 or rows.is_contiguous():
-            return (F.linear(rows, matrix, *bias),)  # type: ignore[arg-type]
-        # PyTorch multiplies each part of rows that lie apart on its own, which reads the matrix for every part
-        result = F.linear(rows.reshape(-1, rows.shape[-1]), matrix, *bias)  # type: ignore[arg-type]
-        return (result.view(*rows.shape[:-1], self.columns),)
+            made = F.linear(rows, matrix, *bias)  # type: ignore[arg-type]
+        else:  # PyTorch multiplies each part of rows that lie apart on its own, which reads the matrix for every part
+            flat = F.linear(rows.reshape(-1, rows.shape[-1]), matrix, *bias)  # type: ignore[arg-type]
+            made = flat.view(*rows.shape[:-1], self.columns)
+        return (made if self._activate is None else self._activate(made),)
+
+    def followed_by(self, activate: Callable[[torch.Tensor], torch.Tensor]) -> Linear:
+        """The same with an activation behind, which is computed in place."""
+        matrix = self.shapes[1]
+        return Linear(matrix, is_transposed=self.is_transposed, activate=activate)
 
 
 def _shaped(tensor: torch.Tensor, shape: Shape) -> torch.Tensor:

@@ -296,17 +296,23 @@ class TensorRunner:
         if executable is not state.executable:
             executable, runner = self._runner = state.executable, state.runner
         try:
-            with below_autograd():
-                targets = self._targets(outputs) if state.takes_memory else ()
-                results = list(runner.run(inputs, targets))
-                for index, strided in enumerate(outputs):
-                    held = sys.getrefcount(results[index])
-                    value = results[index]
-                    if held <= _HELD_BY_A_LIST and _is_own(value, strided, self._dtypes[index]):
-                        continue
-                    if not targets or value is not targets[index]:
+            targets = self._targets(outputs) if state.takes_memory else ()
+            if torch.is_inference_mode_enabled():  # which is below autograd as it is
+                made = runner.run(inputs, targets)
+            else:
+                with below_autograd():
+                    made = runner.run(inputs, targets)
+            results = [*made]
+            del made  # what is left holds results once
+            for index, strided in enumerate(outputs):
+                held = sys.getrefcount(results[index])
+                value = results[index]
+                if held <= _HELD_BY_A_LIST and _is_own(value, strided, self._dtypes[index]):
+                    continue
+                if not targets or value is not targets[index]:
+                    with below_autograd():
                         value = torch.empty_strided(*strided, dtype=self._dtypes[index]).copy_(as_tensor(value))
-                        results[index] = value
+                    results[index] = value
         except RuntimeError as error:
             code = ErrorCodeTRT.FAILED_EXECUTION
             self._reporter.error("run", str(error), code, is_known=state.has_said(error))
