@@ -78,6 +78,12 @@ def test_sharded_models_compile_in_both_ways(way: str, kinds: list[str], tmp_pat
         assert found == {kind: {"engines": 1, "coverage": 1.0} for kind in kinds}
 
 
+def test_losses_of_sharded_logits_have_the_value_of_whole_ones(tmp_path: Path) -> None:
+    for engines in run_ranks(2, tmp_path, rank_programs.compile_losses):
+        assert engines.keys() == {"compile", "left to PyTorch", "traced", "gathered"}
+        assert min(engines.values()) > 0, engines
+
+
 def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for rank, told in enumerate(run_ranks(4, tmp_path, rank_programs.save_and_load, str(folder))):

@@ -179,6 +179,51 @@ def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
     return {"engines": told.engines // len(told.graphs), "coverage": told.coverage}
 
 
+def compile_losses(rank: int) -> dict[str, int]:
+    """Holds losses of logits that are sharded over classes to that of whole logits; returns engines of each way."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
+
+    def parallel_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with loss_parallel():
+            return nn.functional.cross_entropy(logits, target)
+
+    class Loss(nn.Module):
+        def __init__(self, loss: Any) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.head = nn.Linear(8, 6)
+            self.loss = loss
+
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+            return self.loss(self.head(x), target)
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    plan: Any = {"head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)}
+    x, target = torch.linspace(-1, 1, 32).reshape(4, 8), torch.tensor([0, 1, 5, 3])
+    distributed = distribute_tensor(target, mesh, [Replicate()])
+    wanted = Loss(nn.functional.cross_entropy)(x, target)
+    ways: Any = {
+        "compile": (parallel_loss, distributed, "compile"),
+        "left to PyTorch": (torch.compiler.disable(parallel_loss, reason="parallel"), target, "torch.compile"),
+        "traced": (parallel_loss, distributed, "torch.compile"),
+        "gathered": (nn.functional.cross_entropy, distributed, "torch.compile"),
+    }
+    engines = {}
+    for name, (loss, given, way) in ways.items():
+        torch._dynamo.reset()
+        model = parallelize_module(Loss(loss).eval().requires_grad_(False), mesh, plan)
+        if way == "compile":
+            compiled: Any = trt.compile(model, arg_inputs=(x, given), min_block_size=1)
+        else:
+            compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
+        torch.testing.assert_close(whole(compiled(x, given)), wanted)
+        report = compiled.meta["partition_report"].engines if way == "compile" else trt.model_report(compiled).engines
+        engines[name] = report if isinstance(report, int) else len(report)
+    return engines
+
+
 class Exchange(nn.Module):
     """Communicates what every rank can check: parts of different sizes, which no engine exchanges, and more.
 

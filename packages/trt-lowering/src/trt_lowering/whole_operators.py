@@ -23,6 +23,10 @@ from trt_lowering.decomposition_table import is_composite
 from trt_lowering.internals import decomposition_table, fake_implementations
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
+aten = torch.ops.aten
+
+_SOFTMAX: Final = {aten.softmax.int: aten._softmax.default, aten.log_softmax.int: aten._log_softmax.default}
+
 
 @contextlib.contextmanager
 def keep_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
@@ -65,6 +69,8 @@ def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Cal
     from trt_lowering.internals import composite_kernel
 
     composite: Callable[..., Any] = composite_kernel(operator)  # looked up now, before the swap
+    if operator in _SOFTMAX:
+        composite = functools.partial(_softmax_in_type, _SOFTMAX[operator])
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if is_kept(*args) and not any(map(is_distributed, (*args, *kwargs.values()))):
@@ -74,12 +80,15 @@ def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Cal
     return kernel
 
 
+def _softmax_in_type(softmax: OpOverload, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """PyTorch's own kernel converts by `to.dtype_layout`, which `DTensor` takes for one that writes to `out`."""
+    converted = x if dtype in (None, x.dtype) else aten._to_copy(x, dtype=dtype)
+    return softmax(converted, dim, False)  # type: ignore[no-any-return]
+
+
 def is_distributed(value: Any) -> bool:
     """Whether a value is a `DTensor`, which knows how to shard the parts of a composite operator, and not the whole."""
     return isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed")
-
-
-aten = torch.ops.aten
 
 
 @contextlib.contextmanager
