@@ -40,7 +40,7 @@ NAMES: Final = {
         "trt_frontends.dynamo.conversion.dynamo_tensorrt_converter"
     ),
     "torch_tensorrt.dynamo.conversion.impl": "trt_frontends.dynamo.conversion.impl",
-    "torch_tensorrt.dynamo.conversion.converter_utils": "trt_frontends.dynamo.conversion.converter_utils",
+    "torch_tensorrt.dynamo.conversion.converter_utils": "trt_frontends.dynamo.conversion.registration",
     "torch_tensorrt.dynamo.lowering": "trt_frontends.dynamo.lowering",
     "torch_tensorrt.dynamo.SourceIR": "trt_frontends.dynamo.SourceIR",
     "torch_tensorrt.dynamo.conversion.plugins.custom_op": ("trt_frontends.dynamo.conversion.registration.custom_op"),

@@ -84,7 +84,7 @@ _SUBMODULES = {
     "dynamo.conversion": "dynamo.conversion",
     "dynamo.conversion._ConversionContext": "dynamo.conversion",
     "dynamo.conversion._ConverterRegistry": "dynamo.conversion._ConverterRegistry",
-    "dynamo.conversion.converter_utils": "dynamo.conversion.converter_utils",
+    "dynamo.conversion.converter_utils": "dynamo.conversion.registration",
     "dynamo.conversion.plugins": "dynamo.conversion.registration",
     **{
         f"dynamo.conversion.impl{name}": "dynamo.conversion.impl"
@@ -94,7 +94,7 @@ _SUBMODULES = {
     "dynamo.lowering.passes": "dynamo.lowering",
     "dynamo.lowering.passes._aten_lowering_pass": "dynamo.lowering",
     "dynamo.lowering.passes.pass_utils": "dynamo.lowering",
-    "dynamo.types": "dynamo.conversion.converter_utils",
+    "dynamo.types": "dynamo.conversion.registration",
     "dynamo.partitioning": "dynamo.partitioning",
     "dynamo.partitioning._hierarchical_partitioner": "dynamo.partitioning",
     "dynamo.runtime": "runtime",

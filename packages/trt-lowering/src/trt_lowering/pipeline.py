@@ -26,13 +26,17 @@ from trt_lowering.passes.cleanup import (
 from trt_lowering.passes.convert_float_type import Autocast, ConvertFloatType
 from trt_lowering.passes.decompose import Decompose, LowerBodies
 from trt_lowering.passes.dequantization import MergeDequantization, RecognizeDequantization
-from trt_lowering.passes.exclude_from_reduction import ExcludeFromReduction, ExcludePositions, ExcludeState
-from trt_lowering.passes.fold_constants import FoldConstants
+from trt_lowering.passes.known_values import FoldConstants, SimplifySizes, StrideOverBases
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
-from trt_lowering.passes.simplify_sizes import SimplifySizes, StrideOverBases
 from trt_lowering.passes.split_complex import SplitComplex
-from trt_lowering.precision_rules import PrecisionRules, reduced_type
+from trt_lowering.precision_rules import (
+    ExcludeFromReduction,
+    ExcludePositions,
+    ExcludeState,
+    PrecisionRules,
+    reduced_type,
+)
 from trt_lowering.tracing import traces
 
 

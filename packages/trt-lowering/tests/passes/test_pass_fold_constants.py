@@ -10,8 +10,8 @@ from trt_core.weight_recipes import RECIPE, Source, replay
 from trt_lowering import lower
 from trt_lowering.passes.cleanup import EliminateDeadCode
 from trt_lowering.passes.flatten import RemoveAssertions
-from trt_lowering.passes.fold_constants import FoldConstants
 from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.passes.known_values import FoldConstants
 
 
 def fold(gm, settings, **options):

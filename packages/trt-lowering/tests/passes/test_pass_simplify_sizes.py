@@ -5,7 +5,7 @@ from torch.export import Dim
 
 from trt_lowering.operator_traits import is_size_query
 from trt_lowering.passes.cleanup import EliminateDeadCode
-from trt_lowering.passes.simplify_sizes import SimplifySizes
+from trt_lowering.passes.known_values import SimplifySizes
 
 BATCH = ({0: Dim("b", min=1, max=16)},)
 aten = torch.ops.aten

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from trt_lowering.passes.simplify_sizes import StrideOverBases
+from trt_lowering.passes.known_values import StrideOverBases
 
 
 def _strided(gm):

@@ -12,8 +12,8 @@ from trt_core import SettingsError
 from trt_core.precision import PrecisionRule, exclusion_of
 from trt_lowering import export_module, lower
 from trt_lowering.passes.convert_float_type import Autocast, ConvertFloatType
-from trt_lowering.passes.exclude_from_reduction import ExcludeState
 from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.precision_rules import ExcludeState
 
 HALF = 2e-3  # relative spacing of float16 near 1 is 1e-3
 

@@ -17,7 +17,6 @@ import torch
 from torch import fx
 
 from trt_core.internals import OpOverload
-from trt_partition.internals import Argument, FunctionSchema
 
 Extent = Callable[[Any], int]
 """Turns an extent, symbolic or not, into the int that engines are tuned for."""
@@ -178,12 +177,12 @@ def _computes(target: OpOverload) -> bool:
     return not _returns_view(schema)
 
 
-def _returns_view(schema: FunctionSchema) -> bool:
+def _returns_view(schema: torch.FunctionSchema) -> bool:
     """A schema says `Tensor(a) self -> Tensor(a)` when the result is a view of the argument."""
     return any(_is_read_alias(item) for item in schema.returns) and any(
         _is_read_alias(item) for item in schema.arguments
     )
 
 
-def _is_read_alias(item: Argument) -> bool:
+def _is_read_alias(item: torch.Argument) -> bool:
     return item.alias_info is not None and not item.alias_info.is_write

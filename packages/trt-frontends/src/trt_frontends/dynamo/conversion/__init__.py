@@ -5,7 +5,8 @@ from __future__ import annotations
 from trt_converters import ConverterSupport, converter
 from trt_converters.context import ConversionContext
 from trt_core import CompilationSettings
-from trt_frontends.dynamo.conversion import converter_utils, impl
+from trt_frontends.dynamo.conversion import impl
+from trt_frontends.dynamo.conversion import registration as converter_utils
 from trt_frontends.dynamo.conversion import registration as plugins
 from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_frontends.dynamo.conversion.registration import ConverterPriority, SourceIR, dynamo_tensorrt_converter
