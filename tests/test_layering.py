@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Collection, Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -293,4 +294,6 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _attributes(package: str) -> set[str]:
-    return set(getattr(import_module(f"{package}.internals"), "ATTRIBUTES", {}))
+    """Private attributes that a package may read: those of its seam; none where it has no seam."""
+    seam = find_spec(f"{package}.internals")
+    return set() if seam is None else set(getattr(import_module(seam.name), "ATTRIBUTES", {}))
