@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import plan_fuzzer
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
@@ -359,6 +359,20 @@ def test_layers_keep_their_contracts(name: str) -> None:
             program.run_observed(_values(engine, seed), compared)
 
 
+def _pools(net: Net, x: Any) -> Iterator[Any]:
+    """Poolings of all kinds, with paddings that PyTorch has and that it has not."""
+    for kind in trt.PoolingType.__members__.values():
+        for mode in (
+            trt.PaddingMode.EXPLICIT_ROUND_UP,
+            trt.PaddingMode.SAME_UPPER,
+            trt.PaddingMode.EXPLICIT_ROUND_DOWN,
+        ):
+            layer = net.network.add_pooling_nd(x, kind, (3, 2))
+            layer.pre_padding, layer.post_padding, layer.padding_mode = (1, 2), (3, 1), mode
+            layer.stride_nd, layer.average_count_excludes_padding = (2, 1), mode is trt.PaddingMode.SAME_UPPER
+            yield layer
+
+
 def _layers(net: Net, shape: tuple[int, ...]) -> list[Any]:
     """Layers of every kind that has a contract, on an input and constants that broadcast to it."""
     network, x = net.network, net.input("x", shape)
@@ -382,6 +396,10 @@ def _layers(net: Net, shape: tuple[int, ...]) -> list[Any]:
     moved.reshape_dims = (-1,)
     made.append(moved)
     made.append(network.add_slice(x, [0] * len(shape), shape, [1] * len(shape)))
+    repeated = network.add_slice(row, [0] * len(shape), shape, [0] * (len(shape) - 1) + [1])
+    made += [repeated, network.add_slice(x, [extent - 1 for extent in shape], shape, [-1] * len(shape))]
+    if len(shape) == 4:
+        made += list(_pools(net, x))
     made.append(network.add_gather(x, net.numbers([0] * 9), 0))
     for left, right in ((plan_fuzzer.N, trt.MatrixOperation.TRANSPOSE), (trt.MatrixOperation.TRANSPOSE, plan_fuzzer.N)):
         made.append(network.add_matrix_multiply(x, left, x, right))
@@ -390,6 +408,7 @@ def _layers(net: Net, shape: tuple[int, ...]) -> list[Any]:
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=4).map(tuple), st.booleans())
+@example((2, 3, 9, 7), False)
 def test_contracts_hold_for_any_extents(shape: tuple[int, ...], transposed: bool) -> None:
     net = Net()
     made = _layers(net, shape)
@@ -443,11 +462,12 @@ def test_runs_by_contract_are_charged(held: int) -> None:
     program = engine._state.program
     limits = CallLimits(bytes_alive=1 << 24)
     account = Account(limits, held)
-    with charging(account), _Watcher(program, account, None, None) as watcher, torch.inference_mode():
-        program.run_observed(_values(engine, 0), watcher)
+    watcher = _Watcher(program, account, None, None)
+    with charging(account), torch.inference_mode():
+        watcher.run(_values(engine, 0))
     assert account.steps == 100
     assert not watcher.loose
     with pytest.raises(LayerFailure, match="bytes at once"):
         account = Account(replace(limits, bytes_alive=1 << 19), held)  # two tensors
-        with charging(account), _Watcher(program, account, None, None) as watcher, torch.inference_mode():
-            program.run_observed(_values(engine, 0), watcher)
+        with charging(account), torch.inference_mode():
+            _Watcher(program, account, None, None).run(_values(engine, 0))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from trt_runtime.program.graph import (
     Value,
 )
 from trt_runtime.program.loaded_program import LoadedProgram
-from trt_runtime.program.loading import check_agreement
+from trt_runtime.program.loading import check_agreement, program_from_memory
 
 DEFAULT = Bounds(CallLimits(), lambda: False)
 Steps = list[tuple[str, tuple[Any, ...], tuple[int | None, ...]]]
@@ -186,6 +188,21 @@ def test_a_trusted_program_has_no_limits() -> None:
         _program(steps, [], Bounds(tight, lambda: False))()
     assert _program(steps, [], Bounds(tight, lambda: True))().numel() == 1 << 20
     assert _program(steps, [], None)().numel() == 1 << 20
+
+
+class _Content(bytearray):
+    """The bytes of a file, whose end can be told."""
+
+
+def test_what_is_dropped_keeps_nothing_of_its_file(saved: Path) -> None:
+    """Limits ask the file whether it is trusted; they live as long as what they hold."""
+    content = _Content(saved.read_bytes())
+    lives = weakref.ref(content)
+    program = program_from_memory(content)
+    program(x=torch.randn(3, 3), bias=torch.zeros(3))
+    del program, content
+    gc.collect()
+    assert lives() is None
 
 
 def test_limits_of_a_file(saved: Path) -> None:

@@ -78,13 +78,11 @@ class CallLimits:
     seconds: float = math.inf
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            may_miss = field.default is None
-            if not (value is None and may_miss) and (
-                isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0
-            ):
-                raise InputError(f"{field.name} of limits is a number that is not negative, not {value!r:.60}")
+        for name, value in self.__dict__.items():  # most are None, and one is made for each call that is charged
+            if (value is None and name != "seconds") or (type(value) in (int, float) and value >= 0):
+                continue
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+                raise InputError(f"{name} of limits is a number that is not negative, not {value!r:.60}")
 
     @property
     def is_timed(self) -> bool:

@@ -448,11 +448,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=ENGINES.renew_lock)
 
 
-@functools.lru_cache(maxsize=4)
 def new_runtime(
     trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool = False, bounds: Bounds | None = None
 ) -> Any:
-    """Returns a runtime of the provider.
+    """Returns a runtime of the provider: the same one for all plans without bounds, since these hold on to their file.
 
     Args:
         trt: The provider's module.
@@ -463,6 +462,17 @@ def new_runtime(
     Raises:
         PlanError: The provider cannot make one.
     """
+    if bounds is None or not hasattr(trt.Runtime, "call_limits"):
+        return _shared_runtime(trt, host_code_allowed, plans_are_verified)
+    runtime = _made_runtime(trt, host_code_allowed, plans_are_verified)
+    runtime.call_limits = bounds.limits
+    runtime.is_exempt = bounds.is_exempt
+    runtime.unused_kernels_are_said = bounds.is_said
+    runtime.may_reach = bounds.may_reach
+    return runtime
+
+
+def _made_runtime(trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool) -> Any:
     try:
         runtime = trt.Runtime(provider_logger())
     except TypeError as error:  # what the bindings make of a runtime that TensorRT could not create
@@ -475,12 +485,14 @@ def new_runtime(
         runtime.engine_host_code_allowed = True
     if plans_are_verified and hasattr(runtime, "plans_are_verified"):
         runtime.plans_are_verified = True
+    return runtime
+
+
+@functools.lru_cache(maxsize=4)
+def _shared_runtime(trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool) -> Any:
+    runtime = _made_runtime(trt, host_code_allowed, plans_are_verified)
     if hasattr(runtime, "call_limits"):
-        runtime.call_limits = None if bounds is None else bounds.limits
-        if bounds is not None:
-            runtime.is_exempt = bounds.is_exempt
-            runtime.unused_kernels_are_said = bounds.is_said
-            runtime.may_reach = bounds.may_reach
+        runtime.call_limits = None
     return runtime
 
 

@@ -199,9 +199,9 @@ def is_vouched(plan: torch.Tensor) -> bool:
     return _vouched.get(plan) is True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bounds:
-    """What calls of an engine may use, whose plan nobody trusts.
+    """What calls of an engine may use, whose plan nobody trusts. Each is equal to itself alone.
 
     Attributes:
         limits: Of each call.

@@ -7,25 +7,24 @@ sizes, but for steps that read data; so later runs charge those alone.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch.autograd import profiler
 
 from trt_core.limits import Account, CallLimits, charging
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
-from trt_portable.execution.program import Program
+from trt_portable.execution.program import LayerFailure, Program, in_ranges
 from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.program import LayerCall, Observer
-    from trt_portable.layers.contracts import Bound, Contract
+    from trt_portable.layers.contracts import Contract
     from trt_portable.network.layer import ILayer
 
 
@@ -138,8 +137,9 @@ class BoundedRuns:
         """
         program = self.program
         constants = program.constants
-        with charging(self._account(values)) as account, _Watcher(program, account, watched, observer) as watcher:
-            results = program.run_observed(values, watcher)
+        with charging(self._account(values)) as account:
+            watcher = _Watcher(program, account, watched, observer)
+            results = watcher.run(values)
         if watched is None:
             self._remember(sizes, frozenset(watcher.loose), constants)
         return results
@@ -180,54 +180,57 @@ class _Watcher:
         self._program = program
         self._account = account
         self._watched = watched
-        self._unknown: set[int] = set()
-        self._at = 0
-        self._step = ExitStack()
-        self._is_assumed = False
-        self._is_timed = account.limits.is_timed
-        self._made: list[weakref.ref[torch.Tensor]] = []  # by steps that were not watched, since the account settled
 
-    def __enter__(self) -> _Watcher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._step.close()  # of a step that failed
-
-    def before(self, call: LayerCall, operands: Sequence[Value | None]) -> None:
-        """See `Observer`."""
-        if self._observer is not None:
-            self._observer.before(call, operands)
-        account = self._account
-        account.has_seen_data = False
-        if self._is_timed:
-            account.look_at_clock(call.name)
-        if self._watched is None or self._at in self._watched:
-            bound = _bound(call, operands)
-            if bound is not None and account.assume(*bound):
-                self._is_assumed = True
-            else:
-                account.settle([made() for made in self._made])
-                self._made = []
-                self._step.enter_context(account.watching())
-
-    def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
-        """See `Observer`."""
-        if self._is_assumed:
-            self._is_assumed = False
-            for made in outputs:
-                if type(made) is torch.Tensor:
-                    self._account.made += made.nbytes
-                    self._made.append(weakref.ref(made))
-        else:
-            self._step.close()
-        at, program = self._at, self._program
-        self._at += 1
-        depends = call.layer._DATA_DEPENDENT or self._account.has_seen_data
-        if depends or (self._unknown and not self._unknown.isdisjoint(program.reads[at])):
-            self.loose.add(at)
-            self._unknown.update(program.steps[at][2])
-        if self._observer is not None:
-            self._observer.after(call, outputs)
+    def run(self, values: Sequence[Value]) -> list[Value]:
+        """Runs the program; see `Program.run_observed`."""
+        program, account, observer, watched = self._program, self._account, self._observer, self._watched
+        is_timed = account.limits.is_timed
+        slots = program.start(values)
+        given = slots.copy()
+        unknown: set[int] = set()
+        steps = in_ranges(program.steps) if profiler._is_profiler_enabled else program.steps
+        for at, (compute, read, outputs, dying, call) in enumerate(steps):
+            account.has_seen_data = False
+            try:
+                operands = read(slots)
+                if observer is not None:
+                    observer.before(call, operands)
+                if is_timed:
+                    account.look_at_clock(call.name)
+                is_watched = watched is None or at in watched
+                contract = contract_of(call) if is_watched else None
+                try:
+                    bound = None if contract is None else contract(operands)
+                except Exception:  # operands that no layer takes: it will say so itself
+                    bound = None
+                if not is_watched:
+                    results = compute(operands)
+                elif bound is not None and account.assume(*bound):
+                    results = compute(operands)
+                    for made in results:
+                        if type(made) is torch.Tensor:
+                            account.made += made.nbytes
+                else:
+                    account.settle([value for value, before in zip(slots, given, strict=True) if value is not before])
+                    with account.watching():
+                        results = compute(operands)
+            except Exception as error:
+                raise LayerFailure(call.name, error) from error
+            try:
+                for slot, made in zip(outputs, results, strict=True):
+                    slots[slot] = made
+            except ValueError as error:
+                wrong = ValueError(f"it makes {len(results)} results, and has {len(outputs)}")
+                raise LayerFailure(call.name, wrong) from error
+            depends = call.layer._DATA_DEPENDENT or account.has_seen_data
+            if depends or (unknown and not unknown.isdisjoint(program.reads[at])):
+                self.loose.add(at)
+                unknown.update(outputs)
+            if observer is not None:
+                observer.after(call, results)
+            for slot in dying:
+                slots[slot] = None
+        return [slots[slot] for slot in program.output_slots]  # type: ignore[misc]
 
 
 def contract_of(call: LayerCall) -> Contract | None:
@@ -238,17 +241,6 @@ def contract_of(call: LayerCall) -> Contract | None:
         contract: Contract | None = getattr(compute, "contract", None)
         return contract
     return layer._contract if compute.__func__ is type(layer)._compute else None
-
-
-def _bound(call: LayerCall, operands: Sequence[Value | None]) -> Bound | None:
-    """How much a layer may take, by its contract; None where nothing is said."""
-    contract = contract_of(call)
-    if contract is None:
-        return None
-    try:
-        return contract(operands)
-    except Exception:  # operands that no layer takes: it will say so itself
-        return None
 
 
 def _numbers(value: Value) -> Any:

@@ -8,7 +8,6 @@ Bounds are generous: where there is no room for one, the run is looked at operat
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +34,8 @@ _COPIES: Final = 2
 
 def broadcast(operands: Operands) -> Bound:
     """Of functions that go through their operands, broadcast, element by element or along axes."""
-    return elements([value.shape for value in operands if value is not None])
+    count = joined([value.shape for value in operands if value is not None])
+    return _STEPS * _WIDTH * count, 4 * _STEPS * count
 
 
 def elements(shapes: Sequence[Sequence[int]]) -> Bound:
@@ -46,7 +46,10 @@ def elements(shapes: Sequence[Sequence[int]]) -> Bound:
 
 def moved(operands: Operands) -> Bound:
     """Of what leaves elements as they are, and makes no more of them than there are."""
-    count = sum([value.numel() for value in operands if value is not None])
+    count = 0
+    for value in operands:
+        if value is not None:
+            count += value.numel()
     return _COPIES * _WIDTH * count, 4 * count
 
 
@@ -97,14 +100,20 @@ def selected(data: Sequence[int], axis: int, indices: Sequence[int]) -> Bound:
 
 
 def joined(shapes: Sequence[Sequence[int]]) -> int:
-    """Elements of what shapes broadcast to."""
-    first = shapes[0]
-    if shapes.count(first) == len(shapes):
-        return _count(first)
-    columns = itertools.zip_longest(*map(reversed, shapes), fillvalue=1)
-    return math.prod([max(1, *column) for column in columns])
+    """Elements of what shapes broadcast to; axes without any count as one. Calls nothing, since each layer asks."""
+    total = 1
+    for column in itertools.zip_longest(*map(reversed, shapes), fillvalue=1):
+        widest = 1
+        for extent in column:
+            if extent > widest:
+                widest = extent
+        total *= widest
+    return total
 
 
 def _count(shape: Sequence[int]) -> int:
     """Elements; axes without any count as one, since what is added up along them has elements."""
-    return math.prod(shape) or math.prod([extent or 1 for extent in shape])
+    total = 1
+    for extent in shape:
+        total *= extent or 1
+    return total

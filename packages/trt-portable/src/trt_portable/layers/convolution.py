@@ -210,7 +210,7 @@ class IConvolutionLayer(_FilterLayer):
             return None  # windows are laid side by side
         paddings = (self._fixed or self._geometry(x.shape[2:])).paddings
         padded = [extent + sum(map(abs, padding)) for extent, padding in zip(x.shape[2:], paddings, strict=True)]
-        ends = [(max(extent, 1) - 1) // step + 1 for extent, step in zip(padded, self.stride_nd, strict=True)]
+        ends = [((extent or 1) - 1) // step + 1 for extent, step in zip(padded, self.stride_nd, strict=True)]
         result = (x.shape[0], max(self.num_output_maps, kernel.shape[0]), *ends)
         return contracts.convolution(x.shape, (*x.shape[:2], *padded), kernel.shape, result)
 
@@ -391,6 +391,18 @@ class IPoolingLayer(ILayer):
             window_padding(extent, self.padding_mode, before, after, step, size)
             for extent, before, after, step, size in zip(*axes, strict=True)
         ]
+
+    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        x = inputs[0]
+        if x is None or self.type is PoolingType.MAX_AVERAGE_BLEND:
+            return None  # it makes both, and more
+        outer, extents = x.shape[:2], x.shape[2:]
+        padded = [
+            extent + before + after + abs(extra)
+            for extent, (before, after, extra) in zip(extents, self._paddings(extents), strict=True)
+        ]
+        ends = [((extent or 1) - 1) // step + 1 for extent, step in zip(padded, self.stride_nd, strict=True)]
+        return contracts.convolution(x.shape, (*outer, *padded), (1, 1, *self.window_size_nd), (*outer, *ends))
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         assert inputs[0] is not None

@@ -14,7 +14,7 @@ from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
 from trt_portable.errors import Refusal
-from trt_portable.layers.contracts import Bound, moved
+from trt_portable.layers.contracts import Bound, elements, moved
 from trt_portable.layers.movement import MOVABLE
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
@@ -104,13 +104,18 @@ class ISliceLayer(ILayer):
             require_equal_types((x, fill), "input and fill value")
 
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        (x, *others), sizes, steps = inputs, self.shape, self.stride
-        if self.mode is not SampleMode.STRICT_BOUNDS or others.count(None) != len(others):
+        x, sizes, steps = inputs[0], self.shape, self.stride
+        if self.mode is not SampleMode.STRICT_BOUNDS or inputs[1:].count(None) != len(inputs) - 1:
             return None
         assert x is not None and sizes is not None and steps is not None
-        axes = tuple(self.axes or range(len(sizes)))
-        is_part = all(size <= x.shape[axis] for axis, size in zip(axes, sizes, strict=True))
-        return moved([x]) if is_part and min(steps, default=1) >= 1 else None  # what is read twice may become any size
+        extents, is_part = [*x.shape], True
+        axes = self.axes
+        for axis, size, step in zip(
+            range(x.ndim) if axes is None else axes._extents, sizes._extents, steps._extents, strict=True
+        ):
+            if size > extents[axis] or step < 1:  # what is read twice may become any size
+                extents[axis], is_part = max(size, extents[axis]), False
+        return moved([x]) if is_part else elements([extents])
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         whole = inputs[0]

@@ -12,8 +12,7 @@ import functools
 import io
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, overload
 
 import torch
@@ -674,10 +673,14 @@ def program_from_memory(
         )
     is_known = trust or allow_host_code or trusted.is_found
     is_said = carries_code and not allow_host_code
-    bounds = _bounds(limits, trusted, is_known=is_known, is_said=is_said)
-    if bounds is not None:
-        is_free, given = is_known or any_operator or COLLECTIVE_LIBRARY in operators, frozenset(ranks)
-        bounds = replace(bounds, may_reach=lambda named: is_free or named <= given or trusted.is_given)
+    is_free, given = is_known or any_operator or COLLECTIVE_LIBRARY in operators, frozenset(ranks)
+    bounds = _bounds(
+        limits,
+        trusted,
+        is_known=is_known,
+        is_said=is_said,
+        may_reach=lambda named: is_free or named <= given or trusted.is_given,
+    )
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
     if FACTS in program.metadata:
         from trt_runtime.program.model_facts import ModelFacts  # which no other program needs
@@ -710,7 +713,14 @@ def programs_from_memory(
     return tuple(program_from_memory(part, trust=trust, trusted_by=trusted, **options) for part in parts)
 
 
-def _bounds(limits: CallLimits | None, trusted: _Trust, *, is_known: bool, is_said: bool) -> Bounds | None:
+def _bounds(
+    limits: CallLimits | None,
+    trusted: _Trust,
+    *,
+    is_known: bool,
+    is_said: bool,
+    may_reach: Callable[[frozenset[int]], bool],
+) -> Bounds | None:
     """What calls may use.
 
     Args:
@@ -718,10 +728,11 @@ def _bounds(limits: CallLimits | None, trusted: _Trust, *, is_known: bool, is_sa
         trusted: Finds out whether the file is trusted, once a limit is reached.
         is_known: Whether it is known to be.
         is_said: Whether the user was told that compiled code of the file is not used.
+        may_reach: Asked of the ranks of each collective.
     """
     if limits is not None:
-        return Bounds(limits, lambda: False, is_said) if is_said or limits != UNLIMITED else None
-    return None if is_known else Bounds(CallLimits(), lambda: trusted.is_given, is_said)
+        return Bounds(limits, lambda: False, is_said, may_reach) if is_said or limits != UNLIMITED else None
+    return None if is_known else Bounds(CallLimits(), lambda: trusted.is_given, is_said, may_reach)
 
 
 def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None:
