@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_core import ExecutionError, InputError, trt
+from trt_core.log import note_error
 from trt_runtime import Binding, TRTModule
+from trt_runtime.engine import ENGINES
 from trt_runtime.engine_context import CallShapes, KnownShapes
 
 
@@ -30,6 +33,43 @@ def test_dynamic_engine(dynamic_engine: TRTModule, rows: int) -> None:
     y = dynamic_engine(x)
     assert y.shape == (rows, 3)
     assert torch.equal(y, x + x)
+
+
+class _Short:
+    """A provider's context whose first runs find no memory."""
+
+    def __init__(self, native: Any, failures: int) -> None:
+        self._native = native
+        self.failures = failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._native, name)
+
+    def execute_async_v3(self, stream: int) -> bool:
+        self.failures -= 1
+        if self.failures < 0:
+            return bool(self._native.execute_async_v3(stream))
+        note_error("layer 'relu': CUDA out of memory")
+        return False
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_memory_of_garbage_is_given_back_before_a_run_fails(static_engine: TRTModule, failures: int) -> None:
+    x = torch.randn(2, 3)
+    context = ENGINES.engine_for(static_engine.plan, static_engine.header.text, x.device)._new_context(0)
+    context._native = _Short(context._native, failures)
+    held = torch.ones(9)
+    lives = weakref.ref(held)
+    cycle: list[Any] = [held]
+    cycle.append(cycle)
+    del held, cycle
+    if failures == 1:
+        assert torch.equal(context.run([x], 0)[0], x.relu())
+    else:
+        with pytest.raises(ExecutionError, match="out of memory"):
+            context.run([x], 0)
+        assert torch.equal(context.run([x], 0)[0], x.relu())
+    assert lives() is None
 
 
 def test_results_do_not_share_memory(static_engine: TRTModule) -> None:

@@ -7,6 +7,7 @@ before touches nothing but addresses; what other shapes mean for the outputs is 
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError
-from trt_core.log import forget_errors, take_errors
+from trt_core.log import forget_errors, note_error, take_errors
 from trt_core.output_allocator import output_allocator
 from trt_core.process_groups import GroupMembers, communicator, show_ranks
 from trt_core.wording import kind_of
@@ -396,14 +397,27 @@ class EngineContext:
     # Launch ----------------------------------------------------------------------------------------
 
     def _launch(self, inputs: list[torch.Tensor], stream: int) -> None:
-        if self._order is None:
-            succeeded = self._native.execute_async_v3(0)
-        else:
-            self.stream = stream
-            succeeded = self._order.enqueue(self._native, stream, self._allocators.values())
-        if not succeeded:
+        if not self._enqueue(stream) and not (self._has_freed_memory() and self._enqueue(stream)):
             self._shapes = self._last_inputs = None
             raise _failed(self._header, inputs)
+
+    def _enqueue(self, stream: int) -> bool:
+        if self._order is None:
+            return bool(self._native.execute_async_v3(0))
+        self.stream = stream
+        return bool(self._order.enqueue(self._native, stream, self._allocators.values()))
+
+    def _has_freed_memory(self) -> bool:
+        """After a run that failed, whether to try again: memory ran out, and garbage held some.
+
+        Captured models are cycles, so weights of those that were dropped may be there still. What updates its inputs
+        runs once.
+        """
+        errors = take_errors()
+        if not self._updates and "out of memory" in errors.lower() and gc.collect():
+            return True
+        note_error(errors)
+        return False
 
 
 class TensorCalls:
