@@ -588,7 +588,7 @@ def run(plan: bytes, chance: random.Random) -> str:
             given = _random(extents, CARRIERS[engine.get_tensor_dtype(name)], chance)
         else:  # as large as the engine says
             given = torch.zeros(context._shapes.by_name[name].bytes_of(tuple(extents)), dtype=torch.uint8)
-        held.append(_bound(given))
+        held.append(_bound(given, engine.get_tensor_location(name)))
         context.set_tensor_address(name, held[-1].data_ptr())
     for name in engine:
         if engine.get_tensor_mode(name) is trt.TensorIOMode.OUTPUT:
@@ -597,7 +597,7 @@ def run(plan: bytes, chance: random.Random) -> str:
                 return "no size"  # such outputs want an allocator
             if size > 1 << 26:
                 return "too large"
-            held.append(_bound(torch.zeros(max(size, 1), dtype=torch.uint8)))
+            held.append(_bound(torch.zeros(max(size, 1), dtype=torch.uint8), engine.get_tensor_location(name)))
             context.set_tensor_address(name, held[-1].data_ptr())
     outcomes = {context.execute_async_v3(0) for _ in range(2)}
     if DEVICE != "cpu":
@@ -605,8 +605,9 @@ def run(plan: bytes, chance: random.Random) -> str:
     return "ran" if outcomes == {True} else "failed"
 
 
-def _bound(tensor: torch.Tensor) -> torch.Tensor:
-    return guarded(tensor) if DEVICE == "cpu" else tensor.to(DEVICE)
+def _bound(tensor: torch.Tensor, location: trt.TensorLocation) -> torch.Tensor:
+    """Memory where the engine says that it reads or writes it."""
+    return guarded(tensor) if DEVICE == "cpu" or location is trt.TensorLocation.HOST else tensor.to(DEVICE)
 
 
 def _random(extents: list[int], dtype: torch.dtype, chance: random.Random) -> torch.Tensor:
