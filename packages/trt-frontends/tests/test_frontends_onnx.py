@@ -17,8 +17,9 @@ from trtc.app import app
 from typer.testing import CliRunner
 
 import trt_frontends
-from trt_core import Input, InputError
+from trt_core import Input, InputError, SettingsError
 from trt_frontends import onnx_models
+from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.onnx_models import explain_onnx, export_onnx
 
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
@@ -119,6 +120,42 @@ def test_the_command_line_compiles(tmp_path: Path) -> None:
     target.unlink()
     for shape in ("in.1=1y4", "in.1=1x4:2x4", "none=1x4"):
         assert CliRunner().invoke(app, [*arguments, "--shape", shape]).exit_code == 2
+
+
+def test_a_compilation_tells_its_phases(
+    tmp_path: Path, batch: Input, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, told = save_model(tmp_path / "m.onnx"), list[tuple[str, int, int]]()
+    trt_frontends.compile(path, [batch], progress=lambda *what: told.append(what))
+    assert told == [("parsing", 0, 1), ("building engines", 0, 1), ("building engines", 1, 1)]
+    result = CliRunner().invoke(app, ["compile", str(path), "-o", str(tmp_path / "m.trtp"), "--shape", "in.1=1x4"])
+    assert result.exit_code == 0, result.output
+    lines = [message for name, _, message in caplog.record_tuples if name == "torch_tensorrt"]
+    assert [line.partition(":")[0] for line in lines] == ["parsed", "built", "saved"]
+
+
+def test_a_dry_run_is_refused(tmp_path: Path, batch: Input) -> None:
+    with pytest.raises(SettingsError, match=r"explain_onnx\('.*m.onnx'\)"):
+        trt_frontends.compile(save_model(tmp_path / "m.onnx"), [batch], dryrun=True)
+
+
+class Kept(BaseEngineCache):
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    def save(self, hash: str, blob: bytes, *args: Any, **kwargs: Any) -> None:  # noqa: A002
+        self.kept[hash] = blob
+
+    def load(self, hash: str, *args: Any, **kwargs: Any) -> bytes | None:  # noqa: A002
+        return self.kept.get(hash)
+
+
+def test_engines_of_a_model_are_kept_in_a_cache_of_the_users_own(tmp_path: Path, batch: Input) -> None:
+    cache, x = Kept(), torch.randn(3, 4)
+    for _ in range(2):
+        compiled = trt_frontends.compile(save_model(tmp_path / "m.onnx"), [batch], custom_engine_cache=cache)
+        torch.testing.assert_close(compiled(x), expected(x))
+        assert len(cache.kept) == 1
 
 
 class Net(nn.Module):

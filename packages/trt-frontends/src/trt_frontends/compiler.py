@@ -96,7 +96,8 @@ def compile(
     if isinstance(module, (str, os.PathLike)):
         from trt_frontends.onnx_models import compile_onnx  # which few calls need
 
-        return compile_onnx(module, inputs if arg_inputs is None else arg_inputs, kwarg_inputs, given)
+        positional = inputs if arg_inputs is None else arg_inputs
+        return compile_onnx(module, positional, kwarg_inputs, given, progress, custom_engine_cache)
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
     if custom_engine_cache is not None:
         captured = replace(captured, engine_cache=CustomCache(custom_engine_cache))

@@ -27,6 +27,7 @@ from trt_core import (
     Input,
     InputError,
     Provider,
+    SettingsError,
     current_provider,
     device_scope,
     provider_identity,
@@ -35,12 +36,21 @@ from trt_core import (
 from trt_core.errors import PlanError, Uncacheable
 from trt_core.files.opening import read_file
 from trt_core.internals import FakeTensorMode
-from trt_core.log import forget_errors, provider_logger, take_errors
+from trt_core.log import forget_errors, logger, provider_logger, take_errors, unlogged
 from trt_core.wording import ShownReport, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
+from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
 from trt_frontends.engine_source import EngineSource, engine_module
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.pipeline import CapturedModel, capture_model, dynamic_shapes_of
+from trt_frontends.pipeline import (
+    CapturedModel,
+    Progress,
+    capture_model,
+    dynamic_shapes_of,
+    log_phase,
+    no_progress,
+    visible_log,
+)
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
 
@@ -175,6 +185,8 @@ def compile_onnx(
     inputs: Sequence[Any] | None,
     kwarg_inputs: Mapping[str, Any] | None,
     given: Mapping[str, Any],
+    progress: Progress = no_progress,
+    custom_engine_cache: BaseEngineCache | None = None,
 ) -> CompiledModule:
     """Compiles a model in ONNX's format into one engine.
 
@@ -184,27 +196,35 @@ def compile_onnx(
             where every extent is fixed in the model.
         kwarg_inputs: The same by name.
         given: Settings as the user gave them.
+        progress, custom_engine_cache: See `compile`.
 
     Raises:
         InputError: There is no such file, nodes are not supported, or the inputs do not fit the model.
+        SettingsError: A setting cannot be read, or `dryrun` is set.
         BuildError: The engine cannot be built.
     """
     start = time.perf_counter()
     file = _existing(path)
+    if given.get("dryrun"):
+        raise SettingsError("dryrun is for models of PyTorch", hint=f"explain_onnx({str(path)!r}) says what would run")
+    progress("parsing", 0, 1)
     builder = new_builder(file.stem)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     _parse(file, network)
+    log_phase("parsed", f"{network.num_layers} layers", start)
     ends = [network.get_input(index) for index in range(network.num_inputs)]
     results = [network.get_output(index) for index in range(network.num_outputs)]
     names = _identifiers([end.name for end in ends])
     examples = _examples(ends, names, inputs, kwarg_inputs)
     stand_in = _StandIn(names, len(results))
-    captured = capture_model(stand_in, None, examples.args, examples.kwargs, given, registry=DYNAMO_CONVERTERS)
+    with unlogged(logger.name):  # what becomes of a stand-in tells nothing of the model
+        captured = capture_model(stand_in, None, examples.args, examples.kwargs, given, registry=DYNAMO_CONVERTERS)
     graph = captured.decomposed.graph
     _require_types(graph, ends, names)
     profiles = list(_profiles(captured, ends))
     metas = tuple(_result_metas(graph, results))
-    source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, captured.engine_cache)
+    cache = None if custom_engine_cache is None else CustomCache(custom_engine_cache)
+    source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, cache)
 
     def numbers_of_inputs() -> dict[str, list[int] | None]:
         return {end.name: _numbers(end, value) for end, value in zip(ends, examples.args, strict=True)}
@@ -241,7 +261,11 @@ def compile_onnx(
             "values": json.dumps(numbers_of_inputs()),
         }
 
-    _put_engine(graph, source.whole_engine(describe, build, file.stem), metas)
+    progress("building engines", 0, 1)
+    with visible_log(captured.settings):
+        _put_engine(graph, source.whole_engine(describe, build, file.stem), metas)
+    progress("building engines", 1, 1)
+    log_phase("built", f"1 engine of {network.num_layers} layers", start)
     compiled = CompiledModule(
         graph,
         graph.graph,

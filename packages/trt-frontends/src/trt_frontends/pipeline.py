@@ -121,7 +121,8 @@ CALIBRATION: Final = "autocast_calibration_dataloader"
 """The one keyword of `compile` that goes with its settings and is none: inputs are no plain values."""
 
 
-def _log_phase(done: str, what: str, begin: float) -> None:
+def log_phase(done: str, what: str, begin: float) -> None:
+    """Logs that a phase of compiling, which began at a time of `time.perf_counter`, is done, and what it made."""
     logger.info("%s: %s, %.2f s", done, what, time.perf_counter() - begin)
 
 
@@ -278,7 +279,7 @@ def export_model(
         progress("capturing", 0, 1)
         begin = time.perf_counter()
         module, program = capture_opened(module, examples, settle_sizes=is_built and settle_sizes)
-        _log_phase("captured", f"{_operators_in(program.graph)} operators", begin)
+        log_phase("captured", f"{_operators_in(program.graph)} operators", begin)
         require_types(program, module, examples)
         if is_built:
             require_weights(program)
@@ -326,7 +327,7 @@ def capture_model(
         begin = time.perf_counter()
         preserve = preserve_predicate(settings, registry)
         decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)
-        _log_phase("lowered", f"{_operators_in(decomposed.graph.graph)} operators", begin)
+        log_phase("lowered", f"{_operators_in(decomposed.graph.graph)} operators", begin)
     if decomposed.unmatched_exclusions:
         from trt_frontends.precision.exclusions import warn_of_unmatched
 
@@ -493,13 +494,13 @@ class LoweredModel:
         begin = time.perf_counter()
         while True:
             built = self.split(self.plan())
-            _log_phase("decided", f"{len(built.blocks)} engines to build", begin)
+            log_phase("decided", f"{len(built.blocks)} engines to build", begin)
             failure = self._build_engines(built, engines)
             if failure is None:
                 break
             self._exclude(failure)
         report = self.report(built.plan)
-        _log_phase("built", f"{len(report.engines)} engines with {report.coverage:.0%} of the operators", begin)
+        log_phase("built", f"{len(report.engines)} engines with {report.coverage:.0%} of the operators", begin)
         announce(report, self.settings)
         built.module.meta["partition_report"] = report
         built.module.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)

@@ -470,6 +470,14 @@ def test_broken_nodes_have_codes(node: Any, code: trt.ErrorCode) -> None:
     assert error.code() is code, error
 
 
+def test_an_operator_of_another_domain_is_refused_with_it() -> None:
+    model = model_of([helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml")], [value("x", 2)], [value("y", 2)])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.UNSUPPORTED_NODE
+    assert "no operator 'Scaler' of the domain 'ai.onnx.ml', opset 3" in error.desc()
+
+
 def test_types_that_tensorrt_lacks_are_refused_at_the_door() -> None:
     model = model_of(
         [helper.make_node("Relu", ["x"], ["y"])],

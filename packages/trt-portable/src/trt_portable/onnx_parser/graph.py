@@ -373,7 +373,7 @@ class GraphImporter:
                 name, node.op_type, opset, len(node.output), (), {a.name: _value_of(a) for a in node.attribute}
             )
             inputs = [self.writer.tensor(scope[value]) for value in node.input if value]
-            self._bind(node, scope, _import_as_plugin(self.writer, inputs))
+            self._bind(node, scope, _import_as_plugin(self.writer, inputs, domain))
             return
         self._call(body, node, scope, name)
 
@@ -659,7 +659,7 @@ def _inferred_types(model: ModelProto) -> dict[str, ValueInfoProto]:
 _IDENTITY: Final = ("plugin_version", "plugin_namespace")
 
 
-def _import_as_plugin(net: NetworkWriter, inputs: Sequence[ITensor]) -> list[ITensor]:
+def _import_as_plugin(net: NetworkWriter, inputs: Sequence[ITensor], domain: str) -> list[ITensor]:
     """Adds the plugin that is registered under the name of the node's operator.
 
     The attributes ``plugin_version`` ("1") and ``plugin_namespace`` ("") choose it; the others are its fields.
@@ -672,8 +672,9 @@ def _import_as_plugin(net: NetworkWriter, inputs: Sequence[ITensor]) -> list[ITe
     namespace = str(facts.attributes.get("plugin_namespace", ""))
     creator = get_plugin_registry().get_creator(facts.operator, version, namespace)
     if creator is None:
+        of = f" of the domain {domain!r}" if domain else ""
         raise Unsupported(
-            f"there is no operator {facts.operator!r} of opset {facts.opset}, no function, and no plugin "
+            f"there is no operator {facts.operator!r}{of}, opset {facts.opset}, no function, and no plugin "
             f"{facts.operator!r}, version {version!r}, in the namespace {namespace!r}"
         )
     fields = [_field(name, value) for name, value in facts.attributes.items() if name not in _IDENTITY]
