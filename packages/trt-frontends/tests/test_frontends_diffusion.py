@@ -148,6 +148,21 @@ def _require_nothing_that_compiles(folder: Path) -> None:
     assert result.stdout.endswith("(1, 16, 16, 3) set()\n"), result.stderr
 
 
+def test_a_text_encoder_takes_what_pipelines_hand_on_by_keyword() -> None:
+    """Those of two encoders ask for all layers, which encoders of transformers 5 take among their other keywords."""
+    pipeline = _pipeline()
+
+    class TwoLayers(diffusers.StableDiffusionPipeline):  # type: ignore[misc, name-defined]
+        def encode_prompt(self, *args: Any, **kwargs: Any) -> Any:
+            tokens = self.tokenizer("a cat", padding="max_length", max_length=16, return_tensors="pt").input_ids
+            states = self.text_encoder(tokens, output_hidden_states=True).hidden_states
+            return states[-2], states[-1]
+
+    compiled = trt_frontends.compile_pipeline(TwoLayers(**pipeline.components), CALL, parts=["text_encoder"], **FAST)
+    found, wanted = (each.encode_prompt("a cat") for each in (compiled, TwoLayers(**pipeline.components)))
+    torch.testing.assert_close(found, wanted)
+
+
 def test_transformers_that_denoise_are_compiled(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"num_layers": 2, "num_attention_heads": 2, "attention_head_dim": 8, "sample_size": 8, "patch_size": 2}

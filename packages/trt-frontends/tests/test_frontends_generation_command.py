@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import transformers
-from trtc.app import GenerationReport, _experts, _read_bytes, app
+from trtc.app import _experts, _read_bytes, app
 from typer.testing import CliRunner
 
+from trt_frontends.generation import GenerationReport
 from trt_runtime import TextGenerator
 
 SIZES: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 50}

@@ -267,6 +267,19 @@ def test_results_have_their_parts_as_attributes(tmp_path: Path) -> None:
         _ = result.values_
 
 
+@pytest.mark.parametrize("keys", [("b", "a"), (2, 1)])
+def test_ordered_dicts_come_back_as_such(keys: tuple[Any, Any], tmp_path: Path) -> None:
+    class Ordered(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return OrderedDict(zip(keys, (x + 1, [OrderedDict(c=x)]), strict=True))
+
+    x = torch.ones(3)
+    _save(Ordered(), tmp_path / "model.trtp", x)
+    result = trt_runtime.load(tmp_path / "model.trtp")(x)
+    assert type(result) is OrderedDict and tuple(result) == keys
+    assert type(result[keys[1]][0]) is OrderedDict and torch.equal(result[keys[0]], x + 1)
+
+
 def test_results_are_of_the_classes_that_are_named(tmp_path: Path) -> None:
     x = torch.ones(3)
     _save(Returning(), tmp_path / "model.trtp", x)
@@ -327,6 +340,7 @@ CLASSES = {
     "tuple": lambda parts: tuple(parts),
     "list": lambda parts: list(parts),
     "dict": lambda parts: {f"key {number}": part for number, part in enumerate(parts)},
+    "ordered": lambda parts: OrderedDict(enumerate(parts)),
     "namedtuple": lambda parts: Pair(parts[0], parts[-1]),
     "dataclass": lambda parts: Outcome(parts[0], parts[-1]),
     "registered": lambda parts: Bag(list(parts)),

@@ -122,9 +122,7 @@ def test_the_command_line_compiles(tmp_path: Path) -> None:
         assert CliRunner().invoke(app, [*arguments, "--shape", shape]).exit_code == 2
 
 
-def test_a_compilation_tells_its_phases(
-    tmp_path: Path, batch: Input, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compilation_tells_its_phases(tmp_path: Path, batch: Input, caplog: pytest.LogCaptureFixture) -> None:
     path, told = save_model(tmp_path / "m.onnx"), list[tuple[str, int, int]]()
     trt_frontends.compile(path, [batch], progress=lambda *what: told.append(what))
     assert told == [("parsing", 0, 1), ("building engines", 0, 1), ("building engines", 1, 1)]

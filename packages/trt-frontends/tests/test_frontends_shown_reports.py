@@ -17,6 +17,7 @@ import trt_core
 import trt_frontends
 import trt_partition
 import trt_runtime
+from trt_frontends.generation import GenerationReport
 from trt_frontends.onnx_models import explain_onnx
 from trt_frontends.quantization import quantization_report, sensitivity
 from trt_partition import diff_reports
@@ -71,6 +72,10 @@ REPORTS: dict[str, tuple[Callable[[], Any], str]] = {
     "SensitivityReport": (lambda: sensitivity(_model(), [X]), "quantized to"),
     "OnnxReport": (_onnx, "1 of 1 nodes can be in an engine"),
     "ReportDiff": (_diff, "1 settings"),
+    "GenerationReport": (
+        lambda: GenerationReport("<m>", "cuda:0", 1, 8, 8, 1.0, 0.01, 0.001, 10**9, 10**6, 4e12),
+        "on cuda:0, ready in 1.0 s",
+    ),
 }
 
 

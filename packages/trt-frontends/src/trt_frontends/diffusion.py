@@ -192,10 +192,12 @@ class _Recorder:
 
     def _watched(self, name: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
+        rest = next((key for key, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD), "")
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             if method not in self.calls.setdefault(name, {}):
-                given = signature.bind(*args, **kwargs).arguments
+                given = dict(signature.bind(*args, **kwargs).arguments)
+                given |= given.pop(rest, {})
                 arguments = {key: _kept(value) for key, value in given.items() if value is not None}
                 self.calls[name][method] = _Call(arguments, tuple(signature.parameters))
             return function(*args, **kwargs)

@@ -6,8 +6,7 @@ import datetime
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from json import dumps
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from trt_frontends.accuracy import AccuracyReport, BisectReport
+    from trt_frontends.generation import GenerationReport
     from trt_frontends.precision.report import PrecisionReport
     from trt_runtime import TextGenerator
     from trt_runtime.engine_cache import EngineCache
@@ -107,82 +107,6 @@ def _value(name: str, text: str) -> Any:
 
 
 _TIMES: Final = 3
-
-
-@dataclass(frozen=True)
-class GenerationReport:
-    """How fast text was generated.
-
-    Attributes:
-        model: What generated it.
-        device: Where it ran.
-        batch: Rows that were generated at once.
-        prompt_tokens: Tokens of each prompt, or of each text that an encoder reads, or frames of speech.
-        new_tokens: Tokens that followed, of each row.
-        build_seconds: How long compiling or loading took.
-        prompt_seconds: Until the first token.
-        token_seconds: For each token after it, of all rows together.
-        weight_bytes: What a step reads of weights at most: all but tables of which it looks up rows, and experts that
-            no token chooses.
-        cache_bytes: Size of the caches.
-        bandwidth: Bytes a second that the device's memory can move; None where the device does not say.
-        experts: How many experts a mixture has; 0 for none.
-        chosen_experts: How many of them a token chooses.
-        expert_bytes: Bytes of one, in all layers.
-    """
-
-    model: str
-    device: str
-    batch: int
-    prompt_tokens: int
-    new_tokens: int
-    build_seconds: float
-    prompt_seconds: float
-    token_seconds: float
-    weight_bytes: int
-    cache_bytes: int
-    bandwidth: float | None
-    experts: int = 0
-    chosen_experts: int = 0
-    expert_bytes: int = 0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens of all rows in a second, after the first."""
-        return self.batch / self.token_seconds
-
-    @property
-    def bandwidth_share(self) -> float | None:
-        """Which part of the device's bandwidth reading the weights once a step takes; None where that is unknown."""
-        return None if self.bandwidth is None else self.weight_bytes / self.token_seconds / self.bandwidth
-
-    def to_json(self) -> str:
-        """Returns the report as JSON."""
-        derived = {"tokens_per_second": self.tokens_per_second, "bandwidth_share": self.bandwidth_share}
-        return dumps({**asdict(self), **derived}, indent=2) + "\n"
-
-    def to_text(self) -> str:
-        """Returns the report as lines for reading."""
-        prompt_rate = self.batch * self.prompt_tokens / self.prompt_seconds
-        from trt_core.wording import human_bytes
-
-        moved = f"{self.weight_bytes / self.token_seconds / 1e9:.1f} GB/s"
-        share = self.bandwidth_share
-        lines = {
-            "model": f"{self.model} on {self.device}, ready in {self.build_seconds:.1f} s",
-            "prompt": f"{self.batch} x {self.prompt_tokens} tokens in {self.prompt_seconds * 1e3:.2f} ms, "
-            f"{prompt_rate:.0f} tokens/s",
-            "decoding": f"{self.batch} x {self.new_tokens} tokens, {self.token_seconds * 1e3:.3f} ms a step, "
-            f"{self.tokens_per_second:.1f} tokens/s",
-            "weights": f"{human_bytes(self.weight_bytes)} read a step, {moved}"
-            + ("" if share is None else f", {share:.0%} of what the memory can do"),
-            "caches": human_bytes(self.cache_bytes),
-        }
-        if self.experts:
-            lines["experts"] = (
-                f"{self.chosen_experts} of {self.experts} for a token, {human_bytes(self.expert_bytes)} each"
-            )
-        return "".join(f"{name:<10}{text}\n" for name, text in lines.items())
 
 
 def generate(
@@ -334,6 +258,8 @@ def measure(
     first = min(_seconds(generator, prompts, 1) for _ in range(_TIMES))
     whole = min(_seconds(generator, prompts, new_tokens) for _ in range(_TIMES))
     given = next(iter(prompts.values()))
+    from trt_frontends.generation import GenerationReport
+
     caches = [buffer for buffer in generator.step.buffers() if buffer.dim() == 4 and buffer.is_floating_point()]
     return GenerationReport(
         model=model,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +30,7 @@ MAX_BYTES: Final = 1 << 20
 """Longest text of facts, as of every entry of metadata."""
 
 _PLAIN: Final = frozenset({tuple, list, dict})
+_ORDERED: Final = "collections:OrderedDict"
 
 
 class Record(dict[Any, Any]):
@@ -329,6 +331,8 @@ def _maker(tree: Any, found: ResultClass | None, chosen: Mapping[str, type]) -> 
     if found is None:
         return None
     kind = chosen.get(found.name)
+    if kind is None and found.name == _ORDERED and isinstance(tree, dict):
+        return OrderedDict
     if kind is None:
         return Result if isinstance(tree, dict) else None
     make = _made_by(kind, tree, found)
