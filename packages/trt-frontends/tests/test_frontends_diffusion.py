@@ -31,6 +31,7 @@ diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")
 
 FAST = {"optimization_level": 0}
+X = torch.ones(1, 4, 2, 2)
 STRESS = bool(os.environ.get("TRT_STRESS"))
 
 
@@ -253,6 +254,11 @@ def test_parts_that_libraries_cannot_read_are_told(described: list[str], tmp_pat
         _component(tmp_path, described)
 
 
+class _Named(nn.Module):
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return z
+
+
 def test_numbers_of_a_part_take_the_place_of_nothing(tmp_path: Path) -> None:
     """`forward` became a number, and paths through numbers, or of 500,000 steps, were followed."""
     numbers = {"forward": 1, "training": 2, "a": 3, "a.b": 4, "c.d": 5, "to.b": 6, ".".join(["x"] * 100_000): 7}
@@ -261,5 +267,7 @@ def test_numbers_of_a_part_take_the_place_of_nothing(tmp_path: Path) -> None:
     _, parts = _read_manifest(tmp_path / MANIFEST)
     methods, read = parts["vae"]
     assert read == {"a": 3, "a.b": 4, "c.d": 5}
-    part = CompiledPart({"decode": CompiledMethod(nn.Identity(), methods["decode"][1])}, PartAttributes(read))
+    part = CompiledPart({"decode": CompiledMethod(_Named(), methods["decode"][1])}, PartAttributes(read))
+    with part.cache_context("cond", step_index=3):  # where pipelines of Flux call their denoisers
+        assert part.decode(X, return_dict=False)[0] is X
     assert (part.a.b, part.c.d, part.training) == (4, 5, True)

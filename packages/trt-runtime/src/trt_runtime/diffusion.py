@@ -6,6 +6,7 @@ pipelines; this runs them, and loads what was saved, without anything that compi
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import importlib
 import inspect
@@ -113,6 +114,10 @@ class CompiledPart(nn.Module):
             InputError: It was compiled for other inputs.
         """
         return self._run("forward", args, kwargs)
+
+    def cache_context(self, name: str, **state: Any) -> contextlib.AbstractContextManager[None]:
+        """Does nothing: pipelines say by it where they are to caches of denoisers, and a compiled one has none."""
+        return contextlib.nullcontext()
 
     def decode(self, z: torch.Tensor, return_dict: bool = True, generator: Any = None) -> Any:
         """Decodes latents (N, C, H, W) to images, as autoencoders do."""
