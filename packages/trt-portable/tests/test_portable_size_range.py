@@ -134,6 +134,44 @@ def test_one_recording_serves_a_range(build: Any, execute: Any, shape: tuple[int
     assert not ranges[0].serves(((10, 40, WIDTH),)) and not ranges[0].serves(((2, 6, 5),))
 
 
+def _skipped(network: Any) -> None:
+    """Every second column of x twice, plus x, as decoders with skips have it: for even lengths alone."""
+    x = network.add_input("x", trt.float32, (WIDTH, -1))
+    pooled = network.add_pooling_nd(_as_image(network, x), trt.PoolingType.MAX, (1, 2))
+    pooled.stride_nd = (1, 2)
+    half = _flat(network, pooled.get_output(0))
+    twice = network.add_concatenation([half, half])
+    twice.axis = 1
+    y = network.add_elementwise(twice.get_output(0), x, trt.ElementWiseOperation.SUM).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+
+
+def _as_image(network: Any, x: Any) -> Any:
+    shuffle = network.add_shuffle(x)
+    shuffle.reshape_dims = (1, 1, WIDTH, -1)
+    return shuffle.get_output(0)
+
+
+def _flat(network: Any, x: Any) -> Any:
+    shuffle = network.add_shuffle(x)
+    shuffle.reshape_dims = (WIDTH, -1)
+    return shuffle.get_output(0)
+
+
+@pytest.mark.parametrize("length", [4, 6, 8, 40])
+def test_one_recording_serves_multiples(build: Any, execute: Any, length: int) -> None:
+    engine = build(_skipped, {"x": ((WIDTH, 4), (WIDTH, 6), (WIDTH, 40))}, Ranged())
+    executable = engine._state.executable
+    (ranged,) = [each.artifact for each in executable._compiled if each.artifact.varying]
+    assert ranged.equal and ranged.serves(((WIDTH, length),)) and not ranged.serves(((WIDTH, length + 1),))
+    executable._program = None  # the layers must not run
+    x = torch.randn(WIDTH, length)
+    half = x.unflatten(1, (-1, 2)).amax(2)
+    made = execute(engine.create_execution_context(), {"x": x})["y"]
+    torch.testing.assert_close(made, torch.cat([half, half], 1) + x)
+
+
 @pytest.mark.parametrize("length", [40, 6])
 def test_a_batch_of_1_has_an_artifact_of_its_own(build: Any, execute: Any, length: int) -> None:
     """Compilers take 1 for a constant; where it is a size of the range, it is compiled beside."""

@@ -1232,10 +1232,14 @@ def served_sizes(
     places = places_of(inputs)
     spans = {symbol: range(limits[at].least[axis], limits[at].most[axis] + 1) for symbol, (at, axis) in places.items()}
     usual = {symbol: limits[at].usual[axis] for symbol, (at, axis) in places.items()}
-    for guard in _guards(inputs):
-        spans = _narrowed(guard, spans, usual)
     varying: list[Varying] = []
     equal: list[tuple[Expression, Expression]] = []
+    for guard in _guards(inputs):
+        sides = _scattered_equality(guard, spans, places)
+        if sides is None:
+            spans = _narrowed(guard, spans, usual)
+        else:
+            equal.append(sides)
     for index, (tensor, limit) in enumerate(zip(inputs, limits, strict=True)):
         for axis, extent in enumerate(tensor.shape):
             low, high = limit.least[axis], limit.most[axis]
@@ -1263,6 +1267,27 @@ def _guards(inputs: Sequence[torch.Tensor]) -> list[Any]:
     return list(dict.fromkeys(env.replace(guard.expr) for guard in env.guards))
 
 
+def _scattered_equality(
+    guard: Any, spans: Mapping[Any, range], places: Mapping[Any, tuple[int, int]]
+) -> tuple[Expression, Expression] | None:
+    """Both sides of an equality that holds for sizes here and there, as for multiples of 8; None for other guards."""
+    if type(guard).__name__ != "Equality":
+        return None
+    left, right = (expression_of(side, places) for side in guard.args)
+    holds = _holds(guard, spans)
+    if left is None or right is None or holds is None or bool(holds.all()):
+        return None
+    return None if holds.ndim == 1 and len(list(runs(holds))) == 1 else (left, right)
+
+
+def _holds(guard: Any, spans: Mapping[Any, range]) -> Any:
+    """Whether a guard holds, for all sizes of its symbols in order of their names; None where that is not computed."""
+    symbols = sorted(guard.free_symbols, key=str)
+    if not spans.keys() >= set(symbols) or math.prod(len(spans[symbol]) for symbol in symbols) > _MOST_COMBINATIONS:
+        return None
+    return SizeGrid({str(symbol): spans[symbol] for symbol in symbols}).holds(guard)
+
+
 def _narrowed(guard: Any, spans: Mapping[Any, range], usual: Mapping[Any, int]) -> dict[Any, range]:
     """The sizes around the usual ones for which a guard holds.
 
@@ -1272,9 +1297,7 @@ def _narrowed(guard: Any, spans: Mapping[Any, range], usual: Mapping[Any, int]) 
     symbols = sorted(guard.free_symbols, key=str)
     if not symbols:
         return dict(spans)
-    if not spans.keys() >= set(symbols) or math.prod(len(spans[symbol]) for symbol in symbols) > _MOST_COMBINATIONS:
-        raise FixedSizes(f"it is assumed that {guard}")
-    holds = SizeGrid({str(symbol): spans[symbol] for symbol in symbols}).holds(guard)
+    holds = _holds(guard, spans)
     if holds is None:
         raise FixedSizes(f"it is assumed that {guard}")
     if bool(holds.all()):
