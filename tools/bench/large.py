@@ -1,8 +1,9 @@
 """Decoders of Llama 8B's width by depth: seconds and memory of a build, a save and a load, and times of a call.
 
 `python -m tools.bench.large --layers 4 32` prints a line of JSON for every depth, each measured in a fresh process.
-Peaks are bytes above what the process held when the model was there, on the host those that no file stands behind; on
-the GPU they are all that was allocated.
+Peaks on the host are bytes above what the process held before, of those that no file stands behind. On the GPU `peak`
+is all that was allocated, the model in a build included, and `held` what was before: a load that takes the weights once
+peaks at `held` and once the weights. With `--offload` the model is given up to the compiler.
 """
 
 from __future__ import annotations
@@ -72,7 +73,10 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
 
     def timed(name: str, action: Any) -> None:
         if device == "cuda":
+            gc.collect()
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+            found[f"{name}_gpu_held"] = torch.cuda.memory_allocated()
         started = time.perf_counter()
         found[f"{name}_host_peak"] = peak_anonymous_bytes(action)
         found[f"{name}_seconds"] = time.perf_counter() - started
@@ -97,9 +101,6 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
         found["file"] = path.stat().st_size
         built.clear()
         models.clear()
-        gc.collect()
-        if device == "cuda":
-            torch.cuda.empty_cache()
         timed("load", load)
         found["loaded_call_ms"] = statistics.median(waited_milliseconds(lambda: built[0](x)))
     return found
@@ -111,12 +112,14 @@ def main() -> None:
     parser.add_argument("--layers", type=int, nargs="+", default=[4, 16, 32])
     parser.add_argument("--width", type=int, default=_WIDTH)
     parser.add_argument("--words", type=int, default=_WORDS)
+    parser.add_argument("--offload", action="store_true", help="compile with offload_module_to_cpu")
     parser.add_argument("--here", action="store_true", help="measure in this process")
     arguments = parser.parse_args()
-    sizes = [f"--width={arguments.width}", f"--words={arguments.words}"]
+    sizes = [f"--width={arguments.width}", f"--words={arguments.words}", *["--offload"] * arguments.offload]
+    settings = {"offload_module_to_cpu": True} if arguments.offload else {}
     for layers in arguments.layers:
         if arguments.here:
-            found = measure(layers, arguments.width, arguments.words)
+            found = measure(layers, arguments.width, arguments.words, **settings)
         else:
             found = in_fresh_process("tools.bench.large", "--here", f"--layers={layers}", *sizes)
         sys.stdout.write(json.dumps(found) + "\n")

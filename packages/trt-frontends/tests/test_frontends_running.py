@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExecutionError, Input, SettingsError
+from trt_core import BuildError, ExecutionError, Input, SettingsError
+from trt_frontends import stages
 from trt_frontends.compiled_module import offload
+from trt_frontends.pipeline import capture_model
+
+build: Any = importlib.import_module("trt_converters.build")
 
 FALLBACK: dict[str, Any] = {"min_block_size": 1, "torch_executed_modules": {"0"}}
 
@@ -99,3 +104,90 @@ def test_settings_of_whole_models_are_refused_under_torch_compile(name: str) -> 
     with torch.no_grad(), pytest.raises(Exception, match=f"{name} has no effect under torch.compile") as caught:
         optimized(torch.ones(2, 8))
     assert "trt_frontends.compile(model" in str(caught.value)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("given_up", [False, True])
+@pytest.mark.parametrize("change", ["in place", "data", "state", "moved", "gone"])
+def test_what_becomes_of_the_model_changes_no_engine(change: str, given_up: bool, device: str) -> None:
+    model, x = nn.Sequential(nn.Linear(512, 512), nn.ReLU()).eval().to(device), torch.randn(2, 512, device=device)
+    wanted = model(x).detach()
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), offload_module_to_cpu=given_up, min_block_size=1)
+    for _ in range(2):  # before the engine's first call, which loads it, and after
+        with torch.no_grad():
+            if change == "in place":
+                model[0].weight.add_(1.0)
+            elif change == "data":
+                model[0].weight.data.mul_(3.0)
+            elif change == "state":
+                model.load_state_dict({name: torch.ones_like(value) for name, value in model.state_dict().items()})
+            elif change == "moved":
+                model.to("meta")
+        if change == "gone":
+            model = nn.Sequential()
+        torch.testing.assert_close(compiled(x), wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_that_is_given_up_stays_where_it_was_if_nothing_comes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise BuildError("no engine today")
+
+    model, moved = _model(), []
+    monkeypatch.setattr(model, "to", moved.append)
+    monkeypatch.setattr(build, "build_network", refuse)
+    settings = {"offload_module_to_cpu": True, "pass_through_build_failures": True, "min_block_size": 1}
+    with pytest.raises(BuildError, match="no engine today"):
+        trt_frontends.compile(model, arg_inputs=(torch.ones(2, 8),), **settings)
+    assert moved == ["cpu", "cpu"]  # and back to where it was
+
+
+def test_a_block_has_the_twins_of_its_tensors_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = _model(), torch.randn(2, 8)
+    wanted = model(x).detach()
+    seen: list[bool] = []
+    build_network = build.build_network
+
+    def give_up(graph: torch.fx.GraphModule) -> dict[int, torch.Tensor]:
+        tensors = {name: value.detach() for name, value in graph.named_parameters()}
+        twins = {value.data_ptr(): value.clone() for value in tensors.values()}
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            found = {value.data_ptr() for value in graph.parameters()}
+            seen.append(found == {twin.data_ptr() for twin in twins.values()})
+            return build_network(*args, **kwargs)
+
+        monkeypatch.setattr(build, "build_network", noting)
+        return twins
+
+    captured = capture_model(model, None, (x,), None, {"min_block_size": 1}, needs_weights=True)
+    built = stages.build(captured, give_up)
+    assert seen == [True]
+    torch.testing.assert_close(built.wrap(captured.reader(built.lowered.graph.graph))(x), wanted)
+
+
+@pytest.mark.gpu
+def test_a_build_of_a_model_that_is_given_up_has_its_weights_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = [nn.Linear(2048, 2048) for _ in range(3)]
+    model, x = nn.Sequential(*layers, nn.BatchNorm1d(2048)).eval().cuda(), torch.randn(2, 2048, device="cuda")
+    view = layers[1].bias.detach()  # nobody else's concern
+    wanted = model(x).detach()
+    num_bytes = sum(value.nbytes for value in model.parameters())
+    left: list[int] = []
+    before = torch.cuda.memory_allocated()
+    build_network = build.build_network
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        left.append(torch.cuda.memory_allocated())
+        return build_network(*args, **kwargs)
+
+    monkeypatch.setattr(build, "build_network", noting)
+    settings = {"min_block_size": 1, "torch_executed_modules": {"2"}}
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), offload_module_to_cpu=True, **settings)
+    assert left[0] <= before - num_bytes // 2
+    assert {value.device.type for value in model.state_dict().values()} == {"cpu"}
+    assert view.is_cuda
+    torch.testing.assert_close(compiled(x), wanted, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(model(x.cpu()), wanted.cpu(), rtol=1e-2, atol=1e-2)

@@ -27,6 +27,7 @@ from trt_core import (
     provider_identity,
     trt,
 )
+from trt_core.attributes import read_attribute
 from trt_core.errors import TrtError
 from trt_core.files.folder import Folder
 from trt_core.files.opening import read_file
@@ -163,6 +164,7 @@ def build_block(
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     timing_cache: TimingCacheFile | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
+    twins: Mapping[int, torch.Tensor] | None = None,
 ) -> BuiltEngine:
     """Builds the engine of a block.
 
@@ -174,6 +176,8 @@ def build_block(
         registry: Where converters are looked up.
         timing_cache: File of tactic timings that the build reads and adds to.
         weights: The model's weights by name, which engines for refitting need.
+        twins: Equals on the host of tensors on a GPU that nobody else needs there, by address. Once it is converted,
+            the block has these in their place, so that the GPU has room for what is tried.
 
     Raises:
         ConversionError: A node could not be converted; the attribute `node_name` says which.
@@ -193,6 +197,13 @@ def build_block(
         table = None if refit is None else refit.finish(weights or {})
         group = _process_group(block, name)
         profiles = profiles_of(block, interpreter.input_names, ranges)
+        names = tuple(interpreter.input_names), tuple(interpreter.output_names)
+        updates, places = interpreter.updates, interpreter.places
+        held: object = interpreter  # has what the network refers to
+        if twins:
+            held = interpreter.context.leave_device(twins)
+            _leave_device(block, twins)
+        del interpreter, refit
         plan = build_network(
             builder,
             network,
@@ -203,16 +214,17 @@ def build_block(
             communicates=group is not None,
             hint=f"{_LOG}, or keep the operators it names in torch_executed_ops",
         )
+        del held
     return BuiltEngine(
         name=name,
         plan=plan,
-        input_names=tuple(interpreter.input_names),
-        output_names=tuple(interpreter.output_names),
+        input_names=names[0],
+        output_names=names[1],
         inputs=tuple(node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"),
         outputs=tuple(_metadata(block)),
         profiles=profiles,
-        updates=interpreter.updates,
-        places=interpreter.places,
+        updates=updates,
+        places=places,
         layers=network.num_layers,
         build_seconds=time.perf_counter() - start,
         provider=provider_identity(),
@@ -220,6 +232,17 @@ def build_block(
         refit=table,
         process_group=group,
     )
+
+
+def _leave_device(block: fx.GraphModule, twins: Mapping[int, torch.Tensor]) -> None:
+    """Puts tensors of a block on the host, for all who hold them, where an equal one lies there."""
+    graphs = [module for module in block.modules() if isinstance(module, fx.GraphModule)]
+    for value in [
+        read_attribute(graph, str(node.target)) for graph in graphs for node in graph.graph.find_nodes(op="get_attr")
+    ]:
+        twin = twins.get(value.data_ptr()) if isinstance(value, torch.Tensor) else None
+        if twin is not None and (twin.dtype, twin.shape, twin.stride()) == (value.dtype, value.shape, value.stride()):
+            value.data = twin
 
 
 def build_network(

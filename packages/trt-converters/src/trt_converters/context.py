@@ -83,6 +83,7 @@ class ConversionContext:
         self.converter: Converter | None = None
         self.refit = EngineWeights(network) if settings.refit else None
         self._names: dict[str, int] = {}
+        self._on_device: list[Any] = []  # `trt.Weights` on a GPU
         self._held: list[torch.Tensor] = []  # TensorRT holds weights by reference until the build returns
         self._constants: dict[tuple[Any, ...], Any] = {}
         self._dimensions: dict[str, tuple[Any, int]] = {}
@@ -263,14 +264,27 @@ class ConversionContext:
         """
         if self._may_stay(value):
             held = value.detach().contiguous()
-            self._held.append(held)
-            return getattr(trt.Weights, _ON_DEVICE)(to_trt(held.dtype), held)
+            self._on_device.append(getattr(trt.Weights, _ON_DEVICE)(to_trt(held.dtype), held))
+            return self._on_device[-1]
         held = value.detach().cpu().contiguous()
         self._held.append(held)
         weights = trt.Weights(to_trt(held.dtype), held.data_ptr(), held.numel())
         if self.refit is not None:
             self.refit.add(weights, held)
         return weights
+
+    def leave_device(self, twins: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+        """Lets the network refer to weights on the host where it does to some on a GPU; that ends the conversion.
+
+        Args:
+            twins: Equal tensors on the host, by the address on the GPU; what has none is copied.
+
+        Returns:
+            Host memory that the network refers to, which has to outlive its build.
+        """
+        for weights in self._on_device:
+            weights._leave_device(twins)
+        return [tensor for tensor in self._held if not tensor.is_cuda]
 
     def _may_stay(self, value: torch.Tensor) -> bool:
         """Whether weights are taken where they lie on a GPU; those that a refit replaces are compared on the host."""

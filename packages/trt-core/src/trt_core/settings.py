@@ -400,8 +400,9 @@ class CompilationSettings:
     Attributes:
         use_cuda_graphs: Record calls of the whole module as CUDA graphs, one for each combination of input shapes;
             see `trt_runtime.cuda_graphs`. Refused under `torch.compile`, which sees no whole module.
-        offload_module_to_cpu: Move the weights of the model to the CPU once it is compiled; the compiled model keeps
-            those that its PyTorch blocks need. Refused under `torch.compile`, whose model goes on to be called.
+        offload_module_to_cpu: Move the weights of the model to the CPU once it is captured, so that a GPU never holds
+            them twice; the compiled model has those that its PyTorch blocks need. A model that cannot be compiled goes
+            back. Refused under `torch.compile`, whose model goes on to be called.
 
     Caching:
 

@@ -326,21 +326,25 @@ def take_snapshot(compiled: fx.GraphModule, lowered: fx.GraphModule) -> None:
     kept = {_memory(tensor) for tensor in _shared_with_eager(lowered)}
     copies: dict[int, torch.Tensor] = {}
     held: list[torch.Tensor] = []  # what is replaced, so that no other tensor takes its identity
-    for owner, name in sorted(_tensors_read(compiled), key=lambda place: place[1]):
+    for (owner, name), device in sorted(_tensors_read(compiled).items(), key=lambda place: place[0][1]):
         value = getattr(owner, name)
         if not isinstance(value, torch.Tensor) or _memory(value) in kept:
             continue
         key = id(value)  # tied weights stay one tensor
         if key not in copies:
-            copied = value.detach().clone()
+            copied = value.detach().to(device or value.device, copy=True)
             copies[key] = nn.Parameter(copied, value.requires_grad) if isinstance(value, nn.Parameter) else copied
             held.append(value)
         setattr(owner, name, copies[key])
 
 
-def _tensors_read(compiled: fx.GraphModule) -> set[tuple[nn.Module, str]]:
-    """Returns where the tensors are that graphs of a module read: the module that holds each, and its name there."""
-    return {place_of(graph, node) for graph, node in reads_of(compiled)}
+def _tensors_read(compiled: fx.GraphModule) -> dict[tuple[nn.Module, str], torch.device | None]:
+    """The tensors that graphs of a module read: the module that holds each, its name there, and where it has to lie."""
+    found: dict[tuple[nn.Module, str], torch.device | None] = {}
+    for graph, node in reads_of(compiled):
+        meta = node.meta.get("val")
+        found[place_of(graph, node)] = meta.device if isinstance(meta, torch.Tensor) else None
+    return found
 
 
 def _shared_with_eager(lowered: fx.GraphModule) -> Iterator[torch.Tensor]:
@@ -374,30 +378,68 @@ def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
     return (str(tensor.device), tensor.untyped_storage().data_ptr())
 
 
-def offload(module: nn.Module | torch.export.ExportedProgram, compiled: nn.Module) -> None:
-    """Moves the weights of a model to the CPU; what PyTorch blocks of the compiled model need stays where it is.
+def offload(module: nn.Module | torch.export.ExportedProgram, compiled: fx.GraphModule) -> dict[int, torch.Tensor]:
+    """Moves the weights of a model to the CPU.
 
     Args:
-        module: The model that was compiled. It runs on the CPU afterwards.
-        compiled: What compiling it returned.
+        module: The model that is compiled. It runs on the CPU afterwards.
+        compiled: What is compiled of it, at any stage; it keeps tensors where they are.
+
+    Returns:
+        The model's tensors on the CPU by the address that they had on a GPU, but for what the model writes to or
+        returns: that stays where it is.
     """
-    _own_weights(compiled)
+    kept = {_memory(tensor) for tensor in _shared_with_eager(compiled)}
+    _own_tensors(compiled)
     gc.collect()  # networks that a build leaves behind are cycles, and hold weights where they lay
+    on_gpu = {name: value for name, value in _state_of(module).items() if value.is_cuda}
+    left = {
+        name: value.data_ptr()
+        for name, value in on_gpu.items()
+        if value.layout is torch.strided and _memory(value) not in kept
+    }
+    del on_gpu
+    move(module, torch.device("cpu"))
+    found = _state_of(module)
+    return {address: found[name].detach() for name, address in left.items()}
+
+
+def move(module: nn.Module | torch.export.ExportedProgram, device: torch.device) -> None:
+    """Moves the weights of a model."""
+    from trt_portable.plan.weight_table import copy_all  # which few calls need
+
+    parameters = [each for each in _state_of(module).values() if type(each) is nn.Parameter]
+    parameters = [each for each in parameters if each.device != device and each.is_contiguous()]
+    moved = [torch.empty_like(each, device=device, requires_grad=False) for each in parameters]
+    copy_all([(each.detach(), target) for each, target in zip(parameters, moved, strict=True)])
+    for parameter, target in zip(parameters, moved, strict=True):
+        parameter.data = target  # for every holder of the parameter, as a module is moved
     if isinstance(module, nn.Module):
-        module.to("cpu")
+        module.to(str(device))
         return
     for tensors in (module.state_dict, module.constants):
         for name, value in tensors.items():
             if isinstance(value, nn.Parameter):
-                value.data = value.detach().cpu()  # for every holder of the parameter, as a module is moved
+                value.data = value.detach().to(device)
             elif isinstance(value, torch.Tensor):
-                tensors[name] = value.cpu()
+                tensors[name] = value.to(device)
 
 
-def _own_weights(compiled: nn.Module) -> None:
-    """Gives a compiled model parameters of its own, in the same memory: moving a parameter moves it for all holders."""
-    own: dict[nn.Parameter, nn.Parameter] = {}
+def _state_of(module: nn.Module | torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """The tensors of a model by name; tied ones once."""
+    if isinstance(module, nn.Module):
+        return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    named = {**module.state_dict, **module.constants}
+    return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
+def _own_tensors(compiled: nn.Module) -> None:
+    """Gives a compiled model tensors of its own, in the same memory: moving a parameter moves it for all holders."""
+    own: dict[torch.Tensor, Any] = {}
     for child in compiled.modules():
         for name, value in child._parameters.items():
             if value is not None:
                 child._parameters[name] = own.setdefault(value, nn.Parameter(value.detach(), value.requires_grad))
+        for name, buffer in child._buffers.items():
+            if buffer is not None and buffer.is_cuda:
+                child._buffers[name] = own.setdefault(buffer, buffer.detach())

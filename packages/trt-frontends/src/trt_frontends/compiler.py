@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -11,11 +12,14 @@ import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_frontends.compiled_module import CompiledModule, offload
+from trt_frontends.capture import device_of
+from trt_frontends.compiled_module import CompiledModule, move, offload
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import (
     CALIBRATION,
+    BuiltModel,
+    CapturedModel,
     Progress,
     capture_model,
     no_progress,
@@ -101,15 +105,25 @@ def compile(
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)
     if custom_engine_cache is not None:
         captured = replace(captured, engine_cache=CustomCache(custom_engine_cache))
-    built = build(captured)
+    built = _built(captured, module)
     built.module.meta["model_facts"] = replace(captured.facts, plugins=built.plugins)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
     keep_boundary(captured.module, result)
     if report := result.meta.get("partition_report"):
         compare_at_first_call(result, digests_of(report.collectives))
-    if captured.settings.offload_module_to_cpu and not captured.settings.dryrun:
-        offload(module, result)
     return result
+
+
+def _built(captured: CapturedModel, module: nn.Module | torch.export.ExportedProgram) -> BuiltModel:
+    """Builds the engines; a model that is to go to the CPU goes before that, and comes back if it fails."""
+    if captured.settings.dryrun or not captured.settings.offload_module_to_cpu:
+        return build(captured)
+    home = device_of(module, None).torch_device
+    try:
+        return build(captured, functools.partial(offload, module))
+    except BaseException:
+        move(module, home)
+        raise
 
 
 @entry_point

@@ -60,6 +60,7 @@ class EngineSource:
         registry: Where converters are looked up.
         graph: The lowered graph that the blocks are cut from; its attributes are the model's weights.
         custom_cache: The user's own cache, in the place of the engine cache.
+        twins: What `build_block` takes.
 
     Attributes:
         cache: The engine cache; None when the settings ask for none.
@@ -74,8 +75,10 @@ class EngineSource:
         registry: ConverterRegistry,
         graph: fx.GraphModule,
         custom_cache: CustomCache | None = None,
+        twins: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
         self.settings = settings
+        self._twins = twins
         self._weights = weights_of(graph) if settings.refit else {}
         self.registry = registry
         is_given = custom_cache is not None
@@ -105,7 +108,9 @@ class EngineSource:
         self, block: fx.GraphModule, ranges: ShapeRanges, name: str, key: EngineKey | None
     ) -> tuple[TRTModule, EngineKey | None]:
         """Builds the engine of a block; returns it with the key that it may be cached under."""
-        built = build_block(block, self.settings, ranges, name, self.registry, self._timings, self._weights)
+        built = build_block(
+            block, self.settings, ranges, name, self.registry, self._timings, self._weights, self._twins
+        )
         if built.refit is not None and key is not None:
             built = dataclasses.replace(
                 built, refit=dataclasses.replace(built.refit, content=self._content(built.refit))

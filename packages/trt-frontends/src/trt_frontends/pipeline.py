@@ -134,6 +134,10 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how many steps of it are done, and how many there are."""
 
 
+GiveUp = Callable[[fx.GraphModule], Mapping[int, torch.Tensor]]
+"""Called with a lowered graph, or what was built of it: see `compiled_module.offload`."""
+
+
 def no_progress(what: str, done: int, total: int) -> None:
     """Ignores progress."""
 
@@ -478,11 +482,14 @@ class LoweredModel:
         blocks = {name: _graph_module(module, name) for name in engines if name in called}
         return BuiltModel(self, plan, module, blocks)
 
-    def build(self) -> BuiltModel:
+    def build(self, give_up: GiveUp | None = None) -> BuiltModel:
         """Decides, splits, and builds every engine.
 
         A node that fails to convert, and a block that fails to build, go to PyTorch: the graph is partitioned again
         without them, and engines that are built already are kept.
+
+        Args:
+            give_up: Moves the model's weights off the device before anything is built.
 
         Raises:
             BuildError: An engine cannot be built, and `pass_through_build_failures` is set.
@@ -490,7 +497,8 @@ class LoweredModel:
             PartitionError: The partitioner put nodes into an engine that had failed to build.
         """
         engines: dict[tuple[str, ...], nn.Module] = {}
-        self._source = EngineSource(self.settings, self.registry, self.graph, self.engine_cache)
+        twins = None if give_up is None else give_up(self.graph)
+        self._source = EngineSource(self.settings, self.registry, self.graph, self.engine_cache, twins)
         begin = time.perf_counter()
         while True:
             built = self.split(self.plan())

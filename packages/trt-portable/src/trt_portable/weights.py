@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,14 @@ class Weights:
         made = cls(type)
         made._ptr, made._count, made._elements = tensor.data_ptr(), tensor.numel(), tensor.reshape(-1)
         return made
+
+    def _leave_device(self, twins: Mapping[int, torch.Tensor]) -> None:
+        """Refers to the same elements on the host from now on: in one of these tensors, by address, or in a copy."""
+        assert self._elements is not None
+        twin = twins.get(self._ptr)
+        is_whole = twin is not None and twin.dtype is self._elements.dtype and twin.numel() == self._elements.numel()
+        elements = twin.reshape(-1) if twin is not None and is_whole and twin.is_contiguous() else self._elements.cpu()
+        self._ptr, self._elements = elements.data_ptr(), elements
 
     def _adopt(self, array: np.ndarray[Any, Any]) -> None:
         dtype = FROM_NUMPY.get(array.dtype)

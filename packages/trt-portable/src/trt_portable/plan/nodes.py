@@ -23,7 +23,7 @@ from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layer_class, layers_from_json
 from trt_portable.plan import tables
 from trt_portable.plan.rewriting import Fusion, Graph, Pattern, apply
-from trt_portable.plan.weight_table import WeightTable
+from trt_portable.plan.weight_table import WeightTable, copy_all
 from trt_portable.shape_tensors import Value, as_tensor
 
 A = TypeVar("A")
@@ -372,12 +372,18 @@ class PlanGraph(Graph[Node]):
         shape[axis] = sum(sizes)
 
         def write(target: torch.Tensor) -> None:
-            for place, part in zip(target.view(shape).split(sizes, axis), parts, strict=True):
+            pairs = list(zip(parts, target.view(shape).split(sizes, axis), strict=True))
+            crosses = any(part.device != target.device for part in parts)
+            if crosses and all(tensor.is_contiguous() for pair in pairs for tensor in pair):
+                copy_all(pairs)
+                return
+            for part, place in pairs:
                 place.copy_(part)
 
         key = f"{name}:{len(self.weights)}"
         (device, *others) = {part.device for part in parts}
-        self.weights.defer(key, parts[0].dtype, math.prod(shape), write, torch.device("cpu") if others else device)
+        home = torch.device("cpu") if others else device
+        self.weights.defer(key, parts[0].dtype, math.prod(shape), write, home, anywhere=True)
         return constant_node(name, self.new_tensor(name, dtype, shape), key, dtype, shape)
 
 

@@ -104,23 +104,26 @@ class _Deferred:
         count: Their number.
         write: Puts them into memory: a flat tensor of that type and size.
         device: Where that memory is to be.
+        anywhere: Whether it may be on any device.
     """
 
     dtype: torch.dtype
     count: int
     write: Callable[[torch.Tensor], None]
     device: torch.device = _HOST
+    anywhere: bool = False
 
     @property
     def room(self) -> int:
         """Bytes that they take, with those up to where others may begin."""
         return -(-self.count * self.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
 
-    def made(self) -> torch.Tensor:
-        """The weights, in memory of their own."""
-        found = torch.empty(self.count, dtype=self.dtype, device=self.device)
+    def made(self, device: torch.device | None = None) -> torch.Tensor:
+        """The weights, in memory of their own, on some device."""
+        device = device or self.device
+        found = torch.empty(self.count, dtype=self.dtype, device=device if self.anywhere else self.device)
         self.write(found)
-        return found
+        return found.to(device)
 
 
 class WeightTable(MutableMapping[str, torch.Tensor]):
@@ -147,9 +150,11 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         count: int,
         write: Callable[[torch.Tensor], None],
         device: torch.device = _HOST,
+        *,
+        anywhere: bool = False,
     ) -> None:
-        """Adds weights that `write` computes into a flat tensor of a type and size, on a device."""
-        self._entries[key] = _Deferred(dtype, count, write, device)
+        """Adds weights that `write` computes into a flat tensor of a type and size, on a device, or on any."""
+        self._entries[key] = _Deferred(dtype, count, write, device, anywhere)
 
     def in_place(self, key: str) -> torch.Tensor:
         """The tensor of a key where it lies, which may be a GPU."""
@@ -167,11 +172,13 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         entry = self._entries[key]
         return (entry.dtype, (entry.count,)) if isinstance(entry, _Deferred) else (entry.dtype, tuple(entry.shape))
 
-    def computed(self) -> dict[str, torch.Tensor]:
-        """All tensors where they lie, the deferred ones of the host in one block, which goes back to the system.
+    def computed(self, device: torch.device = _HOST) -> dict[str, torch.Tensor]:
+        """All tensors on a GPU; for the host where they lie, deferred ones in one block, which goes back to the system.
 
         Where these are large, they lie in a file, and the table keeps them so: they are not computed again.
         """
+        if device != _HOST:
+            return self._on(device)
         found = {key: entry for key, entry in self._entries.items() if isinstance(entry, torch.Tensor)}
         deferred = {key: entry for key, entry in self._entries.items() if isinstance(entry, _Deferred)}
         on_host = {key: entry for key, entry in deferred.items() if entry.device == _HOST}
@@ -187,6 +194,20 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
             found[key] = block[begin : begin + entry.count * entry.dtype.itemsize].view(entry.dtype)
             entry.write(found[key])
             begin += entry.room
+        return found
+
+    def _on(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """All tensors on a GPU: what lies there as it is, the others copied, or computed there."""
+        found, copied = {}, []
+        for key, entry in self._entries.items():
+            if isinstance(entry, _Deferred):
+                found[key] = entry.made(device)
+            elif entry.device == device:
+                found[key] = entry
+            else:
+                found[key] = torch.empty(entry.shape, dtype=entry.dtype, device=device)
+                copied.append((entry.contiguous(), found[key]))
+        copy_all(copied)
         return found
 
     @property

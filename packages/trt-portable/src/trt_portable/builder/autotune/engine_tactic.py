@@ -144,7 +144,7 @@ def choose_tactic(
         found = found[: config.max_num_tactics - 1 - may_prepack]
     if not found and not may_prepack and cache is None:
         return Choice(replace(info, tactic=INTERPRET))
-    on_device = {key: tensor.to(device).reshape(-1) for key, tensor in tensors.computed().items()}
+    on_device = {key: tensor.to(device).reshape(-1) for key, tensor in tensors.computed(device).items()}
     subject = replace(subject, tensors=[on_device[slot.weights] for slot in info.weight_slots])
     autotuner = Autotuner.of(config, reporter)
     environment = (
