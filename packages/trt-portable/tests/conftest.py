@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from trt_portable.shape_tensors import as_tensor
 
 
 class RecordingLogger(trt.ILogger):
-    """Keeps every message."""
+    """Keeps every message, and prints errors, which pytest shows where a test fails."""
 
     def __init__(self) -> None:
         trt.ILogger.__init__(self)
@@ -27,6 +28,8 @@ class RecordingLogger(trt.ILogger):
 
     def log(self, severity: Any, msg: str) -> None:
         self.messages.append((severity, msg))
+        if int(severity) <= int(trt.Logger.ERROR):
+            sys.stderr.write(f"{msg}\n")
 
     @property
     def errors(self) -> list[str]:

@@ -306,10 +306,12 @@ def test_programs_for_gpus_have_one_kernel_too(layer: Layer, built: Any) -> None
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("projection", [0, 3])
-def test_cudnn_runs_recurrent_layers(kind: str, projection: int, built: Any, execute: Any) -> None:
+def test_cudnn_runs_recurrent_layers(kind: str, projection: int, builder: Any, built: Any, execute: Any) -> None:
     layer = Layer(kind, length=24, projection=projection if kind == "lstm" else 0)
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 0
     with trt.device("cuda"):
-        engine = built(layer, optimization_level=0)
+        engine = built(layer, config=config)
         (compute,) = [each for each, *_ in engine._state.program.steps if isinstance(each, CudnnLayer)]
         context = engine.create_execution_context()
         given = {name: value.cuda() for name, value in layer.inputs.items()}

@@ -232,7 +232,8 @@ class RecurrentKernel(PackingCompute):
         first = first if len(first) > 1 else first[0]
         given = x.flip(0) if is_reverse else x
         sequence, *last = self._layer(given, first, weights, has_biases, 1, 0.0, False, False, False)
-        return (sequence.flip(0) if is_reverse else sequence, *(state.squeeze(0) for state in last))
+        ends = (state.reshape(state.shape[-2:]) for state in last)  # cuDNN's LSTM has another leading extent of 1
+        return (sequence.flip(0) if is_reverse else sequence, *ends)
 
 
 class PackedLstm(RecurrentKernel):
