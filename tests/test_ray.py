@@ -90,10 +90,10 @@ def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """Ray on this machine, for the tests of this file."""
+    """Ray on this machine, for the tests of this file; it hands out a GPU, whether there is one or not."""
     ray = pytest.importorskip("ray")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+    ray.init(num_cpus=4, num_gpus=1, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
     yield ray
     ray.shutdown()
 
@@ -104,6 +104,7 @@ class Mortal(BatchInference):
     def __init__(self, path: str, mark: str, **options: Any) -> None:
         super().__init__(path, **options)
         self._mark, self._batches = mark, 0
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0", "not the GPU that Ray hands out"
 
     def __call__(self, batch: Any) -> dict[str, Any]:
         self._batches += 1
@@ -128,6 +129,7 @@ def test_rows_of_an_actor_that_dies_are_neither_lost_nor_doubled(cluster: Any, t
         fn_constructor_kwargs={"columns": {"input": "data"}, "outputs": ["y"]},
         batch_size=50,
         compute=cluster.data.ActorPoolStrategy(size=2),
+        num_gpus=0.5,
     )
     rows = np.stack([row["y"] for row in found.take_all()])
     assert (tmp_path / "died").exists()
