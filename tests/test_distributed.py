@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -25,7 +26,6 @@ import trt_frontends as trt
 import trt_runtime
 from trt_core import InputError
 from trt_core.files.folder import take_lock
-from trt_runtime.sharded import opened_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -123,17 +123,32 @@ def test_what_is_captured_again_is_compared_too(
         assert not found.error or found.error.startswith("ExecutionError: ")
 
 
-def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", [False, True], ids=["", "network"])
+def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(
+    network: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    lock = fcntl.flock
+
+    def lock_as_nfs(descriptor: int, how: int) -> None:
+        """Linux has only files that are open for writing locked there (flock(2))."""
+        if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(descriptor, how)
+
+    if network:
+        monkeypatch.setattr(fcntl, "flock", lock_as_nfs)
     compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
     killed, alive, other = (tmp_path / f".{name}" for name in ("m.saving-1", "m.saving-2", "n.saving-1"))
     for folder in (killed, alive, other):
         folder.mkdir()
         (folder / "rank-0.trtp").write_bytes(b"half")
-    with opened_folder(alive) as descriptor:
-        assert take_lock(descriptor)
+    with (alive / "manifest.json").open("wb") as file:
+        assert take_lock(file.fileno())
         trt_runtime.save_sharded(compiled, tmp_path / "m")
     assert {path.name for path in tmp_path.iterdir()} == {"m", alive.name, other.name}
     (tmp_path / "m").rename(tmp_path / ".m.saving-2-old")  # as a saver leaves it that is killed between two names
+    (alive / "manifest.json").unlink()
     (alive / "manifest.json").mkdir()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="the disk is gone"):
         patch.setattr("trt_runtime.program.saving.save", rank_programs.no_disk)

@@ -522,14 +522,23 @@ def _new_folder_for(target: Path) -> Iterator[str]:
     target.parent.mkdir(parents=True, exist_ok=True)
     for path in sorted(target.parent.iterdir()):
         if path.name.startswith(f".{target.name}.saving-"):
-            with contextlib.suppress(OSError), opened_folder(path) as descriptor:
-                if take_lock(descriptor):
+            with contextlib.suppress(OSError):
+                if not _is_being_saved(path):
                     _clear_up(path, target)
     staged = target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}")
     staged.mkdir()
-    with opened_folder(staged) as descriptor:
-        take_lock(descriptor)
+    with (staged / MANIFEST).open("xb") as file:
+        take_lock(file.fileno())
         yield str(staged)
+
+
+def _is_being_saved(folder: Path) -> bool:
+    """Whether somebody holds the lock of a folder: that of its manifest, as network file systems lock no folders."""
+    try:
+        with (folder / MANIFEST).open("r+b") as file:
+            return not take_lock(file.fileno())
+    except OSError:  # its saver was killed before it had one
+        return False
 
 
 def _clear_up(left: Path, target: Path) -> None:
@@ -542,7 +551,7 @@ def _clear_up(left: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """Yields the descriptor of a folder, to make names in it last or to lock it."""
+    """Yields the descriptor of a folder or a file, to make it last."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield descriptor
