@@ -16,7 +16,7 @@ from torch import nn
 
 from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
 from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
-from trt_runtime.token_choice import TokenChoice, TokenRules
+from trt_runtime.token_choice import TokenChoice, TokenRules, likeliest_by_pieces
 
 VOCABULARY = 23
 
@@ -176,6 +176,12 @@ def test_sampling_draws_only_from_what_is_left(top_k: int | None, top_p: float |
     }
     assert made <= allowed
     assert len(made) > 1
+
+
+@given(st.integers(1, 3), st.sampled_from([1, 2, 4, 8]), st.integers(1, 5), st.integers(0, 99))
+def test_the_likeliest_by_pieces_is_the_first_one(rows: int, pieces: int, width: int, seed: int) -> None:
+    scores = torch.randint(0, 4, (rows, pieces * width), generator=torch.Generator().manual_seed(seed)).float()
+    assert torch.equal(likeliest_by_pieces(scores, pieces), scores.argmax(-1))
 
 
 def test_processors_change_scores_before_a_token_is_chosen() -> None:

@@ -22,7 +22,7 @@ from trt_core.held_arguments import held_to_signature
 from trt_core.wording import kind_of
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
-from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules
+from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules, likeliest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -796,9 +796,10 @@ class _Choosing:
     def token(self, scores: torch.Tensor) -> torch.Tensor:
         """Chooses a token of each row, (rows,) int64, by scores, (rows, vocabulary) float32."""
         if not self.do_sample:
-            return scores.argmax(-1)
-        likely = self.choice.warped(scores).softmax(-1)  # what follows is torch.multinomial, which waits for the device
-        return (likely / torch.empty_like(likely).exponential_(generator=self.generator)).argmax(-1)
+            return likeliest(scores)
+        warped = self.choice.warped(scores)  # what follows is torch.multinomial, which waits for the device
+        chances = (warped - warped.amax(-1, keepdim=True)).exp_()  # up to their sum, which decides nothing
+        return likeliest(chances.div_(torch.empty_like(chances).exponential_(generator=self.generator)))
 
     def scores(self, scores: torch.Tensor, text: torch.Tensor, made: int) -> torch.Tensor:
         """Returns scores, (rows, vocabulary) float32, by all that is said; `text` is as long as it may be."""
