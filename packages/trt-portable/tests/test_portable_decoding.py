@@ -150,13 +150,13 @@ def test_other_attention_stays(sizes: dict[str, int]) -> None:
 
 
 def _layer(
-    *, batch: int = 1, turned: bool = True, reads_later: bool = False, gain_of: str = "float16"
+    *, batch: int = 1, turned: str = "by splits", reads_later: bool = False, gain_of: str = "float16"
 ) -> fx.GraphModule:
     """The graph of a layer as decoders write it: norm, queries, keys and values, turned, cached, attended to.
 
     Args:
         batch: Rows.
-        turned: Whether queries and keys are turned by their places.
+        turned: How queries and keys are turned by their places; "" where they are not.
         reads_later: Return the new cache of keys as well.
         gain_of: In half precision, or `float32`, where the norm is another one.
     """
@@ -185,7 +185,7 @@ def _layer(
         graph.call(ATEN.view.default, graph.call(operator.getitem, parts, at), [batch, -1, 1, width]) for at in range(3)
     )
     if turned:
-        query, key = (_turn(graph, each, width, *turns) for each in (query, key))
+        query, key = (_turn(graph, each, width, *turns, by_slices=turned == "by slices") for each in (query, key))
     begin = graph.call(ATEN.unsqueeze.default, start, -1)
     place = graph.call(ATEN.clamp_min.default, graph.call(ATEN.add.Tensor, begin, 0), 0)
     kept = graph.call(ATEN.lt.Scalar, begin, length)
@@ -220,9 +220,13 @@ def _layer(
     return graph.module(total, *new[:1] * reads_later)
 
 
-def _turn(graph: _Graph, x: fx.Node, width: int, cosines: fx.Node, sines: fx.Node) -> fx.Node:
-    parts = graph.call(ATEN.split_with_sizes.default, x, [width // 2] * 2, 3)
-    first, second = (graph.call(operator.getitem, parts, at) for at in range(2))
+def _turn(graph: _Graph, x: fx.Node, width: int, cosines: fx.Node, sines: fx.Node, *, by_slices: bool) -> fx.Node:
+    half = width // 2
+    if by_slices:
+        first, second = (graph.call(ATEN.slice.Tensor, x, 3, at, at + half) for at in (0, half))
+    else:
+        parts = graph.call(ATEN.split_with_sizes.default, x, [half] * 2, 3)
+        first, second = (graph.call(operator.getitem, parts, at) for at in range(2))
     swapped = graph.call(ATEN.cat.default, [graph.call(ATEN.neg.default, second), first], 3)
     return graph.call(
         ATEN.add.Tensor, graph.call(ATEN.mul.Tensor, x, cosines), graph.call(ATEN.mul.Tensor, swapped, sines)
@@ -251,8 +255,8 @@ def _layer_operands(batch: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_layer_of_a_step_takes_norms_residuals_turns_and_caches_in(batch: int, turned: bool) -> None:
+@pytest.mark.parametrize("turned", ["", "by splits", "by slices"])
+def test_a_layer_of_a_step_takes_norms_residuals_turns_and_caches_in(batch: int, turned: str) -> None:
     module = _layer(batch=batch, turned=turned)
     plain = fx.GraphModule(module, copy.deepcopy(module.graph))
     for node in plain.graph.nodes:
@@ -262,7 +266,7 @@ def test_a_layer_of_a_step_takes_norms_residuals_turns_and_caches_in(batch: int,
     plain.recompile()
     write_decoding_operators(module)
     (attention,) = _calls(module, UPDATING_ATTENTION)
-    assert (attention.args[6] is not None) is turned
+    assert (attention.args[6] is not None) is bool(turned)
     first, second = _calls(module, PRODUCT)
     assert (first.args[3] is not None, first.args[5], second.args[3]) == (True, None, None)
     assert second.args[5] is not None
@@ -276,6 +280,70 @@ def test_a_layer_of_a_step_takes_norms_residuals_turns_and_caches_in(batch: int,
     for have, want in zip(found, wanted, strict=True):
         torch.testing.assert_close(have, want, atol=4e-3, rtol=4e-3)
     assert not torch.equal(found[1], operands[1])
+
+
+def _gated(*, rows: int = 1, by_slices: bool = True, half: int = 256, reads_later: bool = False) -> fx.GraphModule:
+    """The graph of a gate as decoders write it; the first `half` of 512 columns go through SiLU."""
+    graph = _Graph()
+    x, matrix = graph.take(rows, 256), graph.take(512, 256)
+    product = graph.call(ATEN.mm.default, x, graph.call(ATEN.permute.default, matrix, [1, 0]))
+    product = graph.call(ATEN.view.default, product, [rows, 1, 512])
+    if by_slices:
+        gate, up = (graph.call(ATEN.slice.Tensor, product, 2, at, at + 256) for at in (256 - half, half))
+    else:
+        parts = graph.call(ATEN.split_with_sizes.default, product, [256, 256], -1)
+        gate, up = (graph.call(operator.getitem, parts, at) for at in range(2))
+    wide = graph.call(torch.ops.prims.convert_element_type.default, gate, torch.float32)
+    power = graph.call(ATEN.exp.default, graph.call(ATEN.neg.default, wide))
+    silu = graph.call(ATEN.div.Tensor, wide, graph.call(ATEN.add.Tensor, power, 1))
+    silu = graph.call(torch.ops.prims.convert_element_type.default, silu, torch.float16)
+    return graph.module(graph.call(ATEN.mul.Tensor, silu, up), *[up] * reads_later)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("by_slices", [False, True])
+def test_a_gate_is_taken_into_its_product(rows: int, by_slices: bool) -> None:
+    module = _gated(rows=rows, by_slices=by_slices)
+    operands = torch.randn(rows, 256).half(), torch.randn(512, 256).half() / 16
+    wanted = module(*operands)[0]
+    write_decoding_operators(module, 2)
+    (call,) = _calls(module, PRODUCT)
+    assert call.args[6:] == (True, True)
+    assert {node.target for node in module.graph.nodes if node.op == "call_function"} == {
+        call.target,
+        ATEN.view.default,
+    }
+    torch.testing.assert_close(module(*operands)[0], wanted, atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("kind", [{"half": 0}, {"reads_later": True}])
+def test_other_gates_stay(kind: dict[str, Any]) -> None:
+    module = _gated(**kind)
+    write_decoding_operators(module)
+    assert [call.args[6:] for call in _calls(module, PRODUCT)] == [(False, False)]
+
+
+@pytest.mark.parametrize("hidden", [-65504.0, -torch.inf, -1.0])
+def test_masks_that_hide_are_read_as_what_they_were_made_of(hidden: float) -> None:
+    graph = _Graph()
+    query, *caches = (graph.take(1, 8, length, 32) for length in (1, 192, 192))
+    seen = graph.take(1, 1, 1, 192, dtype=torch.bool)
+    numbers = [graph.call(ATEN.scalar_tensor.default, each, dtype=torch.float16) for each in (0.0, hidden)]
+    mask = graph.call(ATEN.where.self, seen, *numbers)
+    made = graph.graph.call_function(
+        ATEN._scaled_dot_product_cudnn_attention.default, (query, *caches, mask, False), {"scale": 0.3}
+    )
+    module = graph.module(graph.graph.call_function(operator.getitem, (made, 0)))
+    write_decoding_operators(module)
+    (call,) = _calls(module, ATTENTION)
+    assert (call.args[3].meta["val"].dtype is torch.bool) is (hidden < -1)
+    operands = [torch.randn(1, 8, length, 32) for length in (1, 192, 192)]
+    shown = torch.rand(1, 1, 1, 192) > 0.5
+    wanted = F.scaled_dot_product_attention(*operands, torch.where(shown, 0.0, hidden), scale=0.3)
+    for node in module.graph.nodes:
+        node.kwargs = {**node.kwargs, "dtype": torch.float32} if "dtype" in node.kwargs else node.kwargs
+    module.recompile()
+    torch.testing.assert_close(module(*operands, shown)[0], wanted)
 
 
 def test_what_is_read_elsewhere_or_made_otherwise_is_not_taken_in() -> None:
@@ -328,17 +396,27 @@ for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33),
     x, matrix, bias = torch.randn(rows, depth).half(), torch.randn(columns, depth).half(), torch.randn(columns).half()
     result = torch.full((rows, columns), torch.nan, dtype=torch.half)
     gain, epsilon, residual = torch.rand(depth).half(), torch.tensor([0.5]), torch.randn(rows, columns).half()
-    for has_bias, is_normalized, has_residual in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 1)):
-        kernels.few_rows_product[(-(-columns // 16),)](
+    for has_bias, is_normalized, has_residual, is_gated in (
+        (0, 0, 0, 0), (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (1, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0, 1)
+    ):
+        if is_gated and columns % 2:
+            continue
+        result = torch.full((rows, columns // (1 + is_gated)), torch.nan, dtype=torch.half)
+        kernel = kernels.one_row_product if rows == 1 else kernels.few_rows_product
+        kernel[(-(-columns // 16),)](
             x, matrix, bias, gain, epsilon, residual, result, columns,
-            ROWS=rows, DEPTH=depth, HAS_BIAS=has_bias, IS_NORMALIZED=is_normalized, HAS_RESIDUAL=has_residual,
-            TILE_COLUMNS=16, TILE_DEPTH=64,
+            **({"IS_WEIGHT": 1} if rows == 1 else {"ROWS": rows}), DEPTH=depth, HAS_BIAS=has_bias,
+            IS_NORMALIZED=is_normalized, HAS_RESIDUAL=has_residual, IS_GATED=is_gated,
+            TILE_COLUMNS=16, TILE_DEPTH=64, IS_EARLY=False,
         )
         left = x.float()
         if is_normalized:
             left = left * torch.rsqrt(left.square().mean(-1, keepdim=True) + epsilon) * gain.float()
         wanted = torch.nn.functional.linear(left, matrix.float(), bias.float() if has_bias else None)
         wanted = wanted + residual.float() if has_residual else wanted
+        if is_gated:
+            gate, up = wanted.chunk(2, -1)
+            wanted = torch.nn.functional.silu(gate) * up
         torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
 
 decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
@@ -365,7 +443,8 @@ x, matrix, bias = torch.randn(3, 96).half(), torch.randn(33, 96).half(), torch.r
 gain, epsilon, residual = torch.rand(96).half(), torch.tensor([0.5]), torch.randn(3, 33).half()
 for optional in ((None,) * 4, (bias,), (None, gain, epsilon), (bias, gain, epsilon, residual)):
     decoding.multiply(x.as_subclass(OnGpu), matrix, *optional)
-assert counts == [3, 3, 5, 5], counts
+decoding.multiply(x.as_subclass(OnGpu), matrix[:32], None, gain, epsilon, None, True)
+assert counts == [3, 3, 5, 5, 5], counts
 decoding._run_fastest = chosen
 x, gain, epsilon = torch.randn(3, 96).half(), torch.rand(96).half(), torch.tensor([0.5])
 result = torch.full((3, 96), torch.nan, dtype=torch.half)
@@ -407,16 +486,21 @@ for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3
     mask = torch.zeros(masks, 1, queries, length).half()
     mask[..., 40:] = -torch.inf
     mask[-1, ..., :5] = -torch.inf
+    seen = mask == 0 if batch == 1 else mask  # both say the same
     parts = -(-length // decoding._part_of(batch * groups, length))
     rows = decoding._rows_of(heads * queries)
     sums = torch.full((batch * groups, parts, rows, 32), torch.nan)
     maxima, weights = (torch.full((batch * groups, parts, rows), torch.nan) for _ in range(2))
     result = torch.empty(batch, queries, groups * heads, 32, dtype=torch.half)
-    decoding.start_parts(query, keys, values, mask, *[None] * 5, sums, maxima, weights, 0.2)
+    decoding.start_parts(query, keys, values, seen, *[None] * 5, sums, maxima, weights, 0.2)
     decoding.start_joining(sums, maxima, weights, result, groups)
     wide = [each.float().repeat_interleave(heads, 1) for each in (keys, values)]
     wanted = torch.nn.functional.scaled_dot_product_attention(query.float(), *wide, mask.float(), scale=0.2)
     torch.testing.assert_close(result.transpose(1, 2).float(), wanted, atol=2e-3, rtol=2e-3)
+    nothing = torch.zeros_like(mask, dtype=torch.bool)
+    decoding.start_parts(query, keys, values, nothing, *[None] * 5, sums, maxima, weights, 0.2)
+    decoding.start_joining(sums, maxima, weights, result, groups)
+    assert not result.any()  # what sees nothing
 
 for batch, groups, heads, length, turns, places in (
     (2, 2, 4, 150, 2, (3, 149)), (1, 3, 1, 128, 1, (0,)), (2, 1, 8, 320, 0, (64, 320)), (2, 1, 2, 130, 1, (-1, 39)),

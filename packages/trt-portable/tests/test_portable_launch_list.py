@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_portable.errors import PortableError
+from trt_portable.execution import launch_list
 from trt_portable.execution.launch_list import CompiledProgram, with_waits
 from trt_portable.plan.artifact import Artifact, read_artifacts, write_artifacts
 from trt_portable.plan.weight_store import WeightStore
@@ -68,6 +69,24 @@ def test_values_of_a_list_die_with_their_last_reader() -> None:
     assert [dying for _, dying in program._lists[((2,),)].steps] == [[0], [], [2]]
     x = torch.tensor([-1.0, 2.0])
     assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2
+
+
+def test_kernels_start_early_behind_kernels_of_the_same_list_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came before the list, and operators, may write what a kernel reads before it waits."""
+
+    class Kernel:
+        def launch(self, grid: Any, arguments: Any, stream: int, *, is_early: bool) -> None:
+            started.append(is_early)
+
+    started: list[bool] = []
+    monkeypatch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [Kernel() for _ in described])
+    early, late = (["kernel", at, [1, 1, 1], [{"slot": 0}]] for at in range(2))
+    between = [["empty", 1, [2], [1], "float32"], ["view", 2, 0, [1], [1], 0]]
+    steps = [early, *between, early, ["op", "aten::relu", [{"slot": 0}], {}, [3]], early, late, early]
+    kernels = [{"early": True}, {"early": False}]
+    document = {"operands": [{"input": 0}], "kernels": kernels, "steps": steps, "slots": 4, "outputs": [3]}
+    CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), CPU).run([torch.ones(2)])
+    assert started == [False, True, False, False, True]
 
 
 def _collective(x: int, result: int, operation: str = "ALL_REDUCE", label: str = "a") -> list[Any]:

@@ -35,6 +35,7 @@ LAYOUTS: Final = {
     15: "c3ada232bcae3afa",
     16: "5c881d00101e2c38",
     17: "2ed1bfce9a528e26",
+    18: "0f042c798b48152d",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -9,7 +9,8 @@ in between goes on beside it.
 Document::
 
     operands  where the first slots come from: an input's index, or a use of weights
-    kernels   name, blob, parameter types, warps and shared bytes of each kernel
+    kernels   name, blob, parameter types, warps and shared bytes of each kernel, and whether it may start while the
+              kernel before it ends: it waits for that by itself, and reads nothing before but weights and caches
     steps     ["empty", slot, shape, strides, dtype]
               ["view", slot, base, shape, strides, offset]
               ["kernel", kernel, grid, arguments]
@@ -24,7 +25,7 @@ from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,6 +76,7 @@ class CompiledProgram:
             document = typed.fields(artifact.document, "the list of launches", tables.COMPILED)
             self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
             self._kernels = _load_kernels(document["kernels"], artifact.blobs, device)
+            self._early_kernels = {at for at, kernel in enumerate(document["kernels"]) if kernel["early"] is True}
             self._outputs: list[int] = document["outputs"]
             self._document: list[Any] = with_waits(document["steps"])
             self._deaths = _deaths(self._document, self._outputs)
@@ -145,10 +147,17 @@ class CompiledProgram:
 
     def _list_for(self, shapes: tuple[Shape, ...]) -> _Launches:
         steps = [_known(step, shapes) for step in self._document] if self.artifact.varying else self._document
-        runs = [self._step(step, self._kernels) for step in steps]
+        runs = [self._step(step, is_early) for step, is_early in zip(steps, self._early(steps), strict=True)]
         return _Launches(list(zip(runs, self._deaths, strict=True)), _homes(steps, self._outputs))
 
-    def _step(self, step: Sequence[Any], kernels: Sequence[DeviceKernel]) -> _Step:
+    def _early(self, steps: Sequence[Sequence[Any]]) -> Iterator[bool]:
+        """Whether each step may start early: what went before this list, and operators, are always waited for."""
+        follows_kernel = False
+        for kind, *rest in steps:
+            yield follows_kernel and kind == "kernel" and rest[0] in self._early_kernels
+            follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))
+
+    def _step(self, step: Sequence[Any], is_early: bool) -> _Step:
         kind, *rest = step
         if kind == "empty":
             return self._empty(*rest)
@@ -156,7 +165,7 @@ class CompiledProgram:
             return _view(*rest)
         if kind == "kernel":
             index, grid, arguments = rest
-            return _launch(kernels[index], grid, arguments)
+            return _launch(self._kernels[index], grid, arguments, is_early)
         if kind == "op":
             return self._call(*rest)
         if kind == _WAIT:
@@ -276,11 +285,11 @@ def _view(slot: int, base: int, shape: list[int], strides: list[int], offset: in
     return run
 
 
-def _launch(kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any]) -> _Step:
+def _launch(kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any], is_early: bool) -> _Step:
     known = [_Reference(a["slot"]) if isinstance(a, dict) else a for a in arguments]
 
     def run(slots: _Slots, stream: int) -> None:
-        kernel.launch(grid, [slots[a] if type(a) is _Reference else a for a in known], stream)
+        kernel.launch(grid, [slots[a] if type(a) is _Reference else a for a in known], stream, is_early=is_early)
 
     return run
 

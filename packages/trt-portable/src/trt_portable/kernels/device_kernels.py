@@ -28,6 +28,29 @@ _NUMBERS: Final[dict[str, Any]] = {
     "d": ctypes.c_double,
 }
 POINTER: Final = "O"
+_MAY_START_EARLY: Final = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute: which one, and 64 bytes for its value."""
+
+    _fields_ = (("kind", ctypes.c_int), ("padding", ctypes.c_int), ("value", ctypes.c_int * 16))
+
+
+class _Configuration(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+_EARLY: Final = ctypes.pointer(_Attribute(_MAY_START_EARLY, 0, (ctypes.c_int * 16)(1)))
 
 
 class KernelError(PortableError):
@@ -75,19 +98,20 @@ class DeviceKernel:
         _check(f"cuModuleGetFunction({name!r})", code)
         if shared_bytes > _PLAIN_SHARED_BYTES:
             _check("cuFuncSetAttribute", library.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
-        self._launch = library.cuLaunchKernel
+        self._launch = library.cuLaunchKernelEx
 
     def __del__(self) -> None:
         if getattr(self, "_module", None):
             driver().cuModuleUnload(self._module)
 
-    def launch(self, grid: Sequence[int], arguments: Sequence[Any], stream: int) -> None:
+    def launch(self, grid: Sequence[int], arguments: Sequence[Any], stream: int, *, is_early: bool = False) -> None:
         """Starts the kernel.
 
         Args:
             grid: Three extents, in blocks.
             arguments: A tensor, an address or a number per parameter.
             stream: Handle of the stream.
+            is_early: Start while the kernel before it ends, for which this one waits by itself.
 
         Raises:
             KernelError: The driver refused.
@@ -97,15 +121,7 @@ class DeviceKernel:
             for kind, argument in zip(self._kinds, arguments, strict=True)
         ]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        code = self._launch(
-            self._function,
-            *grid,
-            self._threads,
-            1,
-            1,
-            self._shared_bytes,
-            ctypes.c_void_p(stream),
-            pointers,
-            None,
-        )
-        _check("cuLaunchKernel", code)
+        attributes, block = _EARLY if is_early else None, (self._threads, 1, 1)
+        configuration = _Configuration(tuple(grid), block, self._shared_bytes, stream, attributes, int(is_early))
+        code = self._launch(ctypes.byref(configuration), self._function, pointers, None)
+        _check("cuLaunchKernelEx", code)

@@ -315,6 +315,8 @@ class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
 
 MOST_ROWS: Final = 64
 """More rows choose most matrices on a GPU, and are sorted by the matrix that they choose."""
+_MOST_GROUPED: Final = 1 << 20
+"""Most rows that a kernel of ours takes sorted."""
 _MOST_COPIED: Final = 1 << 26
 """Most elements of matrices that rows get copies of at a time, where there is no other way."""
 
@@ -376,10 +378,10 @@ def multiply_by_chosen_codes(
     return _by_matrix(rows, places, count, columns, decoded)
 
 
-def _operator(name: str, rows: torch.Tensor) -> Any:
-    """An operator of `trt_portable.builder.inductor.decoding` for few rows, where a build has taught PyTorch it."""
+def _operator(name: str, rows: torch.Tensor, most: int = MOST_ROWS) -> Any:
+    """An operator of `trt_portable.builder.inductor.decoding` for so many rows, where a build has taught PyTorch it."""
     count = rows.shape[0]
-    if not rows.is_cuda or not isinstance(count, int) or not 0 < count <= MOST_ROWS:
+    if not rows.is_cuda or not isinstance(count, int) or not 0 < count <= most:
         return None
     return getattr(torch.ops.trt_portable, name, None) if rows.dtype in (torch.float16, torch.bfloat16) else None
 
@@ -401,6 +403,12 @@ def _by_matrix(
 def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """A grouped product of the rows in the order of what they choose."""
     count, columns, depth = matrices.shape
+    grouped = _operator("grouped_linear", rows, most=_MOST_GROUPED)
+    if grouped is not None:
+        choice, order = torch.where((places < 0) | (places >= count), count, places).sort()
+        ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=choice.dtype), right=True)
+        found: torch.Tensor = grouped(rows, order, ends.to(torch.int32), matrices)
+        return found
     known = places.clamp(0, count - 1)
     is_there = (known == places).unsqueeze(1)
     if rows.dtype is not torch.bfloat16 or columns % 8 or depth % 8:

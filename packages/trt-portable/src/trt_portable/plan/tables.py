@@ -12,7 +12,7 @@ from typing import Any, Final
 from trt_core.files import typed
 from trt_portable.dims import MAX_RANK
 
-FORMAT_VERSION: Final = 17
+FORMAT_VERSION: Final = 18
 """Version of the container and of every table below."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -94,7 +94,7 @@ PLUGIN_FIELD: Final = ("name", "type", "dtype", "data")
 WEIGHTS: Final = ("dtype", "shape", "data_offsets")
 ARTIFACT: Final = ("tactic", "machine", "shapes", "varying", "equal", "document", "blobs")
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
-KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes")
+KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes", "early")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")
 
 

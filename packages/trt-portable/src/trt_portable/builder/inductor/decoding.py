@@ -32,6 +32,7 @@ from trt_portable.builder.inductor.operators import (
 PRODUCT: Final = "trt_portable::few_rows_linear"
 CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"
 CHOSEN_PRODUCT: Final = "trt_portable::chosen_linear"
+GROUPED_PRODUCT: Final = "trt_portable::grouped_linear"
 ATTENTION: Final = "trt_portable::few_queries_attention"
 UPDATING_ATTENTION: Final = "trt_portable::few_queries_attention_in_place"
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -51,19 +52,21 @@ class Form:
         depth: Numbers of each row at a time.
         warps: Warps of a block.
         stages: Tiles that are underway at a time.
+        rows: Of the result, where there are many.
     """
 
     columns: int
     depth: int
     warps: int
     stages: int
+    rows: int = 16
 
 
-ONE_ROW: Final = (
-    *(Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 2048, 4, 1), Form(8, 1024, 8, 1)),
-    *(Form(4, 2048, 4, 1), Form(8, 2048, 8, 1)),
-)
+ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 1024, 2, 1))
 """For vectors, which take no tensor cores."""
+ONE_LONG_ROW: Final = (Form(2, 2048, 4, 1), Form(4, 2048, 4, 1), Form(8, 2048, 8, 1))
+ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048, 8, 1))
+"""For vectors of 2048 and of 4096 numbers and more."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
 CODES_ONE_ROW: Final = (
@@ -77,19 +80,26 @@ CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1
 """For chosen matrices whose rows lie in one piece."""
 CHOSEN_COLUMNS: Final = (Form(64, 64, 4, 1), Form(128, 32, 4, 1), Form(64, 128, 8, 1), Form(128, 64, 8, 1))
 """For chosen matrices whose columns lie in one piece."""
+GROUPED_ROWS: Final = (
+    *(Form(128, 64, 4, 4, 64), Form(64, 64, 4, 4, 64), Form(128, 64, 8, 3, 128)),
+    *(Form(128, 64, 4, 4, 32), Form(128, 128, 8, 3, 64), Form(128, 128, 4, 3, 16)),
+)
+"""For many rows that are sorted by what they choose."""
 
 
-def write_decoding_operators(graph: fx.GraphModule) -> None:
+def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
     """Puts these operators in place of PyTorch's wherever shapes are those of a step.
 
     Args:
         graph: Of ATen operators, with metadata; it is changed.
+        weights: So many of the tensors that it takes first are never written to.
     """
+    kept = set([node for node in graph.graph.nodes if node.op == "placeholder"][:weights])
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
         if node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            _replace_product(graph.graph, node)
+            _replace_product(graph.graph, node, kept)
         elif node.target in _ATTENTIONS:
             _replace_attention(graph.graph, node)
     graph.graph.eliminate_dead_code()
@@ -100,11 +110,13 @@ def write_decoding_operators(graph: fx.GraphModule) -> None:
             _fold_updates(graph.graph, node)
     for node in graph.graph.find_nodes(op="call_function", target=_operators()[PRODUCT]):
         _fold_normalization(graph.graph, node)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
+        _fold_gate(graph.graph, node)
     graph.graph.eliminate_dead_code()
     graph.recompile()
 
 
-def _replace_product(graph: fx.Graph, node: fx.Node) -> None:
+def _replace_product(graph: fx.Graph, node: fx.Node, kept: set[fx.Node]) -> None:
     *bias, x, turned = node.args
     if node.kwargs or not isinstance(x, fx.Node) or not isinstance(turned, fx.Node):
         return
@@ -122,7 +134,7 @@ def _replace_product(graph: fx.Graph, node: fx.Node) -> None:
     if not weights.is_contiguous() or (bias and bias[0].meta["val"].shape != (columns,)):  # type: ignore[union-attr]
         return
     with graph.inserting_before(node):
-        arguments = (x, matrix, bias[0] if bias else None, None, None, None)
+        arguments = (x, matrix, bias[0] if bias else None, None, None, None, False, _source(matrix) in kept)
         made = graph.call_function(_operators()[PRODUCT], arguments)
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
@@ -143,7 +155,7 @@ def _fold_residual(graph: fx.Graph, node: fx.Node) -> None:
         return
     with graph.inserting_before(total):
         flat = _viewed(graph, residual, product.shape)
-        made = graph.call_function(node.target, (*node.args[:5], flat))  # type: ignore[arg-type]
+        made = graph.call_function(node.target, (*node.args[:5], flat, *node.args[6:]))  # type: ignore[arg-type]
         made.meta["val"] = product
         shaped = graph.call_function(torch.ops.aten.view.default, (made, list(value.shape)))
         shaped.meta["val"] = value
@@ -154,7 +166,7 @@ def _fold_residual(graph: fx.Graph, node: fx.Node) -> None:
 
 def _fold_normalization(graph: fx.Graph, node: fx.Node) -> None:
     """Lets a product divide its rows by the root of their mean square, if that is how they were made."""
-    x, matrix, bias, _, _, residual = node.args
+    x, matrix, bias, _, _, *others = node.args
     found = _normalization(_source(x))  # type: ignore[arg-type]
     if found is None:
         return
@@ -164,7 +176,7 @@ def _fold_normalization(graph: fx.Graph, node: fx.Node) -> None:
         return
     with graph.inserting_before(node):
         flat = [_viewed(graph, each, shape) for each, shape in ((rows, value.shape), (gain, [count]), (epsilon, [1]))]
-        made = graph.call_function(node.target, (flat[0], matrix, bias, *flat[1:], residual))  # type: ignore[arg-type]
+        made = graph.call_function(node.target, (flat[0], matrix, bias, *flat[1:], *others))  # type: ignore[arg-type]
     made.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(made)
     graph.erase_node(node)
@@ -188,6 +200,74 @@ def _normalization(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
                 if is_square and rows.meta["val"].dtype is gain.meta["val"].dtype is dtype:
                     return rows, gain, epsilon
     return None
+
+
+def _fold_gate(graph: fx.Graph, node: fx.Node) -> None:
+    """Lets a product multiply the second half of its columns by SiLU of the first, if nothing else reads them."""
+    for activated, up in _pairs(node, torch.ops.aten.mul.Tensor):
+        gate = _silu_of(activated)
+        halves = [None if each is None else _stretch_of(each) for each in (gate, up)]
+        if halves[0] is None or halves[1] is None or halves[0][0] is not halves[1][0]:
+            continue
+        source, made = halves[0][0], _source(halves[0][0])
+        if made.target is not _operators()[PRODUCT] or made.args[5] is not None or made.args[6]:
+            continue
+        rows, columns = made.meta["val"].shape
+        half, value = columns // 2, node.meta["val"]
+        if (halves[0][1:], halves[1][1:]) != ((0, half), (half, columns)) or source.meta["val"].shape[-1] != columns:
+            continue
+        if value.numel() != rows * half or not _is_read_only_for(made, node):
+            continue
+        with graph.inserting_before(node):
+            folded = graph.call_function(made.target, (*made.args[:6], True, made.args[7]))
+            folded.meta["val"] = made.meta["val"].new_empty((rows, half))
+            shaped = graph.call_function(torch.ops.aten.view.default, (folded, list(value.shape)))
+            shaped.meta["val"] = value
+        node.replace_all_uses_with(shaped)
+        return
+
+
+def _silu_of(node: fx.Node) -> fx.Node | None:
+    """What a node is SiLU of, computed in single precision."""
+    quotient = _cast_from(node, node.meta["val"].dtype)
+    if quotient is None or quotient.target is not torch.ops.aten.div.Tensor:
+        return None
+    wide, total = quotient.args
+    if not isinstance(wide, fx.Node) or not isinstance(total, fx.Node) or total.target is not torch.ops.aten.add.Tensor:
+        return None
+    power, one = total.args
+    is_silu = one == 1 and _only_argument(power, torch.ops.aten.exp.default, torch.ops.aten.neg.default) is wide  # type: ignore[arg-type]
+    return _cast_from(wide, torch.float32) if is_silu else None
+
+
+def _stretch_of(node: fx.Node) -> tuple[fx.Node, int, int] | None:
+    """A tensor, and the places of its last axis that a node is."""
+    if node.target is torch.ops.aten.slice.Tensor:
+        given: list[Any] = [*node.args, *(0, None, None, 1)[len(node.args) - 1 :]]
+        source, axis, begin, end, step = given
+        extents = source.meta["val"].shape
+        if axis not in (-1, len(extents) - 1) or step != 1:
+            return None
+        first, last, _ = slice(begin, end).indices(extents[-1])
+        return source, first, last
+    split: Any = node.args[0] if node.target is operator.getitem else None
+    if split is None or split.target is not torch.ops.aten.split_with_sizes.default:
+        return None
+    source, sizes, axis = (*split.args, 0)[:3]
+    if axis not in (-1, source.meta["val"].dim() - 1):
+        return None
+    first = sum(sizes[: node.args[1]])
+    return source, first, first + sizes[node.args[1]]
+
+
+def _is_read_only_for(made: fx.Node, node: fx.Node) -> bool:
+    """Whether all that is computed from one node, up to another one, is read for that alone."""
+    inside, following = {node, made}, [node]
+    while following:
+        fresh = [each for each in following.pop().all_input_nodes if each not in inside]
+        inside.update(fresh)
+        following += fresh
+    return all(user in inside for each in inside if each is not node for user in each.users)
 
 
 def _pairs(node: fx.Node, target: Any) -> list[tuple[fx.Node, fx.Node]]:
@@ -254,6 +334,7 @@ def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
     if any(user.target is not operator.getitem or user.args[1] != 0 for user in users):
         return
     key, value = _ungrouped(graph, key, node), _ungrouped(graph, value, node)  # type: ignore[arg-type]
+    mask = _choice_of(mask)  # type: ignore[arg-type]
     tensors = [each.meta["val"] for each in (query, key, value, mask)]  # type: ignore[union-attr]
     if not _suits(*tensors):
         return
@@ -268,6 +349,29 @@ def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
         user.replace_all_uses_with(turned)
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+_LEAST_SCORE: Final = -65504.0
+"""Scores beside which no other is seen: cuDNN gets it for minus infinity."""
+
+
+def _choice_of(mask: fx.Node) -> fx.Node:
+    """What says which keys are seen, of a mask that was made of it."""
+    seen = mask.args[0] if mask.target is torch.ops.aten.where.self else None
+    if not isinstance(seen, fx.Node) or seen.meta["val"].shape != mask.meta["val"].shape:
+        return mask
+    shown, hidden = (_number_of(each) for each in mask.args[1:])
+    return seen if shown == 0 and hidden is not None and hidden <= _LEAST_SCORE else mask
+
+
+def _number_of(value: Any) -> float | None:
+    """A number that a graph holds as a tensor."""
+    is_made = isinstance(value, fx.Node) and value.target in _NUMBERS
+    found = value.args[value.target is torch.ops.aten.full.default] if is_made else None
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+_NUMBERS: Final = (torch.ops.aten.scalar_tensor.default, torch.ops.aten.full.default)
 
 
 @dataclass(frozen=True)
@@ -374,13 +478,9 @@ def _is_swapped(node: fx.Node, x: fx.Node) -> bool:
         return False
     parts: Any = node.args[0]
     second = _only_argument(parts[0], torch.ops.aten.neg.default) if len(parts) == 2 else None
-    if second is None or second.target is not operator.getitem or parts[1].target is not operator.getitem:
+    if second is None:
         return False
-    (split, at), (other, first) = second.args, parts[1].args
-    if split is not other or (at, first) != (1, 0) or split.target is not torch.ops.aten.split_with_sizes.default:
-        return False
-    source, sizes, axis = (*split.args, 0)[:3]
-    return source is x and list(sizes) == [width // 2] * 2 and axis in (-1, rank - 1)
+    return _stretch_of(second) == (x, width // 2, width) and _stretch_of(parts[1]) == (x, 0, width // 2)
 
 
 def _are_turns(x: fx.Node, cosines: fx.Node, sines: fx.Node) -> bool:
@@ -420,7 +520,8 @@ def _suits(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: 
     sizes = [size for each in (query, keys, values, mask) for size in (*each.shape, *each.stride())]
     if (
         not all(isinstance(size, int) for size in sizes)
-        or len({each.dtype for each in (query, keys, values, mask)}) > 1
+        or len({each.dtype for each in (query, keys, values)}) > 1
+        or mask.dtype not in (query.dtype, torch.bool)
     ):
         return False
     if (
@@ -453,6 +554,8 @@ def multiply(
     gain: torch.Tensor | None = None,
     epsilon: torch.Tensor | None = None,
     residual: torch.Tensor | None = None,
+    is_gated: bool = False,
+    is_weight: bool = False,
 ) -> torch.Tensor:
     """``x @ matrix.T + bias + residual`` in the way that is the fastest for these extents, measured the first time.
 
@@ -463,17 +566,22 @@ def multiply(
         gain: (K,), or None: what rows are multiplied by after they were divided by the root of their mean square.
         epsilon: (1,), what is added to the mean square.
         residual: (M, N), or None.
+        is_gated: Return the second half of the columns, multiplied by SiLU of the first.
+        is_weight: The matrix is never written to while kernels run.
     """
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
-    result = torch.empty((x.shape[0], matrix.shape[0]), dtype=x.dtype, device=x.device)
+    result = _product_result(x, matrix, is_gated=is_gated)
 
     def by_library(matrix: torch.Tensor) -> None:
         rows = x
         if gain is not None and epsilon is not None:
             wide = x.to(torch.float32)
             rows = (wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + epsilon)).to(x.dtype) * gain
-        if bias is None:
+        if is_gated:
+            gate, up = F.linear(rows, matrix, bias).chunk(2, -1)
+            torch.mul(F.silu(gate), up, out=result)
+        elif bias is None:
             torch.mm(rows, matrix.t(), out=result)
         else:
             torch.addmm(bias, rows, matrix.t(), out=result)
@@ -481,25 +589,29 @@ def multiply(
             result.add_(residual)
 
     def by_one_kernel(matrix: torch.Tensor, form: int) -> None:
-        _kernels().product(x, matrix, bias, gain, epsilon, residual, result, form)
+        _kernels().product(x, matrix, bias, gain, epsilon, residual, is_gated, is_weight, result, form)
 
     def by_two_kernels(matrix: torch.Tensor, form: int) -> None:
         """Rows are normalized once for all blocks of the product, instead of in each of them."""
         rows = torch.empty_like(x)
         _kernels().normalization(x, gain, epsilon, rows)
-        _kernels().product(rows, matrix, bias, None, None, residual, result, form)
+        _kernels().product(rows, matrix, bias, None, None, residual, is_gated, is_weight, result, form)
 
     if not x.is_cuda:
         by_library(matrix)
         return result
     ways: dict[str, _Way] = {_LIBRARY: by_library}
-    for index, form in enumerate(forms_for(x.shape[0])):
+    for index, form in enumerate(forms_for(*x.shape, is_gated=is_gated)):
         ways[f"{form}"] = functools.partial(by_one_kernel, form=index)
-        if gain is not None:
+        if gain is not None and len(x) > 1:
             ways[f"apart, {form}"] = functools.partial(by_two_kernels, form=index)
-    folded = (bias is not None, gain is not None, residual is not None)
+    folded = (bias is not None, gain is not None, residual is not None, is_gated, is_weight)
     _run_fastest(ways, matrix, result, "few rows", tuple(x.shape), len(matrix), x.dtype, *folded)
     return result
+
+
+def _product_result(x: torch.Tensor, matrix: torch.Tensor, *, is_gated: bool) -> torch.Tensor:
+    return x.new_empty((x.shape[0], matrix.shape[0] // (1 + is_gated)))
 
 
 _Way = Callable[[torch.Tensor], object]
@@ -523,6 +635,8 @@ def _run_fastest(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
         if not matrices:
             count = min(math.ceil(_MORE_THAN_CACHED / matrix.nbytes), _MOST_COPIES)
             matrices.extend([matrix, *(matrix.clone() for _ in range(count - 1))])
+            if matrix.is_cuda:  # kernels that start early read them before what made them is waited for
+                torch.cuda.current_stream(matrix.device).synchronize()
         for each in matrices:
             run(each)
 
@@ -538,13 +652,35 @@ def start_normalization(
 
     rows, depth = x.shape
     grid, arguments = (rows, 1, 1), (x, gain, epsilon, result)
-    compiled = normalize_rows[grid](*arguments, DEPTH=depth, TILE=1 << (depth - 1).bit_length(), num_warps=8)
+    compiled = normalize_rows[grid](
+        *arguments, DEPTH=depth, TILE=1 << (depth - 1).bit_length(), num_warps=8, **_early(x)
+    )
     return None, KernelLaunch(compiled, grid, arguments)
 
 
-def forms_for(rows: int) -> tuple[Form, ...]:
-    """The forms of the kernel that may be the fastest."""
-    return ONE_ROW if rows == 1 else SEVERAL_ROWS
+def forms_for(rows: int, depth: int, *, is_gated: bool = False) -> tuple[Form, ...]:
+    """The forms of the kernel that may be the fastest; with a gate, columns come in pairs."""
+    long = ONE_LONGEST_ROW if depth >= 2 * _LONG else ONE_LONG_ROW
+    forms = SEVERAL_ROWS if rows > 1 else long if depth >= _LONG else ONE_ROW
+    return tuple(form for form in forms if form.columns > 1 or not is_gated)
+
+
+_LONG: Final = 2048
+
+
+@functools.cache
+def starts_early(device: torch.device) -> bool:
+    """Whether kernels may start while the one before them ends (programmatic dependent launch)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= _HOPPER
+
+
+_HOPPER: Final = (9, 0)
+
+
+def _early(x: torch.Tensor) -> dict[str, bool]:
+    """What kernels are compiled and launched with."""
+    is_early = starts_early(x.device)
+    return {"IS_EARLY": True, "launch_pdl": True} if is_early else {"IS_EARLY": False}
 
 
 def start_product(
@@ -554,6 +690,8 @@ def start_product(
     gain: torch.Tensor | None,
     epsilon: torch.Tensor | None,
     residual: torch.Tensor | None,
+    is_gated: bool,
+    is_weight: bool,
     result: torch.Tensor,
     form: int,
 ) -> tuple[None, KernelLaunch]:
@@ -562,27 +700,30 @@ def start_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.triton_kernels import few_rows_product
+    from trt_portable.builder.inductor.triton_kernels import few_rows_product, one_row_product
 
     given = [each for each in (x, matrix, gain, residual, result) if each is not None]
     if not all(each.is_contiguous() for each in given):
         raise RuntimeError("operands of a product of few rows lie in another way")
     rows, depth = x.shape
-    columns, tile = len(matrix), forms_for(rows)[form]
+    columns, tile = len(matrix), forms_for(rows, depth, is_gated=is_gated)[form]
     grid = (math.ceil(columns / tile.columns), 1, 1)
     optional = [x if each is None else each for each in (bias, gain, epsilon, residual)]
     arguments = (x, matrix, *optional, result, columns)
-    compiled = few_rows_product[grid](
+    kernel: Any = one_row_product if rows == 1 else few_rows_product
+    compiled = kernel[grid](
         *arguments,
-        ROWS=rows,
+        **({"IS_WEIGHT": is_weight} if rows == 1 else {"ROWS": rows}),
         DEPTH=depth,
         HAS_BIAS=bias is not None,
         IS_NORMALIZED=gain is not None,
         HAS_RESIDUAL=residual is not None,
+        IS_GATED=is_gated,
         TILE_COLUMNS=tile.columns,
         TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **_early(x),
     )
     return None, KernelLaunch(compiled, grid, arguments)
 
@@ -675,6 +816,7 @@ def start_codes_product(
         TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **_early(x),
     )
     return None, KernelLaunch(compiled, grid, arguments)
 
@@ -730,6 +872,82 @@ def start_chosen_product(
         TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
+        **_early(x),
+    )
+    return None, KernelLaunch(compiled, grid, arguments)
+
+
+def multiply_by_groups(
+    x: torch.Tensor, order: torch.Tensor, ends: torch.Tensor, matrices: torch.Tensor
+) -> torch.Tensor:
+    """``x[i] @ matrices[j].T`` for the rows of each matrix, in the way that is the fastest, measured the first time.
+
+    Args:
+        x: (S, K) in half precision on CUDA.
+        order: (S,), int64: rows one after the other by the matrix that they choose; first those of the first one.
+        ends: (E,), int32: how many rows there are up to those of each matrix; rows behind the last one get zeros.
+        matrices: (E, N, K), of which rows or columns lie in one piece.
+
+    Returns:
+        (S, N), in the order of `x`.
+    """
+    x = x.contiguous()
+    result = torch.empty((x.shape[0], matrices.shape[1]), dtype=x.dtype, device=x.device)
+
+    def by_library(each: torch.Tensor) -> None:
+        made = torch._grouped_mm(x[order], each.mT, ends)
+        made = torch.where(torch.arange(len(x), device=x.device)[:, None] < ends[-1], made, 0)
+        result.index_copy_(0, order, made)
+
+    def by(index: int) -> _Way:
+        return lambda each: _kernels().grouped_product(x, order, ends, each, result, index)
+
+    ways = {f"{form}": by(index) for index, form in enumerate(GROUPED_ROWS)}
+    if x.dtype is torch.bfloat16 and matrices.shape[1] % _ALIGNED == 0 and matrices.shape[2] % _ALIGNED == 0:
+        ways = {_LIBRARY: by_library, **ways}
+    _run_fastest(ways, matrices, result, "grouped", len(x), tuple(matrices.shape), matrices.stride(), x.dtype)
+    return result
+
+
+_ALIGNED: Final = 8
+"""Numbers of half precision in 16 bytes, at whose multiples the library's rows begin."""
+
+
+def start_grouped_product(
+    x: torch.Tensor,
+    order: torch.Tensor,
+    ends: torch.Tensor,
+    matrices: torch.Tensor,
+    result: torch.Tensor,
+    form: int,
+) -> tuple[None, KernelLaunch]:
+    """Starts the kernel on the current stream; `form` is one of `GROUPED_ROWS`.
+
+    Raises:
+        RuntimeError: The operands lie in another way.
+    """
+    from trt_portable.builder.inductor.triton_kernels import grouped_product
+
+    if not all(each.is_contiguous() for each in (x, order, ends, result)):
+        raise RuntimeError("operands of a grouped product lie in another way")
+    (rows, depth), (count, columns, _), tile = x.shape, matrices.shape, GROUPED_ROWS[form]
+    tiles = math.ceil(rows / tile.rows) + count  # each matrix, and what chooses none, may have one that is not full
+    grid = (tiles, math.ceil(columns / tile.columns), 1)
+    arguments = (x, order, ends, matrices, result, rows, columns)
+    compiled = grouped_product[grid](
+        *arguments,
+        DEPTH=depth,
+        MATRICES=count,
+        MATRICES_TILE=1 << count.bit_length(),
+        MATRIX_STEP=matrices.stride(0),
+        COLUMN_STEP=matrices.stride(1),
+        DEPTH_STEP=matrices.stride(2),
+        TILE_ROWS=tile.rows,
+        TILE_COLUMNS=tile.columns,
+        TILE_DEPTH=tile.depth,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **_early(x),
     )
     return None, KernelLaunch(compiled, grid, arguments)
 
@@ -895,6 +1113,7 @@ def start_parts(
         TILE=_TILE,
         num_warps=4,
         num_stages=2,
+        **_early(query),
     )
     return None, KernelLaunch(compiled, grid, arguments)
 
@@ -919,6 +1138,7 @@ def start_joining(
         PARTS=parts,
         PARTS_TILE=max(2, 1 << (parts - 1).bit_length()),
         num_warps=2,
+        **_early(sums),
     )
     return None, KernelLaunch(compiled, grid, arguments)
 
@@ -931,24 +1151,28 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
         device: Where it will run.
     """
     products = {
-        (*x.shape, x.dtype, *(each if each is None else each.meta["val"].dtype for each in node.args[2:]))
+        (
+            *x.shape,
+            x.dtype,
+            *node.args[6:],
+            *(each if each is None else each.meta["val"].dtype for each in node.args[2:6]),
+        )
         for node in calls_of(graph, PRODUCT)
         for x in (node.args[0].meta["val"],)
     }
 
     def run() -> None:
-        for rows, depth, dtype, *optional in products:
+        for rows, depth, dtype, is_gated, is_weight, *optional in products:
             x, matrix = (torch.zeros(count, depth, dtype=dtype, device=device) for count in (rows, 64))
             shapes = (64, depth, 1, (rows, 64))
-            others: list[Any] = [
+            bias, gain, epsilon, residual = (
                 None if kind is None else torch.zeros(shape, dtype=kind, device=device)
                 for kind, shape in zip(optional, shapes, strict=True)
-            ]
+            )
             result = torch.empty(rows, 64, dtype=dtype, device=device)
-            for form in range(len(forms_for(rows))):
-                start_product(x, matrix, others[0], others[1], others[2], others[3], result, form)
-                if others[1] is not None:
-                    start_product(x, matrix, others[0], None, None, others[3], result, form)
+            for form in range(len(forms_for(rows, depth, is_gated=is_gated))):
+                for norm in ((gain, epsilon), (None, None))[: 1 + (gain is not None and rows > 1)]:
+                    start_product(x, matrix, bias, *norm, residual, is_gated, is_weight, result, form)
 
     return start_compiling(run, device)
 
@@ -961,14 +1185,15 @@ class _Kernels(NamedTuple):
     joining: Any
     codes_product: Any
     chosen_product: Any
+    grouped_product: Any
     normalization: Any
 
 
 @functools.cache
 def _kernels() -> _Kernels:
     product = (
-        "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor(a!) result, "
-        "int form) -> ()"
+        "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, bool is_gated, "
+        "bool is_weight, Tensor(a!) result, int form) -> ()"
     )
     part = (
         "(Tensor query, Tensor(a!) keys, Tensor(b!) values, Tensor mask, Tensor? new_keys, Tensor? new_values, "
@@ -1005,6 +1230,12 @@ def _kernels() -> _Kernels:
             quiet(start_chosen_product),
             writes_to=("result",),
         ),
+        grouped_product=define_operator(
+            "trt_portable::grouped_product",
+            "(Tensor x, Tensor order, Tensor ends, Tensor matrices, Tensor(a!) result, int form) -> ()",
+            quiet(start_grouped_product),
+            writes_to=("result",),
+        ),
         normalization=define_operator(
             "trt_portable::normalize_rows",
             "(Tensor x, Tensor gain, Tensor epsilon, Tensor(a!) result) -> ()",
@@ -1017,9 +1248,12 @@ def _kernels() -> _Kernels:
 @functools.cache
 def _operators() -> dict[str, Any]:
     """The operators that compilers see, by name."""
-    schema = "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual) -> Tensor"
+    schema = (
+        "(Tensor x, Tensor matrix, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, bool is_gated, "
+        "bool is_weight) -> Tensor"
+    )
     linear = define_operator(PRODUCT, schema, multiply)
-    teach_compilers(linear, lambda x, matrix, *_: x.new_empty((x.shape[0], matrix.shape[0])))
+    teach_compilers(linear, lambda x, matrix, *given: _product_result(x, matrix, is_gated=given[-2]))
     schema = "(Tensor query, Tensor keys, Tensor values, Tensor mask, float scale) -> Tensor"
     attention = define_operator(ATTENTION, schema, attend)
     teach_compilers(attention, _attention_result)
@@ -1037,12 +1271,16 @@ def _operators() -> dict[str, Any]:
     teach_compilers(by_codes, lambda x, codes, *given: x.new_empty((x.shape[0], codes.shape[0] // max(given[-2], 1))))
     chosen = define_operator(CHOSEN_PRODUCT, "(Tensor x, Tensor places, Tensor matrices) -> Tensor", multiply_by_chosen)
     teach_compilers(chosen, lambda x, places, matrices: x.new_empty((x.shape[0], matrices.shape[1])))
+    schema = "(Tensor x, Tensor order, Tensor ends, Tensor matrices) -> Tensor"
+    grouped = define_operator(GROUPED_PRODUCT, schema, multiply_by_groups)
+    teach_compilers(grouped, lambda x, order, ends, matrices: x.new_empty((x.shape[0], matrices.shape[1])))
     return {
         PRODUCT: linear,
         ATTENTION: attention,
         UPDATING_ATTENTION: updating,
         CODES_PRODUCT: by_codes,
         CHOSEN_PRODUCT: chosen,
+        GROUPED_PRODUCT: grouped,
     }
 
 
@@ -1060,6 +1298,7 @@ def teach_decoding_operators() -> OwnOperators:
             kernels.joining: start_joining,
             kernels.codes_product: start_codes_product,
             kernels.chosen_product: start_chosen_product,
+            kernels.grouped_product: start_grouped_product,
             kernels.normalization: start_normalization,
         },
         {
@@ -1068,5 +1307,6 @@ def teach_decoding_operators() -> OwnOperators:
             operators[UPDATING_ATTENTION]: attend_in_place,
             operators[CODES_PRODUCT]: multiply_by_codes,
             operators[CHOSEN_PRODUCT]: multiply_by_chosen,
+            operators[GROUPED_PRODUCT]: multiply_by_groups,
         },
     )

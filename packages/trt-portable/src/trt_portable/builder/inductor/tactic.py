@@ -165,6 +165,7 @@ class LaunchRecorder(TorchDispatchMode):
                     "types": kernel.arg_tys + scratch,
                     "warps": kernel.num_warps,
                     "shared_bytes": kernel.shared,
+                    "early": False,
                 }
             )
         self._note_launch(index, grid, arguments)
@@ -193,6 +194,7 @@ class LaunchRecorder(TorchDispatchMode):
                     "types": started.types,
                     "warps": metadata.num_warps,
                     "shared_bytes": metadata.shared,
+                    "early": metadata.launch_pdl,
                 }
             )
         self._note_launch(index, started.grid, started.arguments)
@@ -780,7 +782,7 @@ class Inductor(Tactic):
         graph, read = graph_of(traced)
         written = _end_with_updates(graph, loaded, len(read))
         if own.launched and not dynamic:
-            _write_decoding_operators(graph)
+            _write_decoding_operators(graph, len(read))
         weights = [(traced.uses[at], traced.layouts[at]) for at in read]
         limits = [_limits(subject, tensor, profile) for tensor in subject.info.io if tensor.is_input]
         shapes = tuple(limit.usual for limit in limits) if dynamic else subject.input_shapes(profile)
@@ -891,10 +893,10 @@ def _compile_ahead(graph: fx.GraphModule, device: torch.device) -> list[threadin
     return [each.compile_ahead(graph, device) for each in (decoding, depthwise, unaligned_products)]
 
 
-def _write_decoding_operators(graph: fx.GraphModule) -> None:
+def _write_decoding_operators(graph: fx.GraphModule, weights: int) -> None:
     from trt_portable.builder.inductor.decoding import write_decoding_operators
 
-    write_decoding_operators(graph)
+    write_decoding_operators(graph, weights)
 
 
 def fused_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:

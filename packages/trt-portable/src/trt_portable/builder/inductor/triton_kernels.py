@@ -1,9 +1,14 @@
-"""Kernels in Triton, which is imported with this module: products of few rows, and of matrices at odd addresses."""
+"""Kernels in Triton, which is imported with this module: products of few rows, and of matrices at odd addresses.
+
+IS_EARLY kernels start while the one before them ends (programmatic dependent launch), and let the next one start at
+once. Until they have waited they read nothing but what no kernel beside them writes: weights, and caches that they own.
+"""
 
 from __future__ import annotations
 
 import triton  # type: ignore[import-untyped]
 from triton import language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[import-untyped]
 
 
 @triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
@@ -68,6 +73,81 @@ def unaligned_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
+def one_row_product(  # type: ignore[no-untyped-def]
+    x,
+    matrix,
+    bias,
+    gain,
+    epsilon,
+    residual,
+    y,
+    columns,
+    DEPTH: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    IS_NORMALIZED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    IS_GATED: tl.constexpr,
+    IS_WEIGHT: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_DEPTH: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):
+    """Computes columns of ``x @ matrix.T + bias + residual`` for one row.
+
+    One that is normalized is divided by the root of its mean square plus epsilon, and multiplied by the gain. With a
+    gate, result ``i`` of the first half of the columns is ``silu(i) * (i + half)``.
+
+    All that is read beside tiles is read at once: each wait for memory is a fifth of the time of a small matrix.
+    """
+    number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    column = number % 2 * (columns // 2) + number // 2 if IS_GATED else number
+    is_column = number < columns
+    read = tl.minimum(column, columns - 1)
+    depth = tl.arange(0, TILE_DEPTH)
+    right = matrix + (read.to(tl.int64) * DEPTH)[:, None] + depth[None, :]
+    is_read = (depth < DEPTH)[None, :]
+    if IS_EARLY:
+        gdc_launch_dependents()
+        if not IS_WEIGHT:
+            gdc_wait()
+    part = tl.load(right, mask=is_read, other=0.0, eviction_policy="evict_first")
+    if IS_EARLY and IS_WEIGHT:
+        gdc_wait()
+    if IS_NORMALIZED:
+        least = tl.load(epsilon).to(tl.float32)
+    if HAS_BIAS:
+        more = tl.load(bias + read).to(tl.float32)
+    if HAS_RESIDUAL:
+        other = tl.load(residual + read).to(tl.float32)
+    sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
+    squares = tl.zeros([TILE_DEPTH], tl.float32)
+    for at in tl.static_range(0, DEPTH, TILE_DEPTH):
+        left = tl.load(x + at + depth, mask=depth < DEPTH - at, other=0.0).to(tl.float32)
+        if IS_NORMALIZED:
+            squares += left * left
+            left *= tl.load(gain + at + depth, mask=depth < DEPTH - at, other=0.0).to(tl.float32)
+        following = part
+        if at + TILE_DEPTH < DEPTH:
+            is_read = (depth < DEPTH - at - TILE_DEPTH)[None, :]
+            following = tl.load(right + at + TILE_DEPTH, mask=is_read, other=0.0, eviction_policy="evict_first")
+        sums += part.to(tl.float32) * left[None, :]
+        part = following
+    total = tl.sum(sums, 1)
+    if IS_NORMALIZED:
+        total *= 1.0 / tl.sqrt(tl.sum(squares, 0) / DEPTH + least)
+    if HAS_BIAS:
+        total += more
+    if IS_GATED:
+        gate, total = tl.split(tl.reshape(total, [TILE_COLUMNS // 2, 2]))
+        total = gate / (1.0 + tl.exp(-gate)) * total
+        column = tl.program_id(0) * (TILE_COLUMNS // 2) + tl.arange(0, TILE_COLUMNS // 2)
+        is_column = column < columns // 2
+    if HAS_RESIDUAL:
+        total += other
+    tl.store(y + column, total.to(y.dtype.element_ty), mask=is_column)
+
+
+@triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
 def few_rows_product(  # type: ignore[no-untyped-def]
     x,
     matrix,
@@ -82,78 +162,62 @@ def few_rows_product(  # type: ignore[no-untyped-def]
     HAS_BIAS: tl.constexpr,
     IS_NORMALIZED: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
+    IS_GATED: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):
-    """Computes columns of ``x @ matrix.T + bias + residual`` for up to 16 rows, which are read from a cache each time.
-
-    Rows that are normalized are divided by the root of their mean square plus epsilon, and multiplied by the gain.
-    """
-    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    """The same for 2 to 16 rows, which are read from a cache each time."""
+    number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    column = number % 2 * (columns // 2) + number // 2 if IS_GATED else number
+    read = tl.minimum(column, columns - 1)
     depth = tl.arange(0, TILE_DEPTH)
-    right = matrix + (tl.minimum(column, columns - 1).to(tl.int64) * DEPTH)[:, None] + depth[None, :]
-    if ROWS == 1:
-        sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
-        squares = tl.zeros([TILE_DEPTH], tl.float32)
-        for at in range(0, DEPTH, TILE_DEPTH):
-            if DEPTH % TILE_DEPTH == 0:
-                part = tl.load(right + at, eviction_policy="evict_first").to(tl.float32)
-                number = tl.load(x + at + depth).to(tl.float32)
-                if IS_NORMALIZED:
-                    squares += number * number
-                    number *= tl.load(gain + at + depth).to(tl.float32)
-                sums += part * number[None, :]
-            else:
-                is_read = depth < DEPTH - at
-                part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
-                number = tl.load(x + at + depth, mask=is_read, other=0.0).to(tl.float32)
-                if IS_NORMALIZED:
-                    squares += number * number
-                    number *= tl.load(gain + at + depth, mask=is_read, other=0.0).to(tl.float32)
-                sums += part.to(tl.float32) * number[None, :]
-        total = tl.sum(sums, 1)
+    right = matrix + (read.to(tl.int64) * DEPTH)[:, None] + depth[None, :]
+    row = tl.arange(0, 16)
+    left = x + (tl.minimum(row, ROWS - 1) * DEPTH)[None, :] + depth[:, None]
+    totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
+    row_squares = tl.zeros([16], tl.float32)
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    for at in range(0, DEPTH, TILE_DEPTH):
+        if DEPTH % TILE_DEPTH == 0:
+            part = tl.load(right + at, eviction_policy="evict_first")
+            numbers = tl.load(left + at)
+        else:
+            is_read = depth < DEPTH - at
+            part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
+            numbers = tl.load(left + at, mask=is_read[:, None], other=0.0)
         if IS_NORMALIZED:
-            total *= 1.0 / tl.sqrt(tl.sum(squares, 0) / DEPTH + tl.load(epsilon).to(tl.float32))
-        if HAS_BIAS:
-            total += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)
-        if HAS_RESIDUAL:
-            total += tl.load(residual + column, mask=column < columns, other=0.0).to(tl.float32)
-        tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
-    else:
-        row = tl.arange(0, 16)
-        left = x + (tl.minimum(row, ROWS - 1) * DEPTH)[None, :] + depth[:, None]
-        totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
-        row_squares = tl.zeros([16], tl.float32)
-        for at in range(0, DEPTH, TILE_DEPTH):
-            if DEPTH % TILE_DEPTH == 0:
-                part = tl.load(right + at, eviction_policy="evict_first")
-                numbers = tl.load(left + at)
-            else:
-                is_read = depth < DEPTH - at
-                part = tl.load(right + at, mask=is_read[None, :], other=0.0, eviction_policy="evict_first")
-                numbers = tl.load(left + at, mask=is_read[:, None], other=0.0)
-            if IS_NORMALIZED:
-                wide = numbers.to(tl.float32)
-                row_squares += tl.sum(wide * wide, 0)
-                by = tl.load(gain + at + depth, mask=depth < DEPTH - at, other=0.0).to(tl.float32)
-                numbers = (wide * by[:, None]).to(x.dtype.element_ty)
-            totals = tl.dot(part, numbers, totals)
-        if IS_NORMALIZED:
-            totals *= (1.0 / tl.sqrt(row_squares / DEPTH + tl.load(epsilon).to(tl.float32)))[None, :]
-        if HAS_BIAS:
-            totals += tl.load(bias + column, mask=column < columns, other=0.0).to(tl.float32)[:, None]
-        place = row.to(tl.int64)[None, :] * columns + column[:, None]
-        is_there = (row < ROWS)[None, :] & (column < columns)[:, None]
-        if HAS_RESIDUAL:
-            totals += tl.load(residual + place, mask=is_there, other=0.0).to(tl.float32)
-        tl.store(y + place, totals.to(y.dtype.element_ty), mask=is_there)
+            wide = numbers.to(tl.float32)
+            row_squares += tl.sum(wide * wide, 0)
+            by = tl.load(gain + at + depth, mask=depth < DEPTH - at, other=0.0).to(tl.float32)
+            numbers = (wide * by[:, None]).to(x.dtype.element_ty)
+        totals = tl.dot(part, numbers, totals)
+    if IS_NORMALIZED:
+        totals *= (1.0 / tl.sqrt(row_squares / DEPTH + tl.load(epsilon).to(tl.float32)))[None, :]
+    if HAS_BIAS:
+        totals += tl.load(bias + read).to(tl.float32)[:, None]
+    if IS_GATED:
+        gate, totals = tl.split(tl.permute(tl.reshape(totals, [TILE_COLUMNS // 2, 2, 16]), (0, 2, 1)))
+        totals = gate / (1.0 + tl.exp(-gate)) * totals
+        columns = columns // 2
+        column = tl.program_id(0) * (TILE_COLUMNS // 2) + tl.arange(0, TILE_COLUMNS // 2)
+    place = row.to(tl.int64)[None, :] * columns + column[:, None]
+    is_there = (row < ROWS)[None, :] & (column < columns)[:, None]
+    if HAS_RESIDUAL:
+        totals += tl.load(residual + place, mask=is_there, other=0.0).to(tl.float32)
+    tl.store(y + place, totals.to(y.dtype.element_ty), mask=is_there)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def normalize_rows(  # type: ignore[no-untyped-def]
-    x, gain, epsilon, y, DEPTH: tl.constexpr, TILE: tl.constexpr
+    x, gain, epsilon, y, DEPTH: tl.constexpr, TILE: tl.constexpr, IS_EARLY: tl.constexpr
 ):
     """Divides each row by the root of its mean square plus epsilon, and multiplies it by the gain."""
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     at = tl.program_id(0) * DEPTH
     depth = tl.arange(0, TILE)
     numbers = tl.load(x + at + depth, mask=depth < DEPTH, other=0.0).to(tl.float32)
@@ -195,6 +259,7 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]  # noqa: C901 - bran
     MATRICES: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):
     """Computes columns of ``x @ (codes * scales - offsets).T`` for up to 16 rows.
 
@@ -204,6 +269,9 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]  # noqa: C901 - bran
     of a row share a scale and an offset. Codes of 4 bits with levels stand for these; they are integers, or E2M1.
     TILE_DEPTH counts bytes of codes, and divides those of a row.
     """
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
     BYTES: tl.constexpr = DEPTH // PER_BYTE
     GROUPS: tl.constexpr = DEPTH // GROUP
@@ -329,11 +397,15 @@ def chosen_product(  # type: ignore[no-untyped-def]
     DEPTH_STEP: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):
     """Computes columns of ``x[i] @ matrices[places[i]].T``; zeros where there is no such matrix.
 
     A matrix has DEPTH_STEP numbers between those of a row, COLUMN_STEP between rows.
     """
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(1)
     place = tl.load(places + row).to(tl.int64)
     is_chosen = (place >= 0) & (place < MATRICES)
@@ -350,6 +422,73 @@ def chosen_product(  # type: ignore[no-untyped-def]
         sums += part.to(tl.float32) * number.to(tl.float32)[None, :]
     total = tl.where(is_chosen, tl.sum(sums, 1), 0.0)
     tl.store(y + row.to(tl.int64) * columns + column, total.to(y.dtype.element_ty), mask=column < columns)
+
+
+@triton.jit(do_not_specialize=["rows", "columns"])  # type: ignore[untyped-decorator]
+def grouped_product(  # type: ignore[no-untyped-def]
+    x,
+    order,
+    ends,
+    matrices,
+    y,
+    rows,
+    columns,
+    DEPTH: tl.constexpr,
+    MATRICES: tl.constexpr,
+    MATRICES_TILE: tl.constexpr,
+    MATRIX_STEP: tl.constexpr,
+    COLUMN_STEP: tl.constexpr,
+    DEPTH_STEP: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_DEPTH: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):
+    """Computes a tile of ``x[i] @ matrices[j].T`` for the rows that choose one matrix.
+
+    In their order, rows of matrix ``j`` end at ``ends[j]``; those behind the last one choose none and get zeros. Tiles
+    of rows are counted up to that: none has rows of two matrices.
+    """
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    index = tl.arange(0, MATRICES_TILE)
+    end = tl.load(ends + index, mask=index < MATRICES, other=0)
+    end = tl.where(index < MATRICES, end, rows)
+    begin = tl.load(ends + index - 1, mask=(index > 0) & (index <= MATRICES), other=0)
+    begin = tl.where(index <= MATRICES, begin, rows)
+    tiles = tl.cumsum((end - begin + TILE_ROWS - 1) // TILE_ROWS, 0)
+    tile = tl.program_id(0)
+    matrix = tl.sum((tiles <= tile).to(tl.int32), 0)
+    if matrix <= MATRICES:
+        before = tl.max(tl.where(index < matrix, tiles, 0), 0)
+        first = tl.sum(tl.where(index == matrix, begin, 0), 0)
+        last = tl.sum(tl.where(index == matrix, end, 0), 0)
+        place = first + (tile - before) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+        row = tl.load(order + place, mask=place < last, other=0)
+        column = tl.program_id(1) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+        depth = tl.arange(0, TILE_DEPTH)
+        totals = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)
+        if matrix < MATRICES:
+            left = x + row[:, None] * DEPTH + depth[None, :]
+            read = tl.minimum(column, columns - 1).to(tl.int64) * COLUMN_STEP
+            right = matrices + matrix.to(tl.int64) * MATRIX_STEP + read[None, :] + (depth * DEPTH_STEP)[:, None]
+            for at in range(0, DEPTH, TILE_DEPTH):
+                is_read = depth < DEPTH - at
+                some = tl.load(left + at, mask=is_read[None, :], other=0.0)
+                part = tl.load(right + at * DEPTH_STEP, mask=is_read[:, None], other=0.0)
+                totals = tl.dot(some, part, totals)
+        is_there = (place < last)[:, None] & (column < columns)[None, :]
+        found = y + row[:, None] * columns + column[None, :]
+        tl.store(found, totals.to(y.dtype.element_ty), mask=is_there)
+
+
+@triton.jit
+def penalty(pointer, is_read):  # type: ignore[no-untyped-def]
+    """What a mask adds to scores: its numbers, or nothing where it is true; no score is left where it is not read."""
+    if pointer.dtype.element_ty == tl.int1:
+        return tl.where(tl.load(pointer, mask=is_read, other=0) != 0, 0.0, -float("inf"))
+    return tl.load(pointer, mask=is_read, other=-float("inf")).to(tl.float32)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -391,13 +530,15 @@ def attend_to_part(  # type: ignore[no-untyped-def]
     TURN_BATCH: tl.constexpr,
     HAS_UPDATE: tl.constexpr,
     IS_TURNED: tl.constexpr,
+    IS_EARLY: tl.constexpr,
     PART: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Attends from all queries of the heads that share keys to one part of the keys, in tiles that are seen at all.
 
     With an update, a new key and value of each batch and group go to place ``start`` of the keys and values first; what
-    is turned, queries and new keys, is multiplied by ``cosines``, and its other half by ``sines``.
+    is turned, queries and new keys, is multiplied by ``cosines``, and its other half by ``sines``. Each tile is read
+    while the one before it is computed.
 
     ``sums`` is (batch * GROUPS, parts, ROWS, WIDTH), ``maxima`` and ``weights`` are without the last axis.
     """
@@ -411,6 +552,19 @@ def attend_to_part(  # type: ignore[no-untyped-def]
     head = shared * HEADS + tl.minimum(row, HEADS * QUERIES - 1) // QUERIES
     asked = tl.minimum(row, HEADS * QUERIES - 1) % QUERIES
     column = tl.arange(0, WIDTH)
+    keys += batch.to(tl.int64) * KEY_BATCH + shared * KEY_HEAD
+    values += batch.to(tl.int64) * VALUE_BATCH + shared * VALUE_HEAD
+    end = tl.minimum(part * PART + PART, LENGTH)
+    place = part * PART + tl.arange(0, TILE)
+    if IS_EARLY:
+        gdc_launch_dependents()
+    if HAS_UPDATE:  # then nothing else writes to keys and values
+        key = tl.load(keys + place[None, :] * KEY_PLACE + column[:, None], mask=(place < end)[None, :], other=0.0)
+        value = tl.load(values + place[:, None] * VALUE_PLACE + column[None, :], mask=(place < end)[:, None], other=0.0)
+    if IS_EARLY:
+        gdc_wait()
+    seen = mask + batch * MASK_BATCH + asked[:, None] * MASK_QUERY
+    bias = penalty(seen + place[None, :], (place < end)[None, :])
     asked_at = batch * QUERY_BATCH + head * QUERY_HEAD + asked * QUERY_PLACE
     question = tl.load(query + asked_at[:, None] + column[None, :])
     if IS_TURNED:
@@ -422,8 +576,6 @@ def attend_to_part(  # type: ignore[no-untyped-def]
     highest = tl.full([ROWS], -float("inf"), tl.float32)
     weight = tl.zeros([ROWS], tl.float32)
     total = tl.zeros([ROWS, WIDTH], tl.float32)
-    keys += batch.to(tl.int64) * KEY_BATCH + shared * KEY_HEAD
-    values += batch.to(tl.int64) * VALUE_BATCH + shared * VALUE_HEAD
     if HAS_UPDATE:
         new_keys += batch * NEW_KEY_BATCH + shared * NEW_KEY_HEAD
         new_key = tl.load(new_keys + column)
@@ -432,29 +584,39 @@ def attend_to_part(  # type: ignore[no-untyped-def]
             new_key = (new_key.to(tl.float32) * cosine + far * sine).to(keys.dtype.element_ty)
         new_value = tl.load(new_values + batch * NEW_VALUE_BATCH + shared * NEW_VALUE_HEAD + column)
         updated = tl.load(start + batch)
-        if (updated >= part * PART) & (updated < tl.minimum(part * PART + PART, LENGTH)):
+        if (updated >= part * PART) & (updated < end):
             tl.store(keys + updated * KEY_PLACE + column, new_key)
             tl.store(values + updated * VALUE_PLACE + column, new_value)
-    for begin in range(part * PART, tl.minimum(part * PART + PART, LENGTH), TILE):
-        place = begin + tl.arange(0, TILE)
-        is_place = place < LENGTH
-        seen = mask + batch * MASK_BATCH + asked[:, None] * MASK_QUERY + place[None, :]
-        bias = tl.load(seen, mask=is_place[None, :], other=-float("inf")).to(tl.float32)
-        if tl.max(bias) > -float("inf"):
-            key = tl.load(keys + place[None, :] * KEY_PLACE + column[:, None], mask=is_place[None, :], other=0.0)
+    is_seen = tl.max(bias) > -float("inf")
+    if not HAS_UPDATE:
+        is_read = place < tl.where(is_seen, end, 0)
+        key = tl.load(keys + place[None, :] * KEY_PLACE + column[:, None], mask=is_read[None, :], other=0.0)
+        value = tl.load(values + place[:, None] * VALUE_PLACE + column[None, :], mask=is_read[:, None], other=0.0)
+    for begin in range(part * PART, end, TILE):
+        if PART > TILE:
+            ahead = begin + TILE + tl.arange(0, TILE)
+            next_bias = penalty(seen + ahead[None, :], (ahead < end)[None, :])
+            is_next = tl.max(next_bias) > -float("inf")
+            is_read = ahead < tl.where(is_next, end, 0)
+            next_key = tl.load(keys + ahead[None, :] * KEY_PLACE + column[:, None], mask=is_read[None, :], other=0.0)
+            next_value = tl.load(
+                values + ahead[:, None] * VALUE_PLACE + column[None, :], mask=is_read[:, None], other=0.0
+            )
+        if is_seen:
             if HAS_UPDATE:
-                key = tl.where((place == updated)[None, :], new_key[:, None], key)
+                is_new = begin + tl.arange(0, TILE) == updated
+                key = tl.where(is_new[None, :], new_key[:, None], key)
+                value = tl.where(is_new[:, None], new_value[None, :], value)
             score = tl.dot(question, key) * SCALE + bias
             top = tl.maximum(highest, tl.max(score, 1))
             base = tl.where(top == -float("inf"), 0.0, top)
             shrink = tl.exp(highest - base)
             likely = tl.exp(score - base[:, None])
-            value = tl.load(values + place[:, None] * VALUE_PLACE + column[None, :], mask=is_place[:, None], other=0.0)
-            if HAS_UPDATE:
-                value = tl.where((place == updated)[:, None], new_value[None, :], value)
             total = total * shrink[:, None] + tl.dot(likely.to(value.dtype), value)
             weight = weight * shrink + tl.sum(likely, 1)
             highest = top
+        if PART > TILE:
+            bias, is_seen, key, value = next_bias, is_next, next_key, next_value
     slot = (group * parts + part) * ROWS + row
     tl.store(maxima + slot, highest, mask=is_row)
     tl.store(weights + slot, weight, mask=is_row)
@@ -474,16 +636,21 @@ def join_parts(  # type: ignore[no-untyped-def]
     ROWS: tl.constexpr,
     PARTS: tl.constexpr,
     PARTS_TILE: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):
     """Joins what each part of the keys gave one query: result is (batch, QUERIES, GROUPS * HEADS, WIDTH), dense."""
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     group = tl.program_id(0)
     row = tl.program_id(1)
     part = tl.arange(0, PARTS_TILE)
     is_part = part < PARTS
     slot = (group * PARTS + part) * ROWS + row
     highest = tl.load(maxima + slot, mask=is_part, other=-float("inf"))
-    share = tl.exp(highest - tl.max(highest, 0))
+    share = tl.where(highest == -float("inf"), 0.0, tl.exp(highest - tl.max(highest, 0)))
     weight = tl.sum(tl.load(weights + slot, mask=is_part, other=0.0) * share, 0)
+    weight = tl.where(weight == 0.0, 1.0, weight)  # a query that sees nothing gets zeros
     column = tl.arange(0, WIDTH)
     part_sums = tl.load(sums + slot[:, None] * WIDTH + column[None, :], mask=is_part[:, None], other=0.0)
     total = tl.sum(part_sums * share[:, None], 0) / weight
