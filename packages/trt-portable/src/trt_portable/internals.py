@@ -2,7 +2,7 @@
 
 | from | what for | releases |
 |---|---|---|
-| `torch._C` | what is below autograd; how many tensors are in one memory | |
+| `torch._C` | what is below autograd; how many tensors are in one memory; handles of streams | |
 | `torch._functorch` | settings of the way that graphs with writes are compiled | |
 | `torch._inductor` | settings of the compiler | |
 | `torch._inductor.async_compile` | processes that compile kernels | |
@@ -47,6 +47,13 @@ if TYPE_CHECKING:
 def _nothing() -> None:
     """There are no workspaces without CUDA."""
 
+
+def _no_stream(_: int) -> int:
+    return 0
+
+
+current_stream_handle = getattr(torch._C, "_cuda_getCurrentRawStream", _no_stream)
+"""Handle of the current stream of a CUDA device, by its index: a tenth of the time of asking for the stream itself."""
 
 clear_product_workspaces = getattr(torch._C, "_cuda_clearCublasWorkspaces", _nothing)
 """Makes matrix products take their workspace anew."""

@@ -25,7 +25,7 @@ import torch
 
 from trt_portable.enums import LayerType
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
-from trt_portable.internals import clear_product_workspaces
+from trt_portable.internals import clear_product_workspaces, current_stream_handle
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
@@ -199,7 +199,8 @@ class ReplayLauncher:
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
         self._done: torch.cuda.Event | None = None
-        self._last_stream = -1
+        self._last_stream: torch.cuda.Stream | None = None
+        self._last_handle = -1
         self._is_refused = False
         updated = set(state.loaded.updates.values())
         self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
@@ -231,12 +232,15 @@ class ReplayLauncher:
         return shapes, tuple([addresses[at] for at in self._updated])
 
     def _replay(self, recording: _Recording, values: Sequence[Value], outputs: Sequence[Binding]) -> None:
-        stream = torch.cuda.current_stream(self._device)
-        if self._done is None:
-            self._done = torch.cuda.Event()
-        elif stream.cuda_stream != self._last_stream:  # recordings share memory, so they never overlap
-            stream.wait_event(self._done)
-        self._last_stream = stream.cuda_stream
+        handle = current_stream_handle(self._device.index)
+        stream = self._last_stream
+        if stream is None or self._done is None or handle != self._last_handle:
+            stream = torch.cuda.current_stream(self._device)
+            if self._done is None:
+                self._done = torch.cuda.Event()
+            else:
+                stream.wait_event(self._done)  # recordings share memory, so they never overlap
+            self._last_stream, self._last_handle = stream, handle
         if recording.inputs is not None:
             for buffer, value in zip(recording.inputs, values, strict=True):
                 if buffer is not None:

@@ -25,6 +25,7 @@ from trt_portable.execution.program import LayerCall, LayerFailure
 from trt_portable.execution.shapes import ShapeReport
 from trt_portable.formats import LAYOUTS
 from trt_portable.interfaces import IGpuAllocator, IOutputAllocator, notify_shape, request_output
+from trt_portable.internals import current_stream_handle
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
 from trt_portable.plan.engine_info import Shape
 from trt_portable.pybind import (
@@ -720,7 +721,7 @@ class Execution:
     def _run_on(self, handle: int, values: list[Value]) -> None:
         """Runs on a CUDA stream; entering it costs more than asking whether it is current anyway."""
         with self._inference:
-            if torch.cuda.current_stream(self._device).cuda_stream == handle:
+            if current_stream_handle(self._device.index) == handle:
                 self._run_in_order(handle, values)
             else:
                 is_foreign = is_capturing(self._device)  # whoever records another stream has not asked for this run
