@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trt_portable as trt
-from trt_portable.builder.inductor.operators import teach_cudnn_operators
+from trt_portable.builder.inductor.own_operators import teach_cudnn_operators
 from trt_portable.builder.inductor.tactic import (
     TracedProgram,
     _has_odd_rows,

@@ -20,7 +20,7 @@ from trt_portable.builder.autotune import engine_tactic
 from trt_portable.builder.tactic import LIBRARY_TACTICS
 from trt_portable.libraries import NAMES, library
 from trt_portable.libraries.library import SWITCH
-from trt_portable.libraries.program import LibraryExecutable, identities, libraries
+from trt_portable.libraries.library_program import LibraryExecutable, identities, libraries
 from trt_portable.plan import artifact as artifacts
 from trt_portable.reporting import Reporter
 

@@ -20,7 +20,7 @@ from trt_portable.builder.autotune.autotuner import Autotuner
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.timing_cache import ITimingCache
 from trt_portable.builder.inductor import unaligned_products
-from trt_portable.builder.inductor.operators import calls_of
+from trt_portable.builder.inductor.own_operators import calls_of
 from trt_portable.builder.inductor.tactic import TACTICS, Inductor, LaunchRecorder
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram

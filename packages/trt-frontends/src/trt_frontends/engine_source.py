@@ -311,7 +311,7 @@ def describe_machine(settings: CompilationSettings) -> dict[str, str]:
     if portable:
         described["provider.sources"] = _sources_of(str(provider_module().__file__))
     if portable and settings.device.is_cpu:
-        from trt_portable.libraries.program import identities  # only where there are such
+        from trt_portable.libraries.library_program import identities  # only where there are such
 
         described["provider.libraries"] = ", ".join(identities())
     if portable or settings.device.is_cpu:

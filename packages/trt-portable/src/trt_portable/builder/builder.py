@@ -13,8 +13,8 @@ from trt_core.device import without_autocast
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
 from trt_portable.builder.config import BuildCancelled, IBuilderConfig, Phase
-from trt_portable.builder.passes.attention import FoldAttentionFactors, RecognizeConstantMasks
 from trt_portable.builder.passes.fold_constants import FoldConstants, FoldScales
+from trt_portable.builder.passes.fuse_attention import FoldAttentionFactors, RecognizeConstantMasks
 from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours, MergeProducts, MergeQuantizedProducts
 from trt_portable.builder.passes.fuse_quantized import ChooseMatrices, FuseQuantizedConvolutions, FuseQuantizedProducts
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences

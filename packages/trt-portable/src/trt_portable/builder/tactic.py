@@ -19,7 +19,7 @@ from trt_portable.fusion.epilogues import ProductChoice
 from trt_portable.fusion.programs import fused_program, host_program, prepacked_program
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.libraries.library import Library
-from trt_portable.libraries.program import libraries, machine_with
+from trt_portable.libraries.library_program import libraries, machine_with
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.onnx_export import PLAN_TYPES

@@ -247,7 +247,7 @@ class EngineState:
 
     def _load_library(self) -> None:
         """Hands the network to the library that was faster when it was built; nothing in the plan is the library's."""
-        from trt_portable.libraries.program import LibraryExecutable, LibraryProgram
+        from trt_portable.libraries.library_program import LibraryExecutable, LibraryProgram
 
         made = [LibraryProgram(each, self.structure, self.info, self.weights) for each in self._artifacts]
         self.executable = LibraryExecutable(made, self._fast_program)
@@ -355,7 +355,7 @@ def usable_artifacts(
     here = machine_of(device)
     missing = artifacts[0].tactic if artifacts and artifacts[0].tactic in LIBRARIES else ""
     if missing:
-        from trt_portable.libraries.program import machine_with
+        from trt_portable.libraries.library_program import machine_with
 
         here = machine_with(missing, here)
     fitting = [artifact for artifact in artifacts if artifact.machine == here]

@@ -41,7 +41,7 @@ from trt_portable.execution.program import PackingCompute, Program, forget_packe
 from trt_portable.execution.replay import may_record
 from trt_portable.fusion.epilogues import LAYERS, MKL, NAMES, ONEDNN, RECURRENT, Ways
 from trt_portable.libraries import NAMES as LIBRARIES
-from trt_portable.libraries.program import LibraryProgram
+from trt_portable.libraries.library_program import LibraryProgram
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.optimization_profile import Range
 from trt_portable.plan.artifact import Artifact

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from trt_portable.builder.autotune.autotuner import SameResult, fastest
-from trt_portable.builder.inductor.operators import (
+from trt_portable.builder.inductor.own_operators import (
     KernelLaunch,
     OwnOperators,
     calls_of,

@@ -24,7 +24,7 @@ from torch import fx
 from triton import language as tl
 
 from trt_portable.builder.autotune.autotuner import fastest
-from trt_portable.builder.inductor.operators import (
+from trt_portable.builder.inductor.own_operators import (
     KernelLaunch,
     OwnOperators,
     calls_of,

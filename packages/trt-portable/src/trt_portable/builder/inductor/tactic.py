@@ -36,7 +36,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
 from trt_core.sizes.grid import SizeGrid, runs
-from trt_portable.builder.inductor.operators import Launch, OwnOperators, teach_cudnn_operators
+from trt_portable.builder.inductor.own_operators import Launch, OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType

@@ -14,7 +14,7 @@ from torch import fx
 
 from trt_core.internals import FakeTensor
 from trt_portable.builder.autotune.autotuner import SameResult, fastest
-from trt_portable.builder.inductor.operators import (
+from trt_portable.builder.inductor.own_operators import (
     KernelLaunch,
     OwnOperators,
     calls_of,
