@@ -219,7 +219,8 @@ def convert_each(table: Mapping[Any, Callable[..., Any]], **options: Any) -> Non
     """
     for key, function in table.items():
         targets = key if isinstance(key, tuple) else (key,)
-        function.__name__ = targets[0].name().replace("::", "_").replace(".", "_")
+        if function.__name__ == "<lambda>":
+            function.__name__ = targets[0].name().replace("::", "_").replace(".", "_")
         converter(*targets, **options)(function)
 
 

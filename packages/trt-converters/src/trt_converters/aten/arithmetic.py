@@ -604,43 +604,20 @@ def _bitwise(ctx: ConversionContext, operation: str, left: Operand, right: Opera
     return together if operation == "OR" else binary(ctx, "SUB", together, common)
 
 
-@converter(
-    aten.bitwise_and.Tensor,
-    aten.bitwise_and.Scalar,
-    aten.bitwise_and.Scalar_Tensor,
-    aten.__and__.Tensor,
-    aten.__and__.Scalar,
+def _forms(name: str) -> tuple[Any, ...]:
+    """A bitwise operator for tensors and numbers, by its name and by that of Python's operator."""
+    named, special = getattr(aten, f"bitwise_{name}"), getattr(aten, f"__{name}__")
+    return named.Tensor, named.Scalar, named.Scalar_Tensor, special.Tensor, special.Scalar
+
+
+convert_each(
+    {
+        _forms("and"): lambda ctx, self, other: _bitwise(ctx, "AND", self, other),
+        _forms("or"): lambda ctx, self, other: _bitwise(ctx, "OR", self, other),
+        _forms("xor"): lambda ctx, self, other: _bitwise(ctx, "XOR", self, other),
+    },
     checks=(computable, _room_for_bits),
 )
-def aten_bitwise_and(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """bitwise_and.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return _bitwise(ctx, "AND", self, other)
-
-
-@converter(
-    aten.bitwise_or.Tensor,
-    aten.bitwise_or.Scalar,
-    aten.bitwise_or.Scalar_Tensor,
-    aten.__or__.Tensor,
-    aten.__or__.Scalar,
-    checks=(computable, _room_for_bits),
-)
-def aten_bitwise_or(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """bitwise_or.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return _bitwise(ctx, "OR", self, other)
-
-
-@converter(
-    aten.bitwise_xor.Tensor,
-    aten.bitwise_xor.Scalar,
-    aten.bitwise_xor.Scalar_Tensor,
-    aten.__xor__.Tensor,
-    aten.__xor__.Scalar,
-    checks=(computable, _room_for_bits),
-)
-def aten_bitwise_xor(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """bitwise_xor.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return _bitwise(ctx, "XOR", self, other)
 
 
 @converter(aten.bitwise_not.default, checks=computable)

@@ -26,7 +26,7 @@ from trt_converters.layers import (
     with_rank,
 )
 from trt_converters.layers.movement import is_same_size
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
 
@@ -208,80 +208,31 @@ def _repeat_heads(ctx: ConversionContext, name: str, value: Operand, heads: Any)
     return reshape(ctx, repeated, [*shape[:-3], heads, *shape[-2:]])
 
 
-@converter(aten.scaled_dot_product_attention.default, checks=CHECKS, random=True)
-def aten_scaled_dot_product_attention(
+def _attention(
     ctx: ConversionContext,
     query: Operand,
     key: Operand,
     value: Operand,
-    attn_mask: Operand | None,
-    dropout_p: float,
     is_causal: bool,
     scale: float | None,
-    enable_gqa: bool,
+    attn_mask: Operand | None = None,
+    attn_bias: Operand | None = None,
+    **_: Any,
 ) -> Any:
-    """scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor"""  # noqa: E501
-    return attend(ctx, query, key, value, attn_mask, is_causal, scale)
+    """What all of PyTorch's attentions compute; kernels differ in what else they return, for their gradients."""
+    return attend(ctx, query, key, value, attn_bias if attn_mask is None else attn_mask, is_causal, scale)
 
 
-@converter(aten._scaled_dot_product_flash_attention.default, checks=(*CHECKS, only_results(0)), random=True)
-def aten__scaled_dot_product_flash_attention(
-    ctx: ConversionContext,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    scale: float | None,
-) -> tuple[Any, ...]:
-    """_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused, Tensor debug_attn_mask)"""  # noqa: E501
-    return (attend(ctx, query, key, value, None, is_causal, scale),)
-
-
-@converter(aten._scaled_dot_product_flash_attention_for_cpu.default, checks=(*CHECKS, only_results(0)), random=True)
-def aten__scaled_dot_product_flash_attention_for_cpu(
-    ctx: ConversionContext,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    dropout_p: float,
-    is_causal: bool,
-    attn_mask: Operand | None,
-    scale: float | None,
-) -> tuple[Any, ...]:
-    """_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0.0, bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)"""  # noqa: E501
-    return (attend(ctx, query, key, value, attn_mask, is_causal, scale),)
-
-
-@converter(aten._scaled_dot_product_efficient_attention.default, checks=(*CHECKS, only_results(0)), random=True)
-def aten__scaled_dot_product_efficient_attention(
-    ctx: ConversionContext,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    attn_bias: Operand | None,
-    compute_log_sumexp: bool,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Any, ...]:
-    """_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0.0, bool is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)"""  # noqa: E501
-    return (attend(ctx, query, key, value, attn_bias, is_causal, scale),)
-
-
-@converter(aten._scaled_dot_product_cudnn_attention.default, checks=(*CHECKS, only_results(0)), random=True)
-def aten__scaled_dot_product_cudnn_attention(
-    ctx: ConversionContext,
-    query: Operand,
-    key: Operand,
-    value: Operand,
-    attn_bias: Operand | None,
-    compute_log_sumexp: bool,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    scale: float | None,
-) -> tuple[Any, ...]:
-    """_scaled_dot_product_cudnn_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0.0, bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor philox_seed, Tensor philox_offset, Tensor debug_attn_mask)"""  # noqa: E501
-    return (attend(ctx, query, key, value, attn_bias, is_causal, scale),)
+convert_each({aten.scaled_dot_product_attention.default: _attention}, checks=CHECKS, random=True)
+convert_each(
+    {
+        (
+            aten._scaled_dot_product_flash_attention.default,
+            aten._scaled_dot_product_flash_attention_for_cpu.default,
+            aten._scaled_dot_product_efficient_attention.default,
+            aten._scaled_dot_product_cudnn_attention.default,
+        ): lambda ctx, **arguments: (_attention(ctx, **arguments),),
+    },
+    checks=(*CHECKS, only_results(0)),
+    random=True,
+)

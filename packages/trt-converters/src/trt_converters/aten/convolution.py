@@ -35,7 +35,7 @@ from trt_converters.layers.gathering import linear_range
 from trt_converters.layers.movement import is_same_size
 from trt_converters.layers.reductions import extremum
 from trt_converters.layers.spatial import SpatialForm, per_axis
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import FLOATS, INTEGERS
 
@@ -647,83 +647,28 @@ def transposed_convolve(
     return form.leave(ctx, cast(ctx, _add_bias(ctx, result, rest), dtype))
 
 
-@converter(
-    aten.conv1d.default,
-    aten.conv2d.default,
-    aten.conv3d.default,
-    aten.conv1d.padding,
-    aten.conv2d.padding,
-    aten.conv3d.padding,
+def _convolution(ctx: ConversionContext, *, transposed: bool, output_padding: Sequence[int], **arguments: Any) -> Any:
+    if transposed:
+        return transposed_convolve(ctx, output_padding=output_padding, **arguments)
+    return convolve(ctx, **arguments)
+
+
+convert_each(
+    {
+        (
+            *(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default),
+            *(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding),
+        ): lambda ctx, **arguments: convolve(ctx, **arguments),
+        (
+            *(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input),
+        ): lambda ctx, **arguments: transposed_convolve(ctx, **arguments),
+        aten.convolution.default: _convolution,
+        aten._convolution.default: lambda ctx, benchmark, deterministic, cudnn_enabled, allow_tf32, **arguments: (
+            _convolution(ctx, **arguments)
+        ),
+    },
     checks=CHECKS,
 )
-def aten_conv2d(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand,
-    bias: Operand | None,
-    stride: Sequence[int],
-    padding: Sequence[int] | str,
-    dilation: Sequence[int],
-    groups: int,
-) -> Any:
-    """conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor"""  # noqa: E501
-    return convolve(ctx, input, weight, bias, stride, padding, dilation, groups)
-
-
-@converter(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input, checks=CHECKS)
-def aten_conv_transpose2d(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand,
-    bias: Operand | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    output_padding: Sequence[int],
-    groups: int,
-    dilation: Sequence[int],
-) -> Any:
-    """conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, SymInt[2] padding=0, SymInt[2] output_padding=0, SymInt groups=1, SymInt[2] dilation=1) -> Tensor"""  # noqa: E501
-    return transposed_convolve(ctx, input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-@converter(aten.convolution.default, checks=CHECKS)
-def aten_convolution(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand,
-    bias: Operand | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Any:
-    """convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor"""  # noqa: E501
-    if transposed:
-        return transposed_convolve(ctx, input, weight, bias, stride, padding, output_padding, groups, dilation)
-    return convolve(ctx, input, weight, bias, stride, padding, dilation, groups)
-
-
-@converter(aten._convolution.default, checks=CHECKS)
-def aten__convolution(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand,
-    bias: Operand | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    benchmark: bool,
-    deterministic: bool,
-    cudnn_enabled: bool,
-    allow_tf32: bool,
-) -> Any:
-    """_convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor"""  # noqa: E501
-    return aten_convolution(ctx, input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
 # Sliding blocks of images: im2col (unfold) and col2im (fold) --------------------------------------------------------

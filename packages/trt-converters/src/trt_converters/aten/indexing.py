@@ -52,7 +52,7 @@ from trt_converters.layers.gathering import one_hot_matrix
 from trt_converters.layers.movement import is_same_size
 from trt_converters.layers.pointwise import logical_not, maximum, minimum
 from trt_converters.layers.reductions import extremum
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 
@@ -438,56 +438,32 @@ def _largest(ctx: ConversionContext, members: Any, rows: Any) -> Any:
     return select(ctx, filled, largest, torch.zeros(()))
 
 
-@converter(aten._embedding_bag.default, aten._embedding_bag_forward_only.default, checks=BAG_CHECKS)
-def aten__embedding_bag(
+def _bags_without_padding(
     ctx: ConversionContext,
     weight: Operand,
-    indices: Operand,
-    offsets: Operand,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Operand | None,
-    include_last_offset: bool,
-    padding_idx: int,
-) -> tuple[Any, ...]:
-    """_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
-    return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),)
-
-
-@converter(aten.embedding_bag.default, checks=BAG_CHECKS)
-def aten_embedding_bag(
-    ctx: ConversionContext,
-    weight: Operand,
-    indices: Operand,
-    offsets: Operand,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Operand | None,
-    include_last_offset: bool,
-) -> tuple[Any, ...]:
-    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
-    return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None),)
-
-
-@converter(aten.embedding_bag.padding_idx, checks=(*BAG_CHECKS, counts_from_known_end))
-def aten_embedding_bag_padding_idx(
-    ctx: ConversionContext,
-    weight: Operand,
-    indices: Operand,
-    offsets: Operand,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Operand | None,
-    include_last_offset: bool,
     padding_idx: int | None,
-) -> tuple[Any, ...]:
-    """embedding_bag.padding_idx(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
+    scale_grad_by_freq: bool,
+    sparse: bool,
+    **arguments: Any,
+) -> Any:
     if padding_idx is not None and padding_idx < 0:  # unlike in `_embedding_bag`, where -1 means no row
         padding_idx += dimension(ctx, weight, 0)
-    return (embed_bags(ctx, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx),)
+    return (embed_bags(ctx, weight, padding_idx=padding_idx, **arguments),)
+
+
+convert_each(
+    {
+        (
+            aten._embedding_bag.default,
+            aten._embedding_bag_forward_only.default,
+        ): lambda ctx, scale_grad_by_freq, sparse, **arguments: (embed_bags(ctx, **arguments),),
+        aten.embedding_bag.default: lambda ctx, scale_grad_by_freq, sparse, **arguments: (
+            embed_bags(ctx, padding_idx=None, **arguments),
+        ),
+    },
+    checks=BAG_CHECKS,
+)
+convert_each({aten.embedding_bag.padding_idx: _bags_without_padding}, checks=(*BAG_CHECKS, counts_from_known_end))
 
 
 _COUNTED = (torch.float32, torch.float16, torch.int32, torch.bool)

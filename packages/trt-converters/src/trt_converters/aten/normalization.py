@@ -20,7 +20,7 @@ from trt_converters.layers import (
     unary,
     unsqueeze,
 )
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import FLOATS
 
@@ -356,32 +356,16 @@ def _batch_norm(
     input: Operand,
     weight: Operand | None,
     bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    training: bool,
     eps: float,
+    training: bool,
+    running_mean: Operand | None = None,
+    running_var: Operand | None = None,
+    **_: Any,
 ) -> tuple[Any, Any, Any]:
     if training or running_mean is None:
         result, mean, inverse, _ = normalize_batch(ctx, input, weight, bias, eps)
         return result, mean, inverse
     return normalize_with(ctx, input, weight, bias, running_mean, running_var, eps), None, None
-
-
-@converter(aten.batch_norm.default, checks=(*CHECKS, keeps_statistics))
-def aten_batch_norm(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Any:
-    """batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor"""  # noqa: E501
-    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, training, eps)[0]
 
 
 def statistics_in_float32(call: Call) -> Verdict | None:
@@ -392,64 +376,23 @@ def statistics_in_float32(call: Call) -> Verdict | None:
     return None
 
 
-@converter(aten.native_batch_norm.default, checks=(*CHECKS, keeps_statistics, statistics_in_float32))
-def aten_native_batch_norm(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, Any, Any]:
-    """native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, training, eps)
-
-
-@converter(aten._native_batch_norm_legit.no_stats, checks=(*CHECKS, statistics_in_float32))
-def aten__native_batch_norm_legit_no_stats(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, Any, Any]:
-    """_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    return _batch_norm(ctx, input, weight, bias, None, None, True, eps)
-
-
-@converter(aten._native_batch_norm_legit_no_training.default, checks=(*CHECKS, only_results(0)))
-def aten__native_batch_norm_legit_no_training(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand,
-    running_var: Operand,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, None, None]:
-    """_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    return normalize_with(ctx, input, weight, bias, running_mean, running_var, eps), None, None
-
-
-@converter(aten._batch_norm_no_update.default, checks=(*CHECKS, only_results(0)))
-def aten__batch_norm_no_update(
-    ctx: ConversionContext,
-    input: Operand,
-    weight: Operand | None,
-    bias: Operand | None,
-    running_mean: Operand | None,
-    running_var: Operand | None,
-    momentum: float,
-    eps: float,
-) -> tuple[Any, None, None, None]:
-    """_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)"""  # noqa: E501
-    return _batch_norm(ctx, input, weight, bias, running_mean, running_var, False, eps)[0], None, None, None
+convert_each(
+    {aten.batch_norm.default: lambda ctx, **arguments: _batch_norm(ctx, **arguments)[0]},
+    checks=(*CHECKS, keeps_statistics),
+)
+convert_each({aten.native_batch_norm.default: _batch_norm}, checks=(*CHECKS, keeps_statistics, statistics_in_float32))
+convert_each({aten._native_batch_norm_legit.no_stats: _batch_norm}, checks=(*CHECKS, statistics_in_float32))
+convert_each(
+    {
+        aten._native_batch_norm_legit_no_training.default: lambda ctx, **arguments: (
+            (_batch_norm(ctx, training=False, **arguments)[0], None, None)
+        ),
+        aten._batch_norm_no_update.default: lambda ctx, **arguments: (
+            (_batch_norm(ctx, training=False, **arguments)[0], None, None, None)
+        ),
+    },
+    checks=(*CHECKS, only_results(0)),
+)
 
 
 @converter(aten._native_batch_norm_legit_functional.default, checks=(*CHECKS, statistics_in_float32))

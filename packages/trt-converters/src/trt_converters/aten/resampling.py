@@ -12,7 +12,7 @@ from trt_converters.call import Call
 from trt_converters.checks import dtypes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
 from trt_converters.layers import cast, gather, permute, reshape, shape_vector
-from trt_converters.registry import converter
+from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
 from trt_core.sizes.expressions import extent_of
@@ -187,117 +187,28 @@ def _weigh(ctx: ConversionContext, value: Operand) -> Any:
 NEAREST_CHECKS = (known_extents,)
 
 
-@converter(aten.upsample_nearest1d.default, aten._upsample_nearest_exact1d.default, checks=NEAREST_CHECKS)
-def aten_upsample_nearest1d(
-    ctx: ConversionContext, self: Operand, output_size: Sequence[Size], scales: float | None
-) -> Any:
-    """upsample_nearest1d(Tensor self, SymInt[1] output_size, float? scales=None) -> Tensor"""
-    return resample(ctx, self)
+_NEAREST: Final = [
+    getattr(aten, f"{kind}{rank}d") for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)
+]
+_INTERPOLATED: Final = (
+    *(aten.upsample_linear1d, aten.upsample_bilinear2d, aten.upsample_trilinear3d, aten.upsample_bicubic2d),
+    *(aten._upsample_bilinear2d_aa, aten._upsample_bicubic2d_aa),
+)
 
-
-@converter(aten.upsample_nearest2d.default, aten._upsample_nearest_exact2d.default, checks=NEAREST_CHECKS)
-def aten_upsample_nearest2d(
-    ctx: ConversionContext,
-    self: Operand,
-    output_size: Sequence[Size],
-    scales_h: float | None,
-    scales_w: float | None,
-) -> Any:
-    """upsample_nearest2d(Tensor self, SymInt[2] output_size, float? scales_h=None, float? scales_w=None) -> Tensor"""
-    return resample(ctx, self)
-
-
-@converter(aten.upsample_nearest3d.default, aten._upsample_nearest_exact3d.default, checks=NEAREST_CHECKS)
-def aten_upsample_nearest3d(
-    ctx: ConversionContext,
-    self: Operand,
-    output_size: Sequence[Size],
-    scales_d: float | None,
-    scales_h: float | None,
-    scales_w: float | None,
-) -> Any:
-    """upsample_nearest3d(Tensor self, SymInt[3] output_size, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor"""  # noqa: E501
-    return resample(ctx, self)
-
-
-@converter(
-    aten.upsample_nearest1d.vec,
-    aten.upsample_nearest2d.vec,
-    aten.upsample_nearest3d.vec,
-    aten._upsample_nearest_exact1d.vec,
-    aten._upsample_nearest_exact2d.vec,
-    aten._upsample_nearest_exact3d.vec,
+# sizes of the result are those of the node, and the sources' places follow from it
+convert_each(
+    {
+        tuple(packet.default for packet in _NEAREST): lambda ctx, self, **_: resample(ctx, self),
+        tuple(packet.vec for packet in _NEAREST): lambda ctx, input, **_: resample(ctx, input),
+    },
     checks=NEAREST_CHECKS,
 )
-def aten_upsample_nearest_vec(
-    ctx: ConversionContext,
-    input: Operand,
-    output_size: Sequence[Size] | None,
-    scale_factors: Sequence[float] | None,
-) -> Any:
-    """upsample_nearest2d.vec(Tensor input, SymInt[]? output_size, float[]? scale_factors) -> Tensor"""
-    return resample(ctx, input)
-
-
-@converter(aten.upsample_linear1d.default, checks=CHECKS)
-def aten_upsample_linear1d(
-    ctx: ConversionContext, self: Operand, output_size: Sequence[Size], align_corners: bool, scales: float | None
-) -> Any:
-    """upsample_linear1d(Tensor self, SymInt[1] output_size, bool align_corners, float? scales=None) -> Tensor"""
-    return resample(ctx, self)
-
-
-@converter(
-    aten.upsample_bilinear2d.default,
-    aten.upsample_bicubic2d.default,
-    aten._upsample_bilinear2d_aa.default,
-    aten._upsample_bicubic2d_aa.default,
-    checks=CHECKS,
+convert_each(
+    {tuple(packet.default for packet in _INTERPOLATED): lambda ctx, self, **_: resample(ctx, self)}, checks=CHECKS
 )
-def aten_upsample_bilinear2d(
-    ctx: ConversionContext,
-    self: Operand,
-    output_size: Sequence[Size],
-    align_corners: bool,
-    scales_h: float | None,
-    scales_w: float | None,
-) -> Any:
-    """upsample_bilinear2d(Tensor self, SymInt[2] output_size, bool align_corners, float? scales_h=None, float? scales_w=None) -> Tensor"""  # noqa: E501
-    return resample(ctx, self)
-
-
-@converter(aten.upsample_trilinear3d.default, checks=CHECKS)
-def aten_upsample_trilinear3d(
-    ctx: ConversionContext,
-    self: Operand,
-    output_size: Sequence[Size],
-    align_corners: bool,
-    scales_d: float | None,
-    scales_h: float | None,
-    scales_w: float | None,
-) -> Any:
-    """upsample_trilinear3d(Tensor self, SymInt[3] output_size, bool align_corners, float? scales_d=None, float? scales_h=None, float? scales_w=None) -> Tensor"""  # noqa: E501
-    return resample(ctx, self)
-
-
-@converter(
-    aten.upsample_linear1d.vec,
-    aten.upsample_bilinear2d.vec,
-    aten.upsample_trilinear3d.vec,
-    aten.upsample_bicubic2d.vec,
-    aten._upsample_bilinear2d_aa.vec,
-    aten._upsample_bicubic2d_aa.vec,
-    checks=VECTOR_CHECKS,
+convert_each(
+    {tuple(packet.vec for packet in _INTERPOLATED): lambda ctx, input, **_: resample(ctx, input)}, checks=VECTOR_CHECKS
 )
-def aten_upsample_bilinear2d_vec(
-    ctx: ConversionContext,
-    input: Operand,
-    output_size: Sequence[Size] | None,
-    align_corners: bool,
-    scale_factors: Sequence[float] | None,
-) -> Any:
-    """upsample_bilinear2d.vec(Tensor input, SymInt[]? output_size, bool align_corners, float[]? scale_factors) -> Tensor"""  # noqa: E501
-    return resample(ctx, input)
 
 
 # Sampling at coordinates --------------------------------------------------------------------------------------------
