@@ -346,23 +346,13 @@ def unpooled(ctx: ConversionContext, self: Operand, indices: Operand, spatial: i
     return reshape(ctx, scattered, shape)
 
 
-@converter(aten.max_unpool2d.default, checks=dtypes("self", NUMBERS))
-def aten_max_unpool2d(ctx: ConversionContext, self: Operand, indices: Operand, output_size: Sequence[int]) -> Any:
-    """max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"""
-    return unpooled(ctx, self, indices, 2)
-
-
-@converter(aten.max_unpool3d.default, checks=dtypes("self", NUMBERS))
-def aten_max_unpool3d(
-    ctx: ConversionContext,
-    self: Operand,
-    indices: Operand,
-    output_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-) -> Any:
-    """max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor"""
-    return unpooled(ctx, self, indices, 3)
+convert_each(
+    {
+        aten.max_unpool2d.default: lambda ctx, self, indices, **_: unpooled(ctx, self, indices, 2),
+        aten.max_unpool3d.default: lambda ctx, self, indices, **_: unpooled(ctx, self, indices, 3),
+    },
+    checks=dtypes("self", NUMBERS),
+)
 
 
 # Adaptive pooling ---------------------------------------------------------------------------------------------------

@@ -256,32 +256,18 @@ def static_cover(call: Call) -> Verdict | None:
 ALONG_CHECKS = (*CHECKS, static_cover)
 
 
-@converter(aten.scatter_add.default, checks=ALONG_CHECKS)
-def aten_scatter_add(ctx: ConversionContext, self: Operand, dim: int, index: Operand, src: Operand) -> Any:
-    """scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
-    return _along(ctx, self, dim, index, src, "sum", True)
-
-
-@converter(aten.scatter_reduce.two, checks=ALONG_CHECKS)
-def aten_scatter_reduce(
-    ctx: ConversionContext,
-    self: Operand,
-    dim: int,
-    index: Operand,
-    src: Operand,
-    reduce: str,
-    include_self: bool,
-) -> Any:
-    """scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""  # noqa: E501
-    return _along(ctx, self, dim, index, src, reduce, include_self)
-
-
-@converter(aten.scatter.reduce, checks=ALONG_CHECKS)
-def aten_scatter_src_reduce(
-    ctx: ConversionContext, self: Operand, dim: int, index: Operand, src: Operand, reduce: str
-) -> Any:
-    """scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
-    return _along(ctx, self, dim, index, src, reduce, True)
+convert_each(
+    {
+        aten.scatter_add.default: lambda ctx, self, dim, index, src: _along(ctx, self, dim, index, src, "sum", True),
+        aten.scatter_reduce.two: lambda ctx, self, dim, index, src, reduce, include_self: _along(
+            ctx, self, dim, index, src, reduce, include_self
+        ),
+        aten.scatter.reduce: lambda ctx, self, dim, index, src, reduce: _along(
+            ctx, self, dim, index, src, reduce, True
+        ),
+    },
+    checks=ALONG_CHECKS,
+)
 
 
 @converter(aten.scatter.value_reduce, checks=ALONG_CHECKS)

@@ -273,18 +273,13 @@ def aten_norm_dim(ctx: ConversionContext, self: Operand, p: Number | None, dim: 
     return _norm(ctx, self, 2 if p is None else p, dim, keepdim)
 
 
-@converter(aten.norm.ScalarOpt_dim_dtype, checks=(computable, fixed_number("p")))
-def aten_norm_dim_dtype(
-    ctx: ConversionContext, self: Operand, p: Number | None, dim: Axes, keepdim: bool, dtype: torch.dtype
-) -> Any:
-    """norm.ScalarOpt_dim_dtype(Tensor self, Scalar? p, int[1] dim, bool keepdim, *, ScalarType dtype) -> Tensor"""
-    return _norm(ctx, self, 2 if p is None else p, dim, keepdim)
-
-
 convert_each(
     {
         aten.norm.Scalar: lambda ctx, self, p: _norm(ctx, self, p, None, False),
         aten.norm.ScalarOpt_dtype: lambda ctx, self, p, dtype: _norm(ctx, self, 2 if p is None else p, None, False),
+        aten.norm.ScalarOpt_dim_dtype: lambda ctx, self, p, dim, keepdim, **_: _norm(
+            ctx, self, 2 if p is None else p, dim, keepdim
+        ),
     },
     checks=(computable, fixed_number("p")),
 )

@@ -46,12 +46,6 @@ def aten_view(ctx: ConversionContext, self: Operand, size: Sequence[Size]) -> An
     return reshape(ctx, self, ctx.result_shape)
 
 
-@converter(aten.view_as.default, aten.reshape_as.default)
-def aten_view_as(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """view_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
 def same_type(call: Call) -> Verdict | None:
     """Refuses to read memory as another type."""
     if call["dtype"] is call.tensor("self").dtype:
@@ -94,6 +88,7 @@ convert_each(
         (aten.t.default, aten.t_copy.default): lambda ctx, self: swapped(ctx, self, 0, -1),
         (aten.mT.default, aten.mH.default, aten.adjoint.default): lambda ctx, self: swapped(ctx, self, -2, -1),
         aten.numpy_T.default: lambda ctx, self: permute(ctx, self, list(reversed(range(rank_of(self))))),
+        (aten.view_as.default, aten.reshape_as.default): lambda ctx, self, **_: reshape(ctx, self, ctx.result_shape),
     },
 )
 
