@@ -88,14 +88,8 @@ def trace(
 
 
 _WALKS: Final = (
-    "buffers",
-    "children",
-    "named_buffers",
-    "named_children",
-    "named_modules",
-    "named_parameters",
-    "parameters",
-)
+    "buffers", "children", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters",
+)  # fmt: skip
 
 
 def require_walkable(mod: Any) -> None:

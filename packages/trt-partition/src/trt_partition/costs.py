@@ -114,13 +114,7 @@ _FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], i
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), _biased_product),
     **dict.fromkeys(
         (
-            "convolution",
-            "_convolution",
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "conv_transpose1d",
-            "conv_transpose2d",
+            "convolution", "_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
             "conv_transpose3d",
         ),
         _convolution,
@@ -135,7 +129,7 @@ _FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], i
         ),
         _attention,
     ),
-}
+}  # fmt: skip
 
 
 RULE: Final = (
@@ -146,17 +140,10 @@ RULE: Final = (
 
 _COPIES: Final = frozenset(
     {
-        "aten::_to_copy",
-        "aten::clone",
-        "aten::copy",
-        "aten::lift_fresh_copy",
-        "aten::_reshape_copy",
-        "prims::convert_element_type",
-        "prims::view_of",
-        "prims::clone",
-        "prims::broadcast_in_dim",
+        "aten::_to_copy", "aten::clone", "aten::copy", "aten::lift_fresh_copy", "aten::_reshape_copy",
+        "prims::convert_element_type", "prims::view_of", "prims::clone", "prims::broadcast_in_dim",
     }
-)
+)  # fmt: skip
 
 
 def counts_as_computation(node: fx.Node) -> bool:

@@ -350,18 +350,6 @@ def _constant(e: _Exporter, layer: Any) -> None:
     e.weights(weights, tuple(_present(layer.get_output(0)).shape), e.out())
 
 
-def _identity(e: _Exporter, layer: Any, x: str) -> None:
-    e.add("Identity", [x], e.out())
-
-
-def _cast(e: _Exporter, layer: Any, x: str) -> None:
-    e.add("Cast", [x], e.out(), to=e.number_of(layer.to_type))
-
-
-def _shape(e: _Exporter, layer: Any, x: str) -> None:
-    e.add("Shape", [x], e.out())
-
-
 def _fill(
     e: _Exporter, layer: Any, shape: str | None = None, alpha: str | None = None, beta: str | None = None
 ) -> None:
@@ -454,10 +442,6 @@ _UNARY: Final = {
 }
 
 
-def _unary(e: _Exporter, layer: Any, x: str) -> None:
-    e.add(_UNARY[layer.op], [x], e.out())
-
-
 _BINARY: Final = {
     ElementWiseOperation.SUM: "Add",
     ElementWiseOperation.PROD: "Mul",
@@ -482,14 +466,6 @@ def _elementwise(e: _Exporter, layer: Any, left: str, right: str) -> None:
         e.add("Floor", [e.add("Div", [left, right])], e.out())
     else:  # what is left after the remainder divides
         e.add("Div", [e.add("Sub", [left, e.add("Mod", [left, right])]), right], e.out())
-
-
-def _select(e: _Exporter, layer: Any, condition: str, chosen: str, other: str) -> None:
-    e.add("Where", [condition, chosen, other], e.out())
-
-
-def _parametric_relu(e: _Exporter, layer: Any, x: str, slopes: str) -> None:
-    e.add("PRelu", [x, slopes], e.out())
 
 
 def _gate(e: _Exporter, layer: Any, x: str) -> None:
@@ -801,10 +777,6 @@ def _reduce(e: _Exporter, layer: Any, x: str) -> None:
             e.add("Squeeze", [pooled, axes], e.out())
         return
     e.add(_REDUCTIONS[layer.op], [x, axes], e.out(), keepdims=int(layer.keep_dims))
-
-
-def _softmax(e: _Exporter, layer: Any, x: str) -> None:
-    e.add("Softmax", [x], e.out(), axis=_bits(layer.axes)[0])
 
 
 def _top_k(e: _Exporter, layer: Any, x: str, k: str | None = None) -> None:
@@ -1236,7 +1208,7 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.ACTIVATION: _activation,
     LayerType.ATTENTION_INPUT: _attention_input,
     LayerType.ATTENTION_OUTPUT: _attention,
-    LayerType.CAST: _cast,
+    LayerType.CAST: lambda e, layer, x: e.add("Cast", [x], e.out(), to=e.number_of(layer.to_type)),
     LayerType.CONCATENATION: _concatenation,
     LayerType.CONDITIONAL_OUTPUT: _conditional,
     LayerType.CONSTANT: _constant,
@@ -1249,7 +1221,7 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.FILL: _fill,
     LayerType.GATHER: _gather,
     LayerType.GRID_SAMPLE: _grid_sample,
-    LayerType.IDENTITY: _identity,
+    LayerType.IDENTITY: lambda e, layer, x: e.add("Identity", [x], e.out()),
     LayerType.KV_CACHE_UPDATE: _kv_cache_update,
     LayerType.LOOP_OUTPUT: _loop,
     LayerType.LRN: _lrn,
@@ -1259,7 +1231,7 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.NORMALIZATION: _normalization,
     LayerType.ONE_HOT: _one_hot,
     LayerType.PADDING: _padding,
-    LayerType.PARAMETRIC_RELU: _parametric_relu,
+    LayerType.PARAMETRIC_RELU: lambda e, layer, x, slopes: e.add("PRelu", [x, slopes], e.out()),
     LayerType.POOLING: _pooling,
     LayerType.QUANTIZE: _scaled,
     LayerType.RAGGED_SOFTMAX: _ragged_softmax,
@@ -1269,14 +1241,14 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.ROTARY_EMBEDDING: _rotary_embedding,
     LayerType.SCALE: _scale,
     LayerType.SCATTER: _scatter,
-    LayerType.SELECT: _select,
-    LayerType.SHAPE: _shape,
+    LayerType.SELECT: lambda e, layer, condition, chosen, other: e.add("Where", [condition, chosen, other], e.out()),
+    LayerType.SHAPE: lambda e, layer, x: e.add("Shape", [x], e.out()),
     LayerType.SHUFFLE: _shuffle,
     LayerType.SLICE: _slice,
-    LayerType.SOFTMAX: _softmax,
+    LayerType.SOFTMAX: lambda e, layer, x: e.add("Softmax", [x], e.out(), axis=_bits(layer.axes)[0]),
     LayerType.SQUEEZE: _squeeze,
     LayerType.TOPK: _top_k,
-    LayerType.UNARY: _unary,
+    LayerType.UNARY: lambda e, layer, x: e.add(_UNARY[layer.op], [x], e.out()),
     LayerType.UNSQUEEZE: _unsqueeze,
 }
 """How each kind of layer is written; loops and conditionals by what leaves them."""

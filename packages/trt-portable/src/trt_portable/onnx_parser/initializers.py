@@ -38,34 +38,10 @@ TYPES: Final[Mapping[int, DataType]] = {
 
 DOUBLE: Final = 11
 _NAMES: Final = [
-    "UNDEFINED",
-    "FLOAT",
-    "UINT8",
-    "INT8",
-    "UINT16",
-    "INT16",
-    "INT32",
-    "INT64",
-    "STRING",
-    "BOOL",
-    "FLOAT16",
-    "DOUBLE",
-    "UINT32",
-    "UINT64",
-    "COMPLEX64",
-    "COMPLEX128",
-    "BFLOAT16",
-    "FLOAT8E4M3FN",
-    "FLOAT8E4M3FNUZ",
-    "FLOAT8E5M2",
-    "FLOAT8E5M2FNUZ",
-    "UINT4",
-    "INT4",
-    "FLOAT4E2M1",
-    "FLOAT8E8M0",
-    "UINT2",
-    "INT2",
-]
+    "UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16",
+    "DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ",
+    "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "UINT4", "INT4", "FLOAT4E2M1", "FLOAT8E8M0", "UINT2", "INT2",
+]  # fmt: skip
 
 
 def type_name(elem_type: int) -> str:

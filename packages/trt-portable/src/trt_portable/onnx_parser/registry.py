@@ -12,17 +12,9 @@ from trt_portable.enums import ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
 
 FAMILIES: Final = (
-    "control_flow",
-    "convolution",
-    "indexing",
-    "movement",
-    "pointwise",
-    "products",
-    "quantization",
-    "reductions",
-    "resampling",
-    "sources",
-)
+    "control_flow", "convolution", "indexing", "movement", "pointwise", "products", "quantization", "reductions",
+    "resampling", "sources",
+)  # fmt: skip
 """The modules of converters."""
 
 

@@ -17,75 +17,28 @@ FORMAT_VERSION: Final = 18
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
 ENGINE: Final = (
-    "name",
-    "io",
-    "profiles",
-    "weight_slots",
-    "stripped",
-    "refit",
-    "debug_tensors",
-    "tactic",
-    "prepacked",
-    "optimization_level",
-    "verbosity",
-    "capability",
-    "hardware",
-    "tactic_sources",
-    "weight_streaming",
-    "settings",
-)
+    "name", "io", "profiles", "weight_slots", "stripped", "refit", "debug_tensors", "tactic", "prepacked",
+    "optimization_level", "verbosity", "capability", "hardware", "tactic_sources", "weight_streaming", "settings",
+)  # fmt: skip
 BINDING: Final = (
-    "name",
-    "id",
-    "dtype",
-    "shape",
-    "input",
-    "host",
-    "dimension_names",
-    "aliased_input",
-    "format",
-    "extents",
-)
+    "name", "id", "dtype", "shape", "input", "host", "dimension_names", "aliased_input", "format", "extents",
+)  # fmt: skip
 PROFILE: Final = ("shapes", "values", "extra_memory_target")
 WEIGHT_SLOT: Final = ("layer", "layer_name", "role", "weights", "dtype", "count", "name", "refittable")
 NETWORK: Final = (
-    "name",
-    "flags",
-    "inputs",
-    "outputs",
-    "shape_outputs",
-    "tensors",
-    "weight_names",
-    "refittable",
-    "layers",
-)
+    "name", "flags", "inputs", "outputs", "shape_outputs", "tensors", "weight_names", "refittable", "layers",
+)  # fmt: skip
 TENSOR: Final = ("id", "name", "dtype", "shape", "dimension_names", "formats", "debug")
 LAYER: Final = (
-    "type",
-    "name",
-    "metadata",
-    "num_ranks",
-    "inputs",
-    "outputs",
-    "attributes",
-    "weights",
-    "weight_specs",
+    "type", "name", "metadata", "num_ranks", "inputs", "outputs", "attributes", "weights", "weight_specs",
     "implementation",
-)
+)  # fmt: skip
 REGION: Final = ("boundary", "body")
 """What loops and conditionals have beside the fields of a layer."""
 LOOP: Final = (*REGION, "recurrence")
 RECURRENCE: Final = (
-    "kind",
-    "elements",
-    "count",
-    "states",
-    "weights",
-    "bias",
-    "projection",
-    "is_reverse",
-    "results",
-)
+    "kind", "elements", "count", "states", "weights", "bias", "projection", "is_reverse", "results",
+)  # fmt: skip
 PLUGIN: Final = ("name", "version", "namespace", "data_inputs", "formats")
 """What the field `plugin` of a plugin's layer holds, beside what a version of plugins adds."""
 PLUGIN_V3: Final = ("fields",)
