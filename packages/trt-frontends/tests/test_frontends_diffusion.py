@@ -16,6 +16,7 @@ from torch import nn
 
 import trt_frontends
 from trt_core import FileError, InputError, PlanError
+from trt_frontends.diffusion import _Call, _why_not
 from trt_runtime.diffusion import (
     MANIFEST,
     CompiledMethod,
@@ -216,6 +217,11 @@ def test_parts_and_sizes_that_cannot_be_compiled_are_named() -> None:
     with pytest.raises(InputError, match="'unet' cannot be compiled") as caught:
         trt_frontends.compile_pipeline(pipeline, CALL, sizes=other_arguments, parts=["unet"], **FAST)
     assert caught.value.why == "calls of some sizes alone give it cross_attention_kwargs"
+
+
+def test_parts_that_pipelines_ask_for_their_class_stay_in_pytorch() -> None:
+    part = diffusers.ControlNetModel(block_out_channels=(8,), down_block_types=("DownBlock2D",), norm_num_groups=4)
+    assert "class" in _why_not(part, {"forward": _Call({}, ())}, [])
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,26 @@
-"""Programs whose engines hold plugins, loaded where nothing that compiles is imported."""
+"""What others bring: plugins that programs need where nothing that compiles is imported, and lowering passes."""
 
 from __future__ import annotations
 
+import importlib
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import trt_frontends
 import trt_runtime
 from trt_converters import ConverterRegistry, load_converters, plugin_from_operator
 from trt_converters.registry import DYNAMO_CONVERTERS
-from trt_core import PlanError
+from trt_core import LoweringError, PlanError
+from trt_lowering import installed_passes
 from trt_runtime.command_line import main
 
 LIBRARY = """
@@ -108,3 +114,80 @@ def test_a_library_whose_entry_point_fails_is_told(saved: Path, monkeypatch: pyt
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Entry()])
     with pytest.raises(PlanError, match=r"cannot be registered\n(.*\n)?  why: RuntimeError: no such driver"):
         trt_runtime.load(saved, operators=["plugin_library"])
+
+
+PASSES = """
+import torch
+from trt_lowering import GraphPass
+ORDER = []
+
+class Noted(GraphPass):
+    def __init__(self, name="installed", target=None):
+        self.name, self._target = name, target
+
+    def call(self, gm):
+        ORDER.append(self.name)
+        nodes = gm.graph.find_nodes(op="call_function", target=self._target) if self._target else []
+        for node in nodes:
+            node.replace_all_uses_with(node.args[0])
+            gm.graph.erase_node(node)
+        return len(nodes)
+
+class DropRelu(Noted):
+    def __init__(self):
+        super().__init__("installed", torch.ops.aten.relu.default)
+
+class Broken(GraphPass):
+    name = "broken"
+
+    def call(self, gm):
+        for node in gm.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default):
+            del node.meta["val"]
+        return 1
+"""
+
+
+def _compiled(way: str, model: nn.Module, **settings: Any) -> Any:
+    settings["min_block_size"] = 1
+    if way == "compile":
+        return trt_frontends.compile(model, arg_inputs=(torch.ones(2, 4),), **settings)
+    return torch.compile(model, backend="tensorrt", options=settings)
+
+
+@pytest.fixture
+def passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A distribution whose entry point names `DropRelu`, and its module."""
+    metadata = tmp_path / "passes_of_a_library-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: passes-of-a-library\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[trt_lowering.passes]\nrelu = passes_of_a_library:DropRelu\n")
+    (tmp_path / "passes_of_a_library.py").write_text(PASSES)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "passes_of_a_library", raising=False)
+    installed_passes.cache_clear()
+    yield importlib.import_module("passes_of_a_library")
+    installed_passes.cache_clear()
+
+
+@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+def test_passes_of_others_run_in_their_order(way: str, passes: Any) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.linspace(-1, 1, 8).reshape(2, 4)
+    given = [passes.Noted("second"), passes.Noted("first")]
+    with torch.no_grad():
+        found = _compiled(way, model, lowering_passes=given)(x)
+        torch.testing.assert_close(found, model[0](x))  # the installed pass dropped the activation
+    assert passes.ORDER == ["installed", "second", "first"]
+
+
+def test_passes_of_others_are_held_to_the_contract(
+    passes: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TRT_BLOCKED_PLUGINS", "relu")
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.ones(2, 4)
+    with pytest.raises(LoweringError, match="the lowering pass 'broken' failed") as caught:
+        _compiled("compile", model, lowering_passes=[passes.Broken()])
+    assert "passes_of_a_library.Broken" in str(caught.value) and 'no meta["val"]' in str(caught.value)
+    with torch.no_grad():  # under torch.compile the graph runs in PyTorch, and the same is said
+        torch.testing.assert_close(_compiled("torch.compile", model, lowering_passes=[passes.Broken()])(x), model(x))
+    (said,) = [message for _, level, message in caplog.record_tuples if level == logging.WARNING]
+    assert str(caught.value) in said

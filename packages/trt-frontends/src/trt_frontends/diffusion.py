@@ -228,6 +228,8 @@ def _why_not(part: nn.Module, methods: Mapping[str, _Call], others: Sequence[Map
         for method, found in methods.items():
             if why := _differs(found, calls[method]):
                 return why
+    if type(part).__name__.endswith("ControlNetModel"):
+        return "pipelines ask it for its class, which a compiled part has not"
     if "encode" in methods and not hasattr(part, "quant_conv"):
         return "only encoders of AutoencoderKL are known, which return a distribution"
     return ""
