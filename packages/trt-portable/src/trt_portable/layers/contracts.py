@@ -7,6 +7,7 @@ Bounds are generous: where there is no room for one, the run is looked at operat
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,7 @@ _COPIES: Final = 2
 
 def broadcast(operands: Operands) -> Bound:
     """Of functions that go through their operands, broadcast, element by element or along axes."""
-    count = joined([value.shape for value in operands if value is not None])
+    count = _joined(*[value.shape for value in operands if value is not None])
     return _STEPS * _WIDTH * count, 4 * _STEPS * count
 
 
@@ -100,14 +101,15 @@ def selected(data: Sequence[int], axis: int, indices: Sequence[int]) -> Bound:
 
 
 def joined(shapes: Sequence[Sequence[int]]) -> int:
-    """Elements of what shapes broadcast to; axes without any count as one. Calls nothing, since each layer asks."""
+    """Elements of what shapes broadcast to; axes without any count as one."""
+    return _joined(*map(tuple, shapes))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _joined(*shapes: tuple[int, ...]) -> int:
     total = 1
     for column in itertools.zip_longest(*map(reversed, shapes), fillvalue=1):
-        widest = 1
-        for extent in column:
-            if extent > widest:
-                widest = extent
-        total *= widest
+        total *= max(1, *column)
     return total
 
 
