@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import hashlib
 import json
 import os
 import signal
@@ -24,14 +25,15 @@ from torch import nn
 import trt_frontends
 import trt_runtime
 from trt_converters.build import TimingCacheFile
-from trt_core import CacheError, TrtError, trt
+from trt_core import CacheError, PlanError, TrtError, trt
 from trt_core.log import provider_logger
 from trt_frontends import refit
 from trt_portable.onnx_parser.diagnostics import Unsupported
-from trt_runtime import signatures
+from trt_runtime import sharded, signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
+from trt_runtime.program import loading
 from trt_runtime.program.model_facts import ModelFacts, ResultClass, rebuilder
 from trt_runtime.program_file import PROGRAM
 
@@ -431,6 +433,30 @@ def test_files_are_opened_on_one_ground() -> None:
                 found |= {(place, call) for call in _opening_calls(source)}
     assert found - ELSEWHERE.keys() == set()
     assert ELSEWHERE.keys() - found == set()
+
+
+def test_the_program_of_a_rank_is_the_one_that_was_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody swaps the file at the last moment before it is read."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, model in (("rank-0.trtp", nn.ReLU()), ("other.trtp", nn.Sigmoid())):
+        compiled = trt_frontends.compile(model.eval(), arg_inputs=(torch.ones(2, 3),), min_block_size=1)
+        trt_runtime.save(compiled, folder / name)
+    content = (folder / "rank-0.trtp").read_bytes()
+    part = sharded.RankProgram("rank-0.trtp", len(content), hashlib.sha256(content).hexdigest(), {})
+    (folder / sharded.MANIFEST).write_text(sharded.Manifest(1, None, {}, (part,)).to_json())
+    x = torch.randn(2, 3)
+    assert torch.equal(trt_runtime.load(folder)(x), x.relu())
+    plain = loading.map_file
+
+    def swapped(path: str, *args: Any, **kwargs: Any) -> Any:
+        if path.endswith("rank-0.trtp"):
+            (folder / "other.trtp").replace(path)
+        return plain(path, *args, **kwargs)
+
+    monkeypatch.setattr(loading, "map_file", swapped)
+    with pytest.raises(PlanError, match="not the one that the manifest describes"):
+        trt_runtime.load(folder)
 
 
 @pytest.mark.parametrize("rank", [1, 2**62])

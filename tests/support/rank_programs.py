@@ -680,7 +680,7 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
     places: Any = {
         "build": (engine_source, "build_block", fail),
         "save": (saving, "save", half_save),
-        "load": (sharded, "_check_file", fail),
+        "load": (sharded.RankPart, "check", fail),
     }
     if rank == failing and when in places:
         setattr(*places[when])

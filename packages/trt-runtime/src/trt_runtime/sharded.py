@@ -264,8 +264,26 @@ class RankPart:
             )
         _require_same_order(manifest, directory)
         path = folder / manifest.programs[rank].file
-        _check_file(path, manifest.programs[rank])
+        if not path.exists():
+            raise PlanError("the program of a rank is missing", where=str(path), hint="copy the whole folder again")
         return cls(path, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group, world))
+
+    def check(self, content: Any) -> None:
+        """Refuses bytes that are not those of this rank's program: what is loaded is what was looked at.
+
+        Raises:
+            PlanError: They have another length or digest than the manifest says.
+        """
+        program, size = self.manifest.programs[self.rank], len(content)
+        if size != program.size or hashlib.sha256(content).hexdigest() != program.sha256:
+            raise PlanError(
+                "the program of a rank is not the one that the manifest describes",
+                where=str(self.path),
+                why="its digest differs"
+                if size == program.size
+                else f"it has {size} bytes, the manifest says {program.size}",
+                hint="copy the whole folder again",
+            )
 
     def finish(self, module: nn.Module) -> nn.Module:
         """Lets a loaded program make sure, before its first call, that all ranks have loaded the same folder."""
@@ -603,24 +621,6 @@ def _require_same_order(manifest: Manifest, where: str) -> None:
                     "amounts",
                     hint="compile the same model with the same settings and sizes on every rank",
                 )
-
-
-def _check_file(path: Path, program: RankProgram) -> None:
-    try:
-        with opened(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            digest = _digest_of(file) if size == program.size else ""
-    except FileNotFoundError as error:
-        raise PlanError(
-            "the program of a rank is missing", where=str(path), hint="copy the whole folder again"
-        ) from error
-    if digest != program.sha256:
-        raise PlanError(
-            "the program of a rank is not the one that the manifest describes",
-            where=str(path),
-            why="its digest differs" if digest else f"it has {size} bytes, the manifest says {program.size}",
-            hint="copy the whole folder again",
-        )
 
 
 def _digest_of(file: BinaryIO) -> str:

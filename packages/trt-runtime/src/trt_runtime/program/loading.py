@@ -535,18 +535,25 @@ def load(
 
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
-            return part.finish(_load_file(str(part.path), copy, {**options, "ranks": part.ranks}))
+            return part.finish(_load_file(str(part.path), copy, {**options, "ranks": part.ranks}, part.check))
     return _load_file(name, copy, options)
 
 
-def _load_file(name: str, copy: bool | None, options: dict[str, Any]) -> nn.Module:
+def _load_file(
+    name: str, copy: bool | None, options: dict[str, Any], check: Callable[[Any], None] = lambda content: None
+) -> nn.Module:
     """Loads the program of one file.
+
+    Args:
+        name: The file.
+        copy, options: See `load`.
+        check: Refuses bytes that are not the wanted ones.
 
     Raises:
         PlanError, OSError: See `load`.
     """
     try:
-        content = _content(name, copy=copy)
+        content = _content(name, copy=copy, check=check)
         return _load_exported(name, options["trust"]) if content is None else program_from_memory(content, **options)
     except PlanError as error:
         raise _told_of(name, error) from error
@@ -577,13 +584,14 @@ def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, .
         raise _told_of(name, error) from error
 
 
-def _content(name: str, *, copy: bool | None) -> Any:
+def _content(name: str, *, copy: bool | None, check: Callable[[Any], None] = lambda content: None) -> Any:
     """The bytes of a file of our format; None for one of PyTorch's.
 
     Raises:
         PlanError: It is the plan of an engine.
     """
     content = map_file(name, "a saved program", "trt_runtime.save", copy=copy)
+    check(content)
     start = bytes(content[: len(PROGRAM.magic)])
     if start == PLAN.magic:
         raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
