@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
+import weakref
 from typing import Any
 
 import pytest
@@ -148,7 +150,15 @@ def test_a_block_has_the_twins_of_its_tensors_while_it_is_built(monkeypatch: pyt
     model, x = _model(), torch.randn(2, 8)
     wanted = model(x).detach()
     seen: list[bool] = []
+    converting: list[weakref.ref[Any]] = []
     build_network = build.build_network
+    run = build.BlockInterpreter.run
+
+    def run_known(interpreter: Any) -> None:
+        converting.extend((weakref.ref(interpreter), weakref.ref(interpreter.context)))
+        run(interpreter)
+
+    monkeypatch.setattr(build.BlockInterpreter, "run", run_known)
 
     def give_up(graph: torch.fx.GraphModule) -> dict[int, torch.Tensor]:
         tensors = {name: value.detach() for name, value in graph.named_parameters()}
@@ -156,14 +166,20 @@ def test_a_block_has_the_twins_of_its_tensors_while_it_is_built(monkeypatch: pyt
 
         def noting(*args: Any, **kwargs: Any) -> Any:
             found = {value.data_ptr() for value in graph.parameters()}
-            seen.append(found == {twin.data_ptr() for twin in twins.values()})
+            seen.append(
+                found == {twin.data_ptr() for twin in twins.values()} and not any(each() for each in converting)
+            )
             return build_network(*args, **kwargs)
 
         monkeypatch.setattr(build, "build_network", noting)
         return twins
 
     captured = capture_model(model, None, (x,), None, {"min_block_size": 1}, needs_weights=True)
-    built = stages.build(captured, give_up)
+    gc.disable()  # so that chance frees nothing
+    try:
+        built = stages.build(captured, give_up)
+    finally:
+        gc.enable()
     assert seen == [True]
     torch.testing.assert_close(built.wrap(captured.reader(built.lowered.graph.graph))(x), wanted)
 

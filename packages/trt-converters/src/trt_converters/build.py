@@ -5,6 +5,7 @@ The builder's timing cache is a file that any number of processes read and add t
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import warnings
@@ -204,6 +205,8 @@ def build_block(
             held = interpreter.context.leave_device(twins)
             _leave_device(block, twins)
         del interpreter, refit
+        if twins:
+            gc.collect()  # what converted the block is in cycles, and refers to its tensors
         plan = build_network(
             builder,
             network,
@@ -215,6 +218,8 @@ def build_block(
             hint=f"{_LOG}, or keep the operators it names in torch_executed_ops",
         )
         del held
+        if twins:
+            gc.collect()  # and so is what the builder leaves behind
     return BuiltEngine(
         name=name,
         plan=plan,

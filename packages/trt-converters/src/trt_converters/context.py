@@ -284,7 +284,8 @@ class ConversionContext:
         """
         for weights in self._on_device:
             weights._leave_device(twins)
-        return [tensor for tensor in self._held if not tensor.is_cuda]
+        held, self._held, self._on_device = self._held, [], []
+        return [tensor for tensor in held if not tensor.is_cuda]
 
     def _may_stay(self, value: torch.Tensor) -> bool:
         """Whether weights are taken where they lie on a GPU; those that a refit replaces are compared on the host."""

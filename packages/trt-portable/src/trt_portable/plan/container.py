@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ MAGIC: Final = b"TRTPORT\n"
 KNOWN_FEATURES: Final = frozenset({"loops", "conditionals", "plugins", "stripped"})
 
 _ALIGNMENT: Final = 64
+_MANY_PROCESSORS: Final = 4
+"""With fewer, a file is written sooner in one go than through memory that threads fill, which is made page by page."""
 _MOST_JSON_BYTES: Final = 1 << 30
 """Longest text of a plan, whose values are bounded besides."""
 
@@ -169,7 +172,7 @@ def write_plan(
         PLAN.seal(content, sections)
 
     in_file = None
-    if num_bytes >= LARGE_BYTES and weights.is_on_host:
+    if num_bytes >= LARGE_BYTES and weights.is_on_host and (os.cpu_count() or 1) < _MANY_PROCESSORS:
         contents = [(SectionKind.STRUCTURE, [text]), (SectionKind.WEIGHTS, _parts(table, weights, offsets, data_bytes))]
         if compiled:
             contents.append((SectionKind.COMPILED, [compiled]))

@@ -373,8 +373,8 @@ class PlanGraph(Graph[Node]):
 
         def write(target: torch.Tensor) -> None:
             pairs = list(zip(parts, target.view(shape).split(sizes, axis), strict=True))
-            crosses = any(part.device != target.device for part in parts)
-            if crosses and all(tensor.is_contiguous() for pair in pairs for tensor in pair):
+            is_on_gpu = all(tensor.is_cuda for tensor in (target, *parts))  # where one kernel copies sooner
+            if not is_on_gpu and all(tensor.is_contiguous() for pair in pairs for tensor in pair):
                 copy_all(pairs)
                 return
             for part, place in pairs:
