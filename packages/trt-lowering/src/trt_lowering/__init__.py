@@ -17,23 +17,8 @@ from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers, keep_whole
 
 __all__ = [
-    "DecomposedGraph",
-    "GraphPass",
-    "InstalledPass",
-    "PassResult",
-    "PrecisionRules",
-    "begin_lowering",
-    "begin_lowering_graph",
-    "check_graph_form",
-    "declare_encoder_layer",
-    "decompose_program",
-    "export_module",
-    "installed_passes",
-    "keep_recurrent_layers",
-    "keep_whole",
-    "lower",
-    "lower_graph",
-    "run_passes",
-    "sizes_left_open",
-    "tracing_lock",
-]
+    "DecomposedGraph", "GraphPass", "InstalledPass", "PassResult", "PrecisionRules", "begin_lowering",
+    "begin_lowering_graph", "check_graph_form", "declare_encoder_layer", "decompose_program", "export_module",
+    "installed_passes", "keep_recurrent_layers", "keep_whole", "lower", "lower_graph", "run_passes",
+    "sizes_left_open", "tracing_lock",
+]  # fmt: skip

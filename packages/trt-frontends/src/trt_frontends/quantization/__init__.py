@@ -14,15 +14,6 @@ from trt_frontends.quantization.quantize import (
 )
 
 __all__ = [
-    "Kind",
-    "LayerSensitivity",
-    "Observer",
-    "QuantizationConfig",
-    "QuantizationReport",
-    "QuantizedLayer",
-    "Scheme",
-    "SensitivityReport",
-    "quantization_report",
-    "quantize",
-    "sensitivity",
-]
+    "Kind", "LayerSensitivity", "Observer", "QuantizationConfig", "QuantizationReport", "QuantizedLayer", "Scheme",
+    "SensitivityReport", "quantization_report", "quantize", "sensitivity",
+]  # fmt: skip
