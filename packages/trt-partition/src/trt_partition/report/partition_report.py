@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -76,33 +76,18 @@ def report_data(report: ReportData) -> dict[str, Any]:
         "outputs": _value(report.outputs),
         "profiles": [_value(profile) for profile in report.profiles],
         "blocks": [_block(block) for block in report.blocks],
-        "edges": [_edge(edge) for edge in report.edges],
-        "transitions": [_edge(edge) for edge in report.transitions],
+        "edges": [_fields(edge) for edge in report.edges],
+        "transitions": [_fields(edge) for edge in report.transitions],
         "unsupported": dict(report.unsupported),
         "nodes": [_node(node) for node in report.nodes],
         "sweep": {
             "unlimited": report.sweep.unlimited,
-            "points": [
-                {"min_block_size": point.min_block_size, "engines": point.engines, "operators": point.operators}
-                for point in report.sweep.points
-            ],
+            "points": [_fields(point) for point in report.sweep.points],
         },
         "recommendations": [
-            {
-                "kind": item.kind,
-                "min_block_size": _size(item.min_block_size),
-                "engines": item.engines,
-            }
-            for item in report.recommendations
+            {**_fields(item), "min_block_size": _size(item.min_block_size)} for item in report.recommendations
         ],
-        "bridge": None
-        if report.bridge is None
-        else {
-            "operator": report.bridge.operator,
-            "nodes": report.bridge.nodes,
-            "engines_before": report.bridge.engines_before,
-            "engines_after": report.bridge.engines_after,
-        },
+        "bridge": None if report.bridge is None else _fields(report.bridge),
     }
 
 
@@ -158,8 +143,9 @@ def _size(min_block_size: int | float) -> int | str:
     return "inf" if min_block_size == float("inf") else int(min_block_size)
 
 
-def _edge(edge: Transition) -> dict[str, Any]:
-    return {"source": edge.source, "target": edge.target, "tensors": edge.tensors, "bytes": edge.bytes}
+def _fields(item: Any) -> dict[str, Any]:
+    """Fields of a data class, as they are."""
+    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def _value(value: ValueSpec) -> dict[str, Any]:
@@ -203,17 +189,11 @@ def _parse_leaf(data: dict[str, Any]) -> TensorSpec | NumberSpec:
 
 def _block(block: BlockReport) -> dict[str, Any]:
     return {
-        "name": block.name,
+        **_fields(block),
         "kind": block.kind.value,
-        "operators": block.operators,
-        "computations": block.computations,
         "operators_by_kind": dict(block.operators_by_kind),
         "inputs": [_value(value) for value in block.inputs],
         "outputs": [_value(value) for value in block.outputs],
-        "parameters": block.parameters,
-        "parameter_bytes": block.parameter_bytes,
-        "flops": block.flops,
-        "memory_bytes": block.memory_bytes,
         "nodes": list(block.nodes),
     }
 
@@ -230,54 +210,36 @@ def _parse_block(data: dict[str, Any]) -> BlockReport:
     )
 
 
+_OPTIONAL: Final = ("converter", "kept_in_float32", "communication", "weight_in_floats")
+
+
 def _node(node: NodeReport) -> dict[str, Any]:
-    return {
-        "op": node.op,
-        "name": node.name,
-        "location": node.location,
-        "block": node.block,
-        "inputs": list(node.inputs),
-        "is_convertible": node.is_convertible,
-        "flops": node.flops,
-        "code": node.verdict.code,
-        "message": node.verdict.message,
-        "source": node.verdict.source,
-        **({"converter": node.converter} if node.converter else {}),
-        **({"kept_in_float32": _kept(node.kept_in_float32)} if node.kept_in_float32 else {}),
-        **({"communication": _moved(node.communication)} if node.communication else {}),
-        **({"weight_in_floats": node.weight_in_floats} if node.weight_in_floats else {}),
-    }
+    data = _fields(node)
+    verdict = data.pop("verdict")
+    data |= {"inputs": list(node.inputs), "code": verdict.code, "message": verdict.message, "source": verdict.source}
+    if node.kept_in_float32:
+        data["kept_in_float32"] = {"rule": node.kept_in_float32.rule.value, "why": node.kept_in_float32.why}
+    if node.communication:
+        data["communication"] = {**_fields(node.communication), "ranks": list(node.communication.ranks)}
+    return {name: value for name, value in data.items() if value or name not in _OPTIONAL}
 
 
 def _parse_node(data: dict[str, Any]) -> NodeReport:
-    code = data["code"]
+    code, message, source = (data[name] for name in ("code", "message", "source"))
     reason = Reason.from_code(code) if code else None
     return NodeReport(
-        op=data["op"],
-        name=data["name"],
-        location=data["location"],
-        block=data["block"],
-        inputs=tuple(data["inputs"]),
-        is_convertible=data["is_convertible"],
-        verdict=Verdict(reason is None, reason, data["message"], data["source"]),
-        flops=data["flops"],
-        converter=data.get("converter", ""),
-        kept_in_float32=_parse_kept(data.get("kept_in_float32")),
-        communication=_parse_communication(data.get("communication")),
-        weight_in_floats=data.get("weight_in_floats", ""),
+        **{field.name: data[field.name] for field in fields(NodeReport) if field.name in data}
+        | {
+            "inputs": tuple(data["inputs"]),
+            "verdict": Verdict(reason is None, reason, message, source),
+            "kept_in_float32": _parse_kept(data.get("kept_in_float32")),
+            "communication": _parse_communication(data.get("communication")),
+        }
     )
-
-
-def _moved(moved: Communication) -> dict[str, Any]:
-    return {"group": moved.group, "ranks": list(moved.ranks), "sent_bytes": moved.sent_bytes}
 
 
 def _parse_communication(data: dict[str, Any] | None) -> Communication | None:
     return None if data is None else Communication(data["group"], tuple(data["ranks"]), data["sent_bytes"])
-
-
-def _kept(kept: KeptInFloat32) -> dict[str, str]:
-    return {"rule": kept.rule.value, "why": kept.why}
 
 
 def _parse_kept(data: dict[str, str] | None) -> KeptInFloat32 | None:
