@@ -14,6 +14,7 @@ from api_pages import API, api
 from latency_table import LATENCY, latency
 from operators_table import CONFORMANCE, converters, example_of, operators
 from precision_table import PRECISION, precision
+from ranges_table import RANGES, ranges
 from settings_table import retired_settings, settings
 from signatures import SIGNATURES, signatures
 from sphinx.application import Sphinx
@@ -67,6 +68,7 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "converters": lambda: converters(_cell),
     "operators": lambda: operators(_cell),
     "precision": precision,
+    "ranges": ranges,
     "reasons": reasons,
     "retired_settings": retired_settings,
     "settings": settings,
@@ -83,6 +85,7 @@ _DATA: Final = {
     "latency": LATENCY,
     "operators": CONFORMANCE,
     "precision": PRECISION,
+    "ranges": RANGES,
     "zoo": ZOO,
     "zoo_speed": ZOO_SPEED,
     "zoo_totals": ZOO,

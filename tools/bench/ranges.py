@@ -34,9 +34,6 @@ from trt_frontends.backend import torch_tensorrt_backend
 Shape = tuple[int, ...]
 Call = Callable[[torch.Tensor], Any]
 
-_STREAM: Final = 32
-"""How many sizes a stream has."""
-
 
 @dataclass(frozen=True)
 class Sizes:
@@ -67,7 +64,7 @@ class Sizes:
         """The upper end of the range."""
         return tuple(map(max, *self.all))
 
-    def stream(self, count: int = _STREAM) -> list[Shape]:
+    def stream(self, count: int) -> list[Shape]:
         """Sizes of the range, no two alike and none of those that are measured; fewer where there are not as many."""
         chance = random.Random(0)
         steps = [1, *[self.multiple] * (len(self.usual) - 1)]
@@ -92,6 +89,7 @@ RANGES: Final[dict[str, Sizes]] = {
     "whisper_encoder": Sizes((4, 80, 3000), tuple((batch, 80, 3000) for batch in (1, 3, 7, 16))),
     "unet": Sizes((4, 3, 256, 256), ((1, 3, 256, 256), (1, 3, 512, 512), (3, 3, 128, 200), (8, 3, 384, 320)), 8),
     "detr": Sizes((4, 3, 512, 512), ((1, 3, 512, 512), (1, 3, 800, 800), (3, 3, 480, 640), (8, 3, 384, 320)), 32),
+    "llama_block": Sizes((4, 128, 2048), ((1, 16, 2048), (16, 256, 2048), (2, 500, 2048))),
     "mlp": Sizes((8, 64), ((1, 64), (5, 64), (64, 64))),
 }
 """What each model is measured at."""
@@ -133,20 +131,23 @@ PEERS: Final[dict[str, Callable[[torch.nn.Module, dict[str, Any], Sizes], Call]]
 """Ways to serve a range with one callable; besides them there is ``fixed``, an engine for each size."""
 
 
-def measure(name: str, peer: str, *, profiles: Path | None = None, log: bool = False) -> dict[str, Any]:
+def measure(
+    name: str, peer: str, *, streamed: int = 32, profiles: Path | None = None, log: bool = False
+) -> dict[str, Any]:
     """Builds and times one peer in this process.
 
     Args:
         name: Of `RANGES`.
         peer: Of `PEERS`, or ``fixed``.
+        streamed: How many sizes the stream has.
         profiles: A folder for tables of the kernels that each size took.
         log: Whether the builder says on stderr what it tries.
 
     Returns:
         ``build_seconds``, the first call included, that of the usual size for ``fixed``; ``milliseconds`` by size, the
-        medians of calls that are waited for; and but for ``fixed`` ``stream_milliseconds``, the mean of calls of sizes
-        of which no two are alike, ``again_milliseconds``, that of the same sizes in a second turn, and
-        ``cold_milliseconds``, the slowest of the first turn.
+        medians of calls that are waited for; with `profiles`, ``kernel_milliseconds`` by size; and but for ``fixed``
+        ``stream_milliseconds``, the mean of calls of sizes of which no two are alike, ``again_milliseconds``, that of
+        the same sizes in a second turn, and ``cold_milliseconds``, the slowest of the first turn.
     """
     if log:
         _show_builds()
@@ -181,9 +182,9 @@ def measure(name: str, peer: str, *, profiles: Path | None = None, log: bool = F
             times = {shape: _median(each, _tensor(shape, spec)) for shape, each in calls.items()}
             found = {"build_seconds": seconds, "milliseconds": {_text(shape): found for shape, found in times.items()}}
             if peer != "fixed":
-                found |= _streamed(call, [_tensor(shape, spec) for shape in sizes.stream()])
+                found |= _streamed(call, [_tensor(shape, spec) for shape in sizes.stream(streamed)])
             if profiles is not None:
-                _profile(calls, spec, profiles / f"{name}-{peer.replace(' ', '-')}.txt")
+                found["kernel_milliseconds"] = _profile(calls, spec, profiles / f"{name}-{peer.replace(' ', '-')}.txt")
     return found
 
 
@@ -226,10 +227,12 @@ def _streamed(call: Call, stream: list[torch.Tensor]) -> dict[str, float]:
     }
 
 
-def _profile(calls: dict[Shape, Call], spec: dict[str, Any], path: Path) -> None:
+def _profile(calls: dict[Shape, Call], spec: dict[str, Any], path: Path) -> dict[str, float]:
+    """Writes the kernels of a few calls of each size, and returns the milliseconds of those of one call."""
     kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     order = "self_cuda_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
     path.parent.mkdir(parents=True, exist_ok=True)
+    found = {}
     with path.open("w", encoding="utf-8") as file:
         for shape, call in calls.items():
             x = _tensor(shape, spec)
@@ -237,8 +240,11 @@ def _profile(calls: dict[Shape, Call], spec: dict[str, Any], path: Path) -> None
                 for _ in range(4):
                     call(x)
                 wait_for_device()
-            table = profile.key_averages().table(sort_by=order, row_limit=24, max_name_column_width=90)
+            averages = profile.key_averages()
+            found[_text(shape)] = sum(each.self_device_time_total for each in averages) / 4e3
+            table = averages.table(sort_by=order, row_limit=24, max_name_column_width=90)
             file.write(f"{_text(shape)}, 4 calls\n{table}\n")
+    return found
 
 
 def _show_builds() -> None:
@@ -260,6 +266,7 @@ def main() -> None:
     parser.add_argument("--peer", choices=["fixed", *PEERS], help="measure it here")
     parser.add_argument("--jobs", type=int, default=1, help="how many peers build at a time; calls are timed alone")
     parser.add_argument("--seconds", type=float, default=90, help="when a peer is given up")
+    parser.add_argument("--stream", type=int, default=32, help="how many sizes a stream has")
     parser.add_argument("--results", type=Path, help="append what was measured to that file")
     parser.add_argument("--profiles", type=Path, help="a folder for tables of kernels")
     parser.add_argument("--log", action="store_true", help="with --peer: show what the builder tried, on stderr")
@@ -267,15 +274,15 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if arguments.peer:
         (name,) = arguments.models
-        found = measure(name, arguments.peer, profiles=arguments.profiles, log=arguments.log)
+        found = measure(name, arguments.peer, streamed=arguments.stream, profiles=arguments.profiles, log=arguments.log)
         sys.stdout.write(json.dumps(found) + "\n")
         return
 
     def run(job: tuple[str, str]) -> None:
         name, peer = job
-        rest = []
+        rest = ["--stream", str(arguments.stream)]
         if arguments.profiles is not None and peer in ("range", "fixed"):
-            rest = ["--profiles", str(arguments.profiles.resolve())]
+            rest += ["--profiles", str(arguments.profiles.resolve())]
         try:
             module = "tools.bench.ranges"
             found = in_fresh_process(module, name, "--peer", peer, *rest, seconds=arguments.seconds)
