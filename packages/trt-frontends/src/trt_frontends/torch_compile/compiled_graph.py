@@ -672,8 +672,8 @@ class Traffic:
 def _bytes_of(operands: Any) -> Extent:
     """The bytes of what a collective takes, one tensor or several; 0 where they depend on data."""
     nodes = operands if isinstance(operands, (list, tuple)) else [operands]
-    values = [node.meta["val"] for node in nodes]
-    return extent_of(sum(value.numel() * value.dtype.itemsize for value in values)) or 0
+    values = [node.meta.get("val") for node in nodes]
+    return extent_of(sum(value.numel() * value.itemsize for value in values if isinstance(value, torch.Tensor))) or 0
 
 
 def outside(ranges: ShapeRanges, sizes: Mapping[Any, int]) -> list[str]:
