@@ -17,15 +17,7 @@ from trt_converters.checks import general_checks
 from trt_converters.context import fraction_of
 from trt_converters.converter import Check, Converter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import (
-    SUPPORTED,
-    CompilationSettings,
-    Reason,
-    Verdict,
-    operator_name,
-    provider_version,
-    total_verdict,
-)
+from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict, operator_name, provider_version, total_verdict
 from trt_core.cache_updates import written_cache
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator

@@ -12,16 +12,7 @@ import torch
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import PlanError, RefitError
 from trt_core.internals import OpOverload
-from trt_core.weight_recipes import (
-    Applied,
-    Literal,
-    Recipe,
-    Source,
-    content_of,
-    lost_in,
-    walk,
-    why_not_repeatable,
-)
+from trt_core.weight_recipes import Applied, Literal, Recipe, Source, content_of, lost_in, walk, why_not_repeatable
 
 FIELDS: Final = ("sources", "literals", "steps", "weights", "reads", "fixed", "constants", "content")
 """What a table holds, neither less nor more; another set of fields needs another version of the plan header."""

@@ -17,12 +17,7 @@ from trt_core.internals import OpOverload, has_kernel
 from trt_core.modelopt_operators import modelopt_quantize, modelopt_quantize_blocks
 from trt_core.quantization import fake_quantize
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
-from trt_lowering.operator_traits import (
-    is_data_dependent,
-    is_kept_in_torch,
-    is_random,
-    is_size_query,
-)
+from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, is_random, is_size_query
 
 
 def fake_quantize_per_tensor(

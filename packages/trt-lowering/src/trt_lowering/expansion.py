@@ -24,12 +24,7 @@ from trt_core.internals import (
 from trt_core.log import unlogged
 from trt_core.paused_collection import paused_collection
 from trt_core.weight_recipes import RECIPE, Literal
-from trt_lowering.decomposition_table import (
-    Decomposition,
-    DecompositionRules,
-    Source,
-    find_decomposition,
-)
+from trt_lowering.decomposition_table import Decomposition, DecompositionRules, Source, find_decomposition
 from trt_lowering.node_metadata import provenance_of
 from trt_lowering.operator_traits import (
     draws_random_numbers,

@@ -17,12 +17,7 @@ from torch.autograd import forward_ad, profiler
 from trt_core.errors import InputError
 from trt_core.internals import dispatch_modes
 from trt_runtime.header import PlanHeader
-from trt_runtime.internals import (
-    function_modes,
-    is_batchedtensor,
-    peek_interpreter_stack,
-    tracing_state,
-)
+from trt_runtime.internals import function_modes, is_batchedtensor, peek_interpreter_stack, tracing_state
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 

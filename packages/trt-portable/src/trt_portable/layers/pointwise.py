@@ -11,25 +11,14 @@ import torch.nn.functional as F
 
 from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS, INDICES
-from trt_portable.enums import (
-    ActivationType,
-    DataType,
-    ElementWiseOperation,
-    LayerType,
-    UnaryOperation,
-)
+from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, UnaryOperation
 from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import divide
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import Facts, ILayer, ITensor
-from trt_portable.network.rules import (
-    require_broadcast,
-    require_broadcast_to,
-    require_equal_types,
-    require_type,
-)
+from trt_portable.network.rules import require_broadcast, require_broadcast_to, require_equal_types, require_type
 from trt_portable.pybind import to_number
 from trt_portable.shape_tensors import Value, as_tensor
 

@@ -16,12 +16,7 @@ from trt_portable.layers.contracts import Bound
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import multiplied
 from trt_portable.network.layer import Facts, ILayer, ITensor
-from trt_portable.network.rules import (
-    require,
-    require_equal_types,
-    require_minimum_rank,
-    require_type,
-)
+from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_type
 from trt_portable.pybind import to_text
 from trt_portable.shape_tensors import Value, as_tensor
 

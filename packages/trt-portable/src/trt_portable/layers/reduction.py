@@ -10,25 +10,13 @@ import torch.nn.functional as F
 
 from trt_portable.attributes import Attribute, boolean, element_type, integer, member
 from trt_portable.dtypes import FLOATS, INDICES
-from trt_portable.enums import (
-    CumulativeOperation,
-    DataType,
-    LayerType,
-    ReduceOperation,
-    TopKOperation,
-)
+from trt_portable.enums import CumulativeOperation, DataType, LayerType, ReduceOperation, TopKOperation
 from trt_portable.errors import Refusal
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise, reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
-from trt_portable.network.rules import (
-    axes_of_mask,
-    require,
-    require_minimum_rank,
-    require_rank,
-    require_type,
-)
+from trt_portable.network.rules import axes_of_mask, require, require_minimum_rank, require_rank, require_type
 from trt_portable.pybind import to_integer
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown
 

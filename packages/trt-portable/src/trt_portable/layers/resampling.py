@@ -25,13 +25,7 @@ from trt_portable.enums import (
 from trt_portable.errors import Refusal
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.rules import (
-    require,
-    require_equal_types,
-    require_minimum_rank,
-    require_rank,
-    require_type,
-)
+from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_rank, require_type
 from trt_portable.pybind import to_number
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown
 

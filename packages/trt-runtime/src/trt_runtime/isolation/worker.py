@@ -23,16 +23,7 @@ from trt_core.files.opening import map_descriptor
 from trt_core.limits import CallLimits
 from trt_core.log import logger
 from trt_runtime.isolation import confinement
-from trt_runtime.isolation.messages import (
-    MOST_RECORDS,
-    MOST_TEXT,
-    Arena,
-    decode,
-    encode,
-    place_tensors,
-    receive,
-    send,
-)
+from trt_runtime.isolation.messages import MOST_RECORDS, MOST_TEXT, Arena, decode, encode, place_tensors, receive, send
 from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.loading import program_from_memory

@@ -10,12 +10,7 @@ import numpy as np
 from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, FillOperation
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
-from trt_portable.onnx_parser.initializers import (
-    DOUBLE,
-    Initializer,
-    dtype_of,
-    from_array,
-)
+from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of, from_array
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 
