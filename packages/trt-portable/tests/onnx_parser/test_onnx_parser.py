@@ -256,6 +256,24 @@ def test_numbers_describe_no_more_than_there_is_room_for(node: Any, monkeypatch:
         assert "the model describes" in parser.get_error(0).desc()
 
 
+@pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_states_of_declared_rows_take_no_room_but_are_right(
+    kind: str, gates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How many rows an input has is a number as well; states that nobody gives are zeros for each."""
+    shared = [numpy_helper.from_array(array(1, gates, 1) / 9, name) for name in ("w", "r")]
+    nodes = [helper.make_node(kind, ["x", "w", "r"], [f"y{at}"], hidden_size=1) for at in range(3)]
+    nodes.append(helper.make_node("Sum", ["y0", "y1", "y2"], ["y"]))
+    content = model_of(nodes, [value("x", 2, 600, 1)], [value("y", 2, 1, 600, 1)], shared).SerializeToString()
+    data = {"x": array(2, 600, 1) % 7}
+    (wanted,) = infer(content, data)
+    monkeypatch.setattr(writer, "_ROOM", 1000)
+    network = trt.Builder(QuietLogger()).create_network()
+    assert trt.OnnxParser(network, QuietLogger()).parse(content)
+    assert sum(layer.weights.size for layer in network if layer.type is trt.LayerType.CONSTANT) < 1200
+    np.testing.assert_array_equal(infer(content, data)[0], wanted)
+
+
 def test_a_loop_of_fewer_than_no_trips_makes_none() -> None:
     body = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["go"]), helper.make_node("Identity", ["x"], ["row"])],

@@ -331,7 +331,7 @@ class _Layer:
             return net.squeeze(net.narrow(whole, 0, index, 1), [0])
         batch = net.extents(self.x)[1]
         zero = net.constant(np.zeros((1, 1)), self.x.dtype)
-        if isinstance(batch, int):
+        if isinstance(batch, int) and net.has_room(batch * self.width):
             return net.constant(np.zeros((batch, self.width)), self.x.dtype)
         return filled_like(net, zero, net.vector([batch, self.width]))
 
