@@ -238,3 +238,9 @@ def test_settings_are_frozen_and_hashable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         settings.debug = True  # type: ignore[misc]
     assert len({settings, settings.replace(), settings.replace(debug=True)}) == 2
+
+
+def test_a_type_that_cannot_be_read_is_refused_with_what_to_give() -> None:
+    with pytest.raises(SettingsError, match="precision='fp15' cannot be read") as told:
+        read_settings({"precision": "fp15"})
+    assert told.value.hint == "give a torch.dtype such as torch.float16, or its name"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch.export import Dim
@@ -116,3 +118,9 @@ def test_one_tensor_given_for_two_inputs_stays_two_inputs():
     program = export_module(Difference(), ({"value": x}, x))
     y = torch.arange(3.0)
     torch.testing.assert_close(program.module()({"value": x}, y), x - y)
+
+
+def test_inputs_that_do_not_fit_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ExportError, match="Linear cannot be exported"):
+        export_module(torch.nn.Linear(4, 4).eval(), (torch.ones(2, 5),))
+    assert not [name for name, level, _ in caplog.record_tuples if level >= logging.WARNING]

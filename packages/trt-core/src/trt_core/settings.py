@@ -102,8 +102,10 @@ def read_setting(name: str, annotation: Any, value: Any) -> Any:
     except SettingsError:
         raise
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        why = getattr(error, "what", None) or str(error)
-        raise SettingsError(f"{name}={value!r} cannot be read", where="compilation settings", why=why) from error
+        why, hint = getattr(error, "what", None) or str(error), getattr(error, "hint", "")
+        raise SettingsError(
+            f"{name}={value!r} cannot be read", where="compilation settings", why=why, hint=hint
+        ) from error
     for rule in rules:
         if not _allows(rule, found):
             raise SettingsError(

@@ -25,6 +25,7 @@ import torch
 
 from trt_core import ExportError
 from trt_core.held_arguments import held_to_signature
+from trt_core.log import unlogged
 from trt_core.nesting import distinct_tensors
 from trt_core.paused_collection import paused_collection
 from trt_core.sizes.guards import Asker, asker_in, condition_of
@@ -160,6 +161,7 @@ def export_module(
             masks_as_they_are(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
             keywords_named(module, examples[1], dynamic_shapes) as dims,
+            unlogged("torch._subclasses.fake_tensor"),  # a trace of PyTorch's own code, before what it raises
         ):
             return torch.export.export(module, *examples, dynamic_shapes=dims, strict=strict)
     except Exception as error:  # export fails in many ways, with many types
