@@ -81,7 +81,12 @@ class CompiledProgram:
             self._document: list[Any] = with_waits(document["steps"])
             self._deaths = _deaths(self._document, self._outputs)
             self._size = document["slots"]
-            self._lists = {artifact.shapes: self._list_for(artifact.shapes)}
+            self._steady: list[_Step | None] = [None] * len(self._document)
+            usual = self._list_for(artifact.shapes)
+            self._lists = {artifact.shapes: usual}
+            if artifact.varying:  # most operators of a list are the same for all shapes
+                made = zip(self._document, usual.steps, strict=True)
+                self._steady = [None if _follows_extents(step) else run for step, (run, _) in made]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
         self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
@@ -146,8 +151,12 @@ class CompiledProgram:
         return found
 
     def _list_for(self, shapes: tuple[Shape, ...]) -> _Launches:
-        steps = [_known(step, shapes) for step in self._document] if self.artifact.varying else self._document
-        runs = [self._step(step, is_early) for step, is_early in zip(steps, self._early(steps), strict=True)]
+        steps = self._document
+        if self.artifact.varying:
+            steady = zip(steps, self._steady, strict=True)
+            steps = [_known(step, shapes) if run is None else step for step, run in steady]
+        made = zip(self._steady, steps, self._early(steps), strict=True)
+        runs = [run or self._step(step, is_early) for run, step, is_early in made]
         return _Launches(list(zip(runs, self._deaths, strict=True)), _homes(steps, self._outputs))
 
     def _early(self, steps: Sequence[Sequence[Any]]) -> Iterator[bool]:
@@ -225,6 +234,13 @@ class _Launches:
 
     steps: list[tuple[_Step, list[int]]]
     homes: list[_Home | None]
+
+
+def _follows_extents(part: Any) -> bool:
+    """Whether a part of a document has numbers that follow from extents of inputs."""
+    if isinstance(part, dict):
+        return EXTENT in part or any(map(_follows_extents, part.values()))
+    return isinstance(part, list) and any(map(_follows_extents, part))
 
 
 def _known(part: Any, shapes: Sequence[Shape]) -> Any:
