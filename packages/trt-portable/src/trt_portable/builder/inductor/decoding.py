@@ -895,16 +895,21 @@ def multiply_by_groups(
     result = torch.empty((x.shape[0], matrices.shape[1]), dtype=x.dtype, device=x.device)
 
     def by_library(each: torch.Tensor) -> None:
-        made = torch._grouped_mm(x[order], each.mT, ends)
-        made = torch.where(torch.arange(len(x), device=x.device)[:, None] < ends[-1], made, 0)
-        result.index_copy_(0, order, made)
+        rows, choice = x[order], torch.searchsorted(ends, torch.arange(len(x), device=x.device), right=True)
+        if is_known:
+            made = torch._grouped_mm(rows, each.mT, ends)
+        else:  # products of all rows with each matrix
+            made = torch.zeros_like(result)
+            for index, matrix in enumerate(each):
+                made = torch.where((choice == index)[:, None], F.linear(rows, matrix), made)
+        result.index_copy_(0, order, torch.where((choice < len(each))[:, None], made, 0))
 
     def by(index: int) -> _Way:
         return lambda each: _kernels().grouped_product(x, order, ends, each, result, index)
 
-    ways = {f"{form}": by(index) for index, form in enumerate(GROUPED_ROWS)}
-    if x.dtype is torch.bfloat16 and matrices.shape[1] % _ALIGNED == 0 and matrices.shape[2] % _ALIGNED == 0:
-        ways = {_LIBRARY: by_library, **ways}
+    is_aligned = matrices.shape[1] % _ALIGNED == 0 and matrices.shape[2] % _ALIGNED == 0
+    is_known = x.dtype is torch.bfloat16 and is_aligned
+    ways = {_LIBRARY: by_library, **{f"{form}": by(index) for index, form in enumerate(GROUPED_ROWS)}}
     _run_fastest(ways, matrices, result, "grouped", len(x), tuple(matrices.shape), matrices.stride(), x.dtype)
     return result
 
