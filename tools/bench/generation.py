@@ -2,12 +2,14 @@
 
 Every way runs in a process of its own, with the same model of random weights, the same static caches and the same loop
 (`trt_runtime.TextGenerator`); only the step differs: eager, `torch.compile(mode="reduce-overhead")`, or engines. The
-peer of a row is `reduce-overhead`. `python -m tools.bench.generation engines 1 512 --profile` shows our kernels.
+peer of a row is `reduce-overhead`; that of engines with weights of few bits is engines with bfloat16.
+`python -m tools.bench.generation engines 1 512 --profile` shows our kernels, `--weights int4` quantizes by torchao.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
 import sys
@@ -22,6 +24,8 @@ from tools.bench.report import Row
 WAYS: Final = ("eager", "reduce-overhead", "engines")
 BANDWIDTH: Final = 4.8e12
 """Bytes a second that an H200's memory gives on paper."""
+
+WEIGHTS: Final = ("int8", "int4", "float8")
 
 ON_A_GPU: Final = {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
 ON_A_CPU: Final = {"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4}
@@ -40,11 +44,29 @@ def rows(batches: tuple[int, ...] = (1, 8), length: int = 512) -> list[Row]:
             found.append(Row(f"{name}, step", ours["step"], peer["step"], "reduce-overhead", note=note))
             rate = f"{batch / ours['token']:.0f} tokens/s, built in {ours['build']:.0f} s"
             found.append(Row(f"{name}, token of generate", ours["token"], peer["token"], "reduce-overhead", note=rate))
+        for kind in WEIGHTS if torch.cuda.is_available() else ():
+            few = in_fresh_process(__name__, "engines", str(batch), str(length), "--weights", kind)
+            for what in ("step", "prefill"):
+                name = f"engines, {kind} weights, batch {batch}, cache {length}, {what}"
+                found.append(Row(name, few[what], measured["engines"][what], "bfloat16"))
     return found
 
 
-def measure(way: str, batch: int, length: int, *, profile: bool = False) -> dict[str, float]:
-    """Returns seconds of a decode step and of a token in the loop, of the build, and of reading the weights once."""
+def quantize_weights(model: Any, kind: str) -> None:
+    """Brings all linear layers of a model into int8, float8, or int4 in groups of 128, by torchao."""
+    torchao: Any = importlib.import_module("torchao.quantization")
+    groups: Any = importlib.import_module("torchao.quantization.granularity").PerGroup(128)
+    int4: Any = getattr(torch, "int4")  # noqa: B009 - PyTorch's stubs lack it
+    configs = {
+        "int8": lambda: torchao.Int8WeightOnlyConfig(version=2),
+        "int4": lambda: torchao.IntxWeightOnlyConfig(weight_dtype=int4, granularity=groups),
+        "float8": torchao.Float8WeightOnlyConfig,
+    }
+    torchao.quantize_(model, configs[kind]())
+
+
+def measure(way: str, batch: int, length: int, weights: str = "", *, profile: bool = False) -> dict[str, float]:
+    """Returns seconds of a decode step, a token in the loop, a prompt, the build, and of reading the weights once."""
     import transformers
 
     import trt_frontends
@@ -60,10 +82,14 @@ def measure(way: str, batch: int, length: int, *, profile: bool = False) -> dict
         model: Any = transformers.LlamaForCausalLM(config).eval()
     if on_gpu:
         model = model.to(torch.bfloat16)
-    limits = GenerationLimits(batch, length, min(length, 256))
+    if weights:
+        quantize_weights(model, weights)
+    limits = GenerationLimits(batch, length, min(length, 512))
     started = time.perf_counter()
     if way == "engines":
-        generator = trt_frontends.compile_generation(model, max_length=length, max_batch=batch, prefill_chunk=256)
+        generator = trt_frontends.compile_generation(
+            model, max_length=length, max_batch=batch, prefill_chunk=limits.prefill_chunk
+        )
     else:
         step: Any = CachedStep(model, limits).eval()
         generator = TextGenerator(step, limits)
@@ -81,14 +107,19 @@ def measure(way: str, batch: int, length: int, *, profile: bool = False) -> dict
         steps = waited_milliseconds(lambda: generator.step(token, start, padding), least_seconds=0.5)
         if profile:
             show_kernels(lambda: generator.step(token, start, padding))
+    prompts = torch.randint(0, sizes["vocab_size"], (batch, limits.prefill_chunk), device=device)
+    first = torch.zeros(1, dtype=torch.int64, device=device)
+    with torch.no_grad():
+        prefill = waited_milliseconds(lambda: generator.step(prompts, first, padding), least_seconds=0.5)
     generator.generate(prompt, max_new_tokens=new)
     whole, few = (_seconds(generator, prompt, count) for count in (new, 8))
-    weights = sum(value.numel() * value.element_size() for value in model.parameters())
+    read = sum(value.numel() * value.element_size() for value in model.parameters())
     return {
         "step": statistics.median(steps) / 1e3,
+        "prefill": statistics.median(prefill) / 1e3,
         "token": (whole - few) / (new - 8),
         "build": build,
-        "limit": weights / BANDWIDTH if on_gpu else 0.0,
+        "limit": read / BANDWIDTH if on_gpu and not weights else 0.0,
     }
 
 
@@ -121,10 +152,13 @@ def main() -> None:
     parser.add_argument("way", choices=WAYS)
     parser.add_argument("batch", type=int)
     parser.add_argument("length", type=int)
+    parser.add_argument("--weights", choices=WEIGHTS, default="")
     parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    sys.stdout.write(json.dumps(measure(given.way, given.batch, given.length, profile=given.profile)) + "\n")
+    sys.stdout.write(
+        json.dumps(measure(given.way, given.batch, given.length, given.weights, profile=given.profile)) + "\n"
+    )
 
 
 if __name__ == "__main__":

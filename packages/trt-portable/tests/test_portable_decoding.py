@@ -14,16 +14,20 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import trt_portable as trt
+from trt_portable.builder.autotune.low_precision import ProductCase
 from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.decoding import (
     ATTENTION,
     PRODUCT,
     UPDATING_ATTENTION,
     attend,
+    codes_forms_for,
     multiply,
-    multiply_by_codes,
+    start_codes_product,
     write_decoding_operators,
 )
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, levels_of
 
 ATEN = torch.ops.aten
 
@@ -346,6 +350,24 @@ def test_masks_that_hide_are_read_as_what_they_were_made_of(hidden: float) -> No
     torch.testing.assert_close(module(*operands, shown)[0], wanted)
 
 
+def test_products_of_codes_take_norms_and_residuals_in() -> None:
+    module = _layer()
+    by_codes = decoding._operators()[decoding.CODES_PRODUCT]
+    for node in list(module.graph.find_nodes(op="call_function", target=ATEN.mm.default)):
+        x, turned = node.args
+        with module.graph.inserting_before(node):
+            made = module.graph.call_function(
+                by_codes, (x, turned.args[0], *[None] * 4, turned.args[0], None, None, (), 0)
+            )
+        made.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(made)
+    write_decoding_operators(module)
+    first, second = _calls(module, decoding.CODES_PRODUCT)
+    assert first.args[3] is not None and first.args[4] is not None and first.args[5] is None
+    assert second.args[3] is None and second.args[5] is not None
+    assert first.args[7:] == second.args[7:] == (None, None, (), 0)
+
+
 def test_what_is_read_elsewhere_or_made_otherwise_is_not_taken_in() -> None:
     module = _layer(reads_later=True)
     write_decoding_operators(module)
@@ -451,34 +473,72 @@ result = torch.full((3, 96), torch.nan, dtype=torch.half)
 decoding.start_normalization(x, gain, epsilon, result)
 wanted = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon) * gain.float()
 torch.testing.assert_close(result.float(), wanted, atol=2e-3, rtol=2e-3)
-decoding.codes_forms_for = lambda *_: (decoding.Form(16, 128, 4, 1),)
-levels = torch.randn(16)
-for rows, depth, columns, groups, kind, has_offsets in (
-    (1, 256, 9, 1, "int8", False), (1, 256, 9, 4, "int8", True), (1, 512, 20, 1, "int4", True),
-    (1, 512, 20, 8, "int4", True), (1, 512, 20, 8, "levels", False), (1, 256, 9, 8, "float8", False),
-    (3, 256, 33, 1, "int8", True), (3, 256, 33, 4, "int8", False), (16, 256, 17, 8, "int4", True),
-    (2, 256, 17, 1, "int4", True), (2, 256, 17, 16, "levels", False), (2, 256, 17, 8, "float8", False),
-    (1, 512, 20, 16, "e2m1", False), (3, 256, 17, 1, "e2m1", True), (1, 256, 9, 16, "e2m1", False),
-    (2, 256, 17, 16, "e2m1", False),
+import numpy as np
+import trt_portable as trt
+from triton import language as tl
+from triton.runtime.interpreter import TensorHandle
+from trt_portable.builder.inductor import triton_kernels
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, by_bits, levels_of
+
+
+def take_apart(words, y, slots, assembly):  # what the assembly does: there is no interpreter of that
+    raw = words.handle.data.view(np.uint32)
+    bits, taken = 32 // int(slots), []
+    for slot in range(int(slots)):
+        part, place = divmod(slot, int(slots) // 2)
+        ends = (place, place + int(slots) // 2) if is_apart else (2 * place, 2 * place + 1)
+        found = np.empty(raw.shape, dtype=np.float16)
+        for end in range(2):
+            code = raw[..., part::2] >> (bits * ends[end]) & (2**bits - 1)
+            if table is not None:
+                found[..., end::2] = table[code]
+            elif kind == "fp8":
+                found[..., end::2] = torch.from_numpy(code.astype(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
+            else:
+                found[..., end::2] = code.astype(np.int64) - (code >> bits - 1).astype(np.int64) * 2**bits
+        taken.append(tl.tensor(TensorHandle(found, tl.float16), tl.block_type(tl.float16, list(raw.shape))))
+    return tuple(taken)
+
+
+triton_kernels.take_apart = take_apart
+several, one = (decoding.Form(16, 64, 2, 1),), (decoding.Form(4, 64, 1, 0), decoding.Form(16, 64, 2, 1))
+decoding.codes_forms_for = lambda rows: one if rows == 1 else several
+few, levels = PRODUCT_KERNELS["few_rows"], tuple(number / 8 for number in range(-9, 7))
+for rows, depth, columns, groups, kind, has_offset, folds in (
+    (1, 128, 9, 1, "int8", False, 0), (1, 256, 9, 4, "int8", True, 1), (1, 512, 20, 1, "int4", True, 1),
+    (1, 768, 20, 6, "int4", True, 0), (1, 512, 20, 8, "levels", False, 0), (1, 256, 9, 8, "fp8", False, 1),
+    (3, 256, 33, 1, "int8", True, 1), (3, 256, 33, 4, "int8", False, 0), (16, 256, 17, 8, "int4", True, 1),
+    (2, 256, 17, 1, "int4", True, 0), (2, 256, 17, 16, "levels", False, 1), (2, 384, 17, 3, "fp4", False, 0),
+    (2, 256, 17, 16, "fp4", False, 1),
 ):
-    high = 128 if kind == "int8" else 8
+    dtype = trt.int4 if kind == "levels" else getattr(trt, kind)
+    given = levels if kind == "levels" else ()
+    form = ProductForm(columns, depth, dtype, trt.float16, trt.float16, (columns, groups), False, has_offset, given)
+    is_apart, table = kind in ("int4", "int8"), np.array(levels_of(form), np.float16) if levels_of(form) else None
+    high = 127 if kind == "int8" else 8
     codes = torch.randint(-high, high, (columns, depth), dtype=torch.int8)
-    tables = {"levels": levels, "e2m1": torch.tensor(FP4_VALUES)}
-    values = tables[kind][codes.int() & 15] if kind in tables else codes.float()
-    is_packed = kind in ("int4", "levels", "e2m1")
-    halves = codes.reshape(columns, -1, 2, 16)
-    given = (halves[:, :, 0] & 15 | halves[:, :, 1] << 4).view(torch.uint8).flatten(1) if is_packed else codes
-    if kind == "float8":
-        given = torch.randn(columns, depth).to(torch.float8_e4m3fn)
-        values = given.float()
-    x, scales, offsets = torch.randn(rows, depth).half(), *(torch.rand(columns, groups) / 16 for _ in "so")
-    result = torch.full((rows, columns), torch.nan, dtype=torch.half)
-    optional = (offsets if has_offsets else None, levels if kind == "levels" else None)
-    decoding.start_codes_product(x, given, scales, *optional, None, 0, kind == "e2m1", result, 0)
-    wide = [each.repeat_interleave(depth // groups, 1) for each in (scales, offsets * has_offsets)]
-    wanted = x.float() @ (values * wide[0] - wide[1]).t()
-    atol = 0.5 if kind == "int8" else 3e-2
-    torch.testing.assert_close(result.float(), wanted, atol=atol, rtol=5e-3)
+    codes = torch.randn(columns, depth).to(torch.float8_e4m3fn) if kind == "fp8" else codes
+    codes = torch.tensor(FP4_VALUES)[codes.int() & 15] if kind == "fp4" else codes
+    scale = torch.rand(2 if has_offset else 1, columns, groups) / 16
+    matrix, prepared = few.prepare(codes, scale if has_offset else scale[0], form)
+    values = torch.tensor(by_bits(levels))[codes.int() & 15] if kind == "levels" else codes.float()
+    wide = scale.repeat_interleave(depth // groups, 2)
+    values = values * wide[0] - (wide[1] if has_offset else 0)
+    x, bias, gain = (torch.randn(*shape).half() for shape in ((rows, depth), (columns,), (depth,)))
+    epsilon, residual = torch.tensor([0.5]), torch.randn(rows, columns).half()
+    folded = (bias, gain, epsilon, residual) if folds else (None,) * 4
+    left = x.float()
+    if folds:
+        left = left * torch.rsqrt(left.square().mean(-1, keepdim=True) + epsilon) * gain.float()
+    wanted = left @ values.t() + (bias.float() + residual.float() if folds else 0)
+    parts = few.parts(prepared, form)
+    for index in range(len(decoding.codes_forms_for(rows))):
+        result = torch.full((rows, columns), torch.nan, dtype=torch.half)
+        decoding.start_codes_product(x, matrix, *folded, *parts, None, levels_of(form), 0, result, index)
+        assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, index)
+    result = torch.full((columns, depth), torch.nan, dtype=torch.half)
+    decoding.start_decoding(matrix, *parts, levels_of(form), result)
+    torch.testing.assert_close(result.float(), values, atol=4e-3, rtol=2e-3)
 
 for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
     query = torch.randn(batch, groups * heads, queries, 32).half()
@@ -570,17 +630,42 @@ def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) 
 @pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize(("kind", "groups"), [("int8", 1), ("int8", 16), ("int4", 1), ("int4", 16), ("levels", 64)])
-@pytest.mark.parametrize("has_offsets", [False, True])
-def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offsets: bool) -> None:
-    columns, depth = 1000, 2048
-    codes = torch.randint(-8, 8, (columns, depth), dtype=torch.int8, device="cuda")
-    halves = codes.reshape(columns, -1, 2, 16)
-    given = codes if kind == "int8" else (halves[:, :, 0] & 15 | halves[:, :, 1] << 4).view(torch.uint8).flatten(1)
-    levels = torch.randn(16, device="cuda") if kind == "levels" else None
-    x = torch.randn(rows, depth, dtype=torch.bfloat16, device="cuda")
-    scales, offsets = (torch.rand(columns, groups, device="cuda") for _ in "so")
-    wide = [each.repeat_interleave(depth // groups, 1) for each in (scales, offsets * has_offsets)]
-    values = codes.float() if levels is None else levels[codes.int() & 15]
-    wanted = x.float() @ (values * wide[0] - wide[1]).t()
-    found = multiply_by_codes(x, given, scales, offsets if has_offsets else None, levels).float()
-    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-2
+@pytest.mark.parametrize("has_offset", [False, True])
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offset: bool, half: str) -> None:
+    columns, depth, levels = 1000, 2048, tuple(number / 8 for number in range(-9, 7)) if kind == "levels" else ()
+    types, dtype = {"int8": trt.int8}.get(kind, trt.int4), getattr(trt, half)
+    form = ProductForm(columns, depth, types, dtype, dtype, (columns, groups), False, has_offset, levels)
+    case = ProductCase(form, rows, False, False, None).trial(torch.device("cuda"))
+    few: Any = PRODUCT_KERNELS["few_rows"]
+    codes, scale = case.prepare(few)
+    x = torch.randn(rows, depth, dtype=getattr(torch, half), device="cuda")
+    gain, residual = torch.rand(depth, device="cuda").to(x.dtype), torch.randn(rows, columns, device="cuda").to(x.dtype)
+    epsilon, parts = torch.tensor([0.5], device="cuda"), few.parts(scale, form)
+    wide = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon) * gain.float()
+    wanted = wide @ few.decoded(codes, scale, form, torch.float32).t() + residual.float()
+    for index in range(len(codes_forms_for(rows))):
+        result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
+        folded = (None, gain, epsilon, residual)
+        start_codes_product(x, codes, *folded, *parts, None, levels_of(form), 0, result, index)
+        assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("columns", [160, 200])  # matrices that begin within a tile of 16 rows, too
+@pytest.mark.parametrize("has_offset", [False, True])
+def test_products_of_chosen_codes_on_a_gpu(columns: int, has_offset: bool) -> None:
+    count, depth = 3, 512
+    form = ProductForm(
+        count * columns, depth, trt.int4, trt.bfloat16, trt.bfloat16, (count * columns, 4), has_offset=has_offset
+    )
+    few: Any = PRODUCT_KERNELS["few_rows"]
+    codes, scale = ProductCase(form, 1, False, False, None).trial(torch.device("cuda")).prepare(few)
+    x, places = torch.randn(5, depth, dtype=torch.bfloat16, device="cuda"), torch.tensor([2, 0, 1, 3, 2], device="cuda")
+    matrices = few.decoded(codes, scale, form, torch.float32).reshape(count, columns, depth)
+    wanted = torch.einsum("sk,snk->sn", x.float(), matrices[places.clamp(max=2)]) * (places < count)[:, None]
+    for index in range(len(codes_forms_for(1))):
+        result = torch.full((5, columns), torch.nan, dtype=x.dtype, device="cuda")
+        parts = few.parts(scale, form)
+        start_codes_product(x, codes, *[None] * 4, *parts, places, levels_of(form), count, result, index)
+        assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index

@@ -12,6 +12,7 @@ import torch
 
 import trt_portable as trt
 from trt_portable.builder.autotune import low_precision
+from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.dtypes import pack
 from trt_portable.execution.launch_list import SpecializedProgram
@@ -53,8 +54,11 @@ def _forms() -> list[ProductForm]:
 
 
 @pytest.mark.parametrize("kernel", PRODUCT_KERNELS.values(), ids=lambda kernel: kernel.name)
-def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any) -> None:
-    device = torch.device("cuda")
+def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any, monkeypatch: Any) -> None:
+    device, several = torch.device("cuda"), decoding.CODES_SEVERAL_ROWS[:1]  # all forms: test_portable_decoding.py
+    one = (*decoding.CODES_ONE_ROW[:1], *several)
+    monkeypatch.setattr(decoding, "codes_forms_for", lambda rows: one if rows == 1 else several)
+    low_precision._teach_own_kernels()
     must_work = kernel is REFERENCE or isinstance(kernel, IntegerProduct) or kernel.name.startswith("scaled_mm")
     refused = []
     for form in _forms():

@@ -66,21 +66,25 @@ def test_every_kernel_computes_what_floats_do(kernel: Any, monkeypatch: pytest.M
     assert accepted or not kernel.accepts(_forms()[0], CPU)
 
 
-@pytest.mark.parametrize("codes", [trt.int4, trt.fp4, trt.int8], ids=str)
+@pytest.mark.parametrize("depth, groups", [(128, 1), (256, 8), (384, 12), (512, 32), (1024, 4), (1024, 1)])
 @pytest.mark.parametrize("has_offset", [False, True])
-@pytest.mark.parametrize("has_levels", [False, True])
-def test_what_is_prepared_for_few_rows_is_the_matrix(codes: Any, has_offset: bool, has_levels: bool) -> None:
-    if has_levels and codes is not trt.int4:
-        pytest.skip("levels are those of INT4")
-    levels = tuple(number / 10 for number in range(-9, 7)) if has_levels else ()
-    form = ProductForm(COLUMNS, 64, codes, trt.bfloat16, trt.bfloat16, (1, 2), False, has_offset, levels)
+@pytest.mark.parametrize("codes", ["int4", "levels", "fp4", "int8", "fp8"])
+def test_what_is_prepared_for_few_rows_is_the_matrix(codes: str, has_offset: bool, depth: int, groups: int) -> None:
+    levels = tuple(number / 10 for number in range(-9, 7)) if codes == "levels" else ()
+    kind, half, columns = getattr(trt, "int4" if levels else codes), trt.bfloat16, 20  # not a multiple of a tile's rows
+    form = ProductForm(columns, depth, kind, half, half, (columns, groups), False, has_offset, levels)
     few, case = FewRowsOfCodes(), ProductCase(form, 2, False, False, None)
     trial = case.trial(CPU)
-    matrix, scale = few.prepare(trial._matrix, trial._scale, form)
-    assert few.reads(matrix, scale, form) and not few.reads(matrix[:-1], scale, form)
-    assert few.reads(matrix, scale.flatten()[:-1], form) is False
+    scale = trial._scale.to(torch.bfloat16) if groups > 1 else trial._scale
+    matrix, prepared = few.prepare(trial._matrix, scale.float(), form)
+    assert few.reads(matrix, prepared, form) and not few.reads(matrix[:-1], prepared, form)
+    assert few.reads(matrix, prepared.flatten()[:-1], form) is False
     given = torch.tensor(by_bits(levels)) if levels else None
-    torch.testing.assert_close(few.decoded(matrix, scale, form), decode(trial._matrix, trial._scale, form, given))
+    found, wanted = (
+        few.decoded(matrix, prepared, form, torch.float32),
+        decode(trial._matrix, scale.float(), form, given),
+    )
+    torch.testing.assert_close(found, wanted)
     assert trial.difference(few) is None
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.dtypes import CARRIERS, FLOATS, PACKED, is_scratch, pack, round_to, unpack
+from trt_portable.dtypes import CARRIERS, FLOATS, FP4_VALUES, PACKED, is_scratch, pack, round_to, unpack
 from trt_portable.enums import DataType
 from trt_portable.internals import without_modes
 
@@ -545,12 +545,13 @@ class PackedInt4(ProductKernel):
         return finish(torch.ops.aten._weight_int4pack_mm_for_cpu(left.contiguous(), matrix, group, scale))
 
 
-_HALF_UNIT: Final = 16
-"""Codes of 4 bits that lie in the lower bits of as many bytes, before others in the upper ones."""
+_WORDS: Final = (32, 16)
+"""How many words of a row of codes may be a unit; units of 16 rows lie together."""
+_TILE_ROWS: Final = 16
 
 
 class FewRowsOfCodes(ProductKernel):
-    """A kernel of our own for up to 16 rows of floats, which reads codes once; `Dequantize` for more.
+    """A kernel of our own for up to 16 rows of floats, which reads codes once; for more, one that decodes them first.
 
     It runs where a build has taught PyTorch the operator, and is recorded in what is compiled.
     """
@@ -567,63 +568,164 @@ class FewRowsOfCodes(ProductKernel):
             return False
         if form.codes is DataType.FP8 and torch.cuda.get_device_capability(device) < self._FLOAT8_CAPABILITY:
             return False
-        unit = 256 if form.codes in PACKED else 128  # bytes that every tile can be cut into
-        group = form.depth // form.blocks[1]
-        has_groups = form.blocks[1] == 1 or not 256 % group
-        if form.codes in PACKED and form.blocks[1] > 1:
-            has_groups = has_groups and (group >= _HALF_UNIT * 2 or (group == _HALF_UNIT and not form.has_offset))
-        return form.blocks[0] in (1, form.columns) and not form.depth % unit and has_groups
+        slots = 8 if form.codes in PACKED else 4
+        return form.blocks[0] in (1, form.columns) and words_of_unit(slots, form.depth, form.blocks[1]) is not None
 
     def suits(self, rows: int) -> bool:
         """Whether the rows fit into one tile."""
         return rows <= self._MOST_ROWS
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes row by row; scales (N, groups), with an offset (2, N, groups).
+        """Codes in tiles; scales (groups, N), with an offset (2, groups, N), those of groups as exact as the operand.
 
-        Of 4 bits there are 32 in 16 bytes, the first 16 of them in their lower bits: so rows are read in one piece.
-        In front of them, all flat, is what the codes stand for, in the order of their bits, where that is not they.
+        A unit of two words holds two neighbouring codes at each of as many places as a word has codes, so that few
+        instructions make two floats of them. See `assembly`.
         """
-        scale = scale.expand(*scale.shape[:-2], form.columns, form.blocks[1]).contiguous()
-        scale = join_levels(scale, by_bits(form.levels))
-        if form.codes in PACKED:
-            halves = codes.reshape(-1, 2, _HALF_UNIT).mT.reshape(-1)
-            return pack(halves, form.codes).reshape(form.columns, -1), scale
-        return codes.contiguous(), scale
+        scale = scale.expand(*scale.shape[:-2], form.columns, form.blocks[1]).mT
+        is_narrow = form.left is DataType.BF16 and form.blocks[1] > 1
+        codes = F.pad(codes.view(torch.int8) if codes.itemsize == 1 else codes, (0, 0, 0, -form.columns % _TILE_ROWS))
+        order = (0, 2, 1, 5, 3, 6, 4) if _lie_apart(form) else (0, 2, 1, 5, 3, 4, 6)
+        placed = codes.reshape(_places(form)).permute(order).reshape(-1)
+        matrix = pack(placed, form.codes) if form.codes in PACKED else placed.view(CARRIERS[form.codes])
+        dtype = torch.bfloat16 if is_narrow else torch.float32
+        return matrix.reshape(_padded_rows(form), -1), scale.to(dtype).contiguous()
 
     def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
-        """Bytes of codes row by row, and as many scales, offsets and levels as the form says."""
+        """Bytes of codes in tiles, and as many scales and offsets as the form says."""
         bytes_of_row = form.depth // 2 if form.codes in PACKED else form.depth
-        count = form.columns * form.blocks[1] * (1 + form.has_offset) + len(form.levels)
-        return matrix.shape == (form.columns, bytes_of_row) and scale.numel() == count
+        count = form.columns * form.blocks[1] * (1 + form.has_offset)
+        return matrix.shape == (_padded_rows(form), bytes_of_row) and scale.numel() == count
 
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel for few rows."""
         rows = left.shape[0]
-        steps, offset, levels = self.parts(scale, form)
-        if isinstance(rows, int) and 0 < rows <= self._MOST_ROWS and left.is_cuda:
-            # of `trt_portable.builder.inductor.decoding`
-            operator = getattr(torch.ops.trt_portable, "few_rows_codes_linear", None)
-            if operator is not None:
-                return finish(operator(left, matrix, steps, offset, levels, None, 0, form.codes is DataType.FP4))
-        return finish(F.linear(left.to(finish.dtype), self.decoded(matrix, scale, form).to(finish.dtype)))
+        # of `trt_portable.builder.inductor.decoding`
+        operator = getattr(torch.ops.trt_portable, "few_rows_codes_linear", None) if left.is_cuda else None
+        if operator is None or not isinstance(rows, int) or not 0 < rows <= self._MOST_ROWS:
+            return finish(F.linear(left.to(finish.dtype), self.decoded(matrix, scale, form, finish.dtype)))
+        fits = finish.left_scale is None and finish.bias is not None
+        bias = finish.bias if fits else None
+        parts = self.parts(scale, form)
+        return finish(operator(left, matrix, bias, None, None, None, *parts, None, levels_of(form), 0), has_bias=fits)
 
-    def decoded(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> torch.Tensor:
-        """The matrix (N, K), float32, of what was prepared."""
-        steps, offset, levels = self.parts(scale, form)
-        if form.codes in PACKED:
-            halves = unpack(matrix.reshape(-1), form.codes, form.columns * form.depth).reshape(-1, _HALF_UNIT, 2)
-            matrix = halves.mT.reshape(form.columns, form.depth)
-        return decode(matrix, steps if offset is None else torch.stack((steps, offset)), form, levels)
+    def decoded(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix (N, K) of what was prepared."""
+        steps, offset = self.parts(scale, form)
+        operator = getattr(torch.ops.trt_portable, "decoded_codes", None) if matrix.is_cuda else None
+        if operator is not None and dtype in _HALVES:
+            found: torch.Tensor = operator(matrix, steps, offset, levels_of(form), dtype)
+            return found
+        tiles, rows, units, two, places, pairs, _ = _places(form)
+        shape = (tiles, units, rows, pairs, two, *((2, places) if _lie_apart(form) else (places, 2)))
+        codes = unpack(matrix.reshape(-1), form.codes, matrix.shape[0] * form.depth) if form.codes in PACKED else matrix
+        order = (0, 2, 1, 4, 6, 3, 5) if _lie_apart(form) else (0, 2, 1, 4, 5, 3, 6)
+        codes = codes.reshape(shape).permute(order).reshape(-1, form.depth)[: form.columns]
+        levels = torch.tensor(by_bits(form.levels), device=codes.device) if form.levels else None
+        return decode(codes, (steps if offset is None else torch.stack((steps, offset))).mT, form, levels).to(dtype)
 
-    def parts(
-        self, scale: torch.Tensor, form: ProductForm
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Scales and offsets (N, groups), and levels (16,), of what was prepared; None where there are none."""
-        both, levels = split_levels(scale, form, (form.columns, form.blocks[1]), len(form.levels))
-        return (both[0], both[1], levels) if form.has_offset else (both, None, levels)
+    def parts(self, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Scales and offsets (groups, N) of what was prepared; None where there are none."""
+        return (scale[0], scale[1]) if form.has_offset else (scale, None)
+
+
+def levels_of(form: ProductForm) -> tuple[float, ...]:
+    """What codes of 4 bits stand for, in the order of their bits; none for integers."""
+    return FP4_VALUES if form.codes is DataType.FP4 else by_bits(form.levels)
+
+
+@functools.cache
+def assembly(codes: torch.dtype, floats: torch.dtype, levels: tuple[float, ...]) -> str:
+    """PTX that makes pairs of floats, one for each slot, of two words of what `FewRowsOfCodes` prepared.
+
+    Integers become the lowest bits of 128, or of 1024 in float16, which is then subtracted. Levels are looked up by
+    byte permutations, of which one finds four bytes in half of a table. All of it is exact, but for levels, which are
+    rounded to the type of the floats.
+
+    Args:
+        codes: uint8 for two codes of 4 bits in a byte, int8, or float8_e4m3fn.
+        floats: float16 or bfloat16.
+        levels: What codes of 4 bits stand for, in the order of their bits; none for integers.
+    """
+    is_half = floats is torch.float16
+    slots = 8 if codes is torch.uint8 else 4
+    lines = [".reg .b32 s, m, a, b, h, l;", f".reg .b32 {', '.join(f'h{i}, l{i}' for i in range(4))};"]
+    if levels:
+        bits = torch.tensor(levels, dtype=floats).view(torch.int16).tolist()
+        for name, shift in (("h", 8), ("l", 0)):
+            for i in range(4):
+                table = sum((bits[4 * i + k] >> shift & 255) << 8 * k for k in range(4))
+                lines.append(f"mov.b32 {name}{i}, {table};")
+    for word in range(2):
+        given, first = f"${slots + word}", word * slots // 2
+        if levels:
+            lines += [f"and.b32 s, {given}, 0x77777777;", f"shr.b32 m, {given}, 1;"]
+            lines += ["lop3.b32 m, m, 0x44444444, 0x32103210, 0xEA;"]
+        for place in range(slots // 2):
+            target = f"${first + place}"
+            if levels and place % 2:
+                lines.append(f"prmt.b32 {target}, l, h, 0x7362;")
+            elif levels:
+                lines += ["shr.b32 s, s, 16;", "shr.b32 m, m, 16;"] if place else []
+                for plane in "hl":
+                    lines += [f"prmt.b32 a, {plane}0, {plane}1, s;", f"prmt.b32 b, {plane}2, {plane}3, s;"]
+                    lines.append(f"prmt.b32 {plane}, a, b, m;")
+                lines.append(f"prmt.b32 {target}, l, h, 0x5140;")
+            elif codes is torch.float8_e4m3fn:
+                lines += [f"shr.b32 s, {given}, {16 * place};", "{ .reg .b16 p, q; .reg .f32 f, g;"]
+                lines += ["mov.b32 {p, q}, s;", f"cvt.rn.f16x2.e4m3x2 {target if is_half else 'a'}, p;"]
+                widened = "mov.b32 {p, q}, a; cvt.f32.f16 f, p; cvt.f32.f16 g, q;"
+                lines.append("}" if is_half else f"{widened} cvt.rn.bf16x2.f32 {target}, g, f; }}")
+            else:
+                lines += [f"shr.b32 s, {given}, {place * 32 // slots};", *_integers(codes, target, is_half=is_half)]
+    return "{" + "\n".join(lines) + "}"
+
+
+def _integers(codes: torch.dtype, target: str, *, is_half: bool) -> list[str]:
+    """Makes two floats of the lowest bits of either half of ``s``."""
+    one, far = ("0x3C003C00", "f16x2") if is_half else ("0x3F803F80", "bf16x2")
+    wide, back = ("0x64086408", "0xE408E408") if is_half else ("0x43084308", "0xC308C308")
+    lines = ["lop3.b32 a, s, 0x000F000F, " + wide + ", 0x6A;", f"mov.b32 b, {back};"]  # (s & mask) ^ wide
+    if codes is torch.int8 and is_half:
+        lines = ["lop3.b32 a, s, 0x00FF00FF, 0x64806480, 0x6A;", "mov.b32 b, 0xE480E480;"]
+    elif codes is torch.int8:  # 7 bits behind 128, and of the sign another 128 to subtract
+        lines = ["lop3.b32 a, s, 0x007F007F, 0x43004300, 0xEA;", "lop3.b32 b, s, 0x00800080, 0xC300C300, 0xEA;"]
+    return [*lines, f"mov.b32 m, {one};", f"fma.rn.{far} {target}, a, m, b;"]
+
+
+def words_of_unit(slots: int, depth: int, groups: int) -> int | None:
+    """How many words a unit has, if there is a number for the extents; it fits groups, and is at most a part of a row.
+
+    Args:
+        slots: Codes of a word.
+        depth: Codes of a row.
+        groups: Groups of a row.
+    """
+    group = depth // groups
+    for words in _WORDS:
+        unit = words * slots
+        fits = groups == 1 or not group % unit or not (unit % group or group % words)
+        if fits and not depth % unit:
+            return words
+    return None
+
+
+def _padded_rows(form: ProductForm) -> int:
+    return form.columns + -form.columns % _TILE_ROWS
+
+
+def _lie_apart(form: ProductForm) -> bool:
+    """Whether the two codes of a pair lie in either half of a word, and not side by side."""
+    return form.codes in (DataType.INT4, DataType.INT8) and not form.levels
+
+
+def _places(form: ProductForm) -> tuple[int, ...]:
+    """Tiles, rows of one, units of a row, words of a pair, places in a word, pairs of words, codes of a pair."""
+    slots = 8 if form.codes in PACKED else 4
+    words = words_of_unit(slots, form.depth, form.blocks[1])
+    assert words is not None
+    return (_padded_rows(form) // _TILE_ROWS, _TILE_ROWS, form.depth // words // slots, 2, slots // 2, words // 2, 2)
 
 
 def by_bits(levels: Sequence[float]) -> tuple[float, ...]:

@@ -34,6 +34,7 @@ from trt_portable.kernels.low_precision_products import (
     ProductForm,
     ProductKernel,
     decode_rows,
+    levels_of,
     product_kernel,
 )
 from trt_portable.kernels.operands import require_operands
@@ -363,10 +364,10 @@ def multiply_by_chosen_codes(
     if isinstance(kernel, FewRowsOfCodes):
         operator = _operator("few_rows_codes_linear", rows)
         if operator is not None:
-            parts, is_e2m1 = kernel.parts(scale, form), form.codes is DataType.FP4
-            found: torch.Tensor = operator(rows, matrix, *parts, places, count, is_e2m1)
+            parts, folded = kernel.parts(scale, form), (None, None, None, None)
+            found: torch.Tensor = operator(rows, matrix, *folded, *parts, places, levels_of(form), count)
             return found
-        matrices = kernel.decoded(matrix, scale, form).to(rows.dtype)
+        matrices = kernel.decoded(matrix, scale, form, rows.dtype)
         return _sorted(rows, places, matrices.reshape(count, columns, form.depth))
     if rows.is_cuda:
         matrices = decode_rows(matrix, scale, form, 0, form.columns).to(rows.dtype)

@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -28,9 +28,11 @@ from trt_portable.builder.inductor.own_operators import (
     start_compiling,
     teach_compilers,
 )
+from trt_portable.kernels.low_precision_products import assembly, words_of_unit
 
 PRODUCT: Final = "trt_portable::few_rows_linear"
 CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"
+DECODED: Final = "trt_portable::decoded_codes"
 CHOSEN_PRODUCT: Final = "trt_portable::chosen_linear"
 GROUPED_PRODUCT: Final = "trt_portable::grouped_linear"
 ATTENTION: Final = "trt_portable::few_queries_attention"
@@ -69,13 +71,10 @@ ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048
 """For vectors of 2048 and of 4096 numbers and more."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
-CODES_ONE_ROW: Final = (
-    *(Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(4, 512, 4, 1), Form(8, 1024, 8, 1)),
-    *(Form(8, 256, 4, 1), Form(16, 512, 4, 1), Form(16, 256, 4, 1)),
-)
-"""For vectors and codes, of which `depth` counts bytes."""
-CODES_SEVERAL_ROWS: Final = (Form(64, 128, 4, 3), Form(32, 128, 4, 4), Form(32, 128, 2, 4), Form(64, 256, 4, 2))
-"""For matrices of up to 16 rows and codes."""
+CODES_ONE_ROW: Final = (Form(2, 256, 2, 0), Form(8, 256, 2, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 0))
+"""For vectors and codes, without tensor cores; `depth` counts words of 32 bits."""
+CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(64, 64, 2, 3), Form(64, 32, 1, 4), Form(16, 256, 8, 3))
+"""For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1), Form(16, 256, 4, 1))
 """For chosen matrices whose rows lie in one piece."""
 CHOSEN_COLUMNS: Final = (Form(64, 64, 4, 1), Form(128, 32, 4, 1), Form(64, 128, 8, 1), Form(128, 64, 8, 1))
@@ -104,16 +103,22 @@ def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
             _replace_attention(graph.graph, node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
-        if node.target is _operators()[PRODUCT]:
+        if node.target in _products():
             _fold_residual(graph.graph, node)
         elif node.target is _operators()[ATTENTION]:
             _fold_updates(graph.graph, node)
-    for node in graph.graph.find_nodes(op="call_function", target=_operators()[PRODUCT]):
-        _fold_normalization(graph.graph, node)
+    for node in list(graph.graph.nodes):
+        if node.target in _products():
+            _fold_normalization(graph.graph, node)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
         _fold_gate(graph.graph, node)
     graph.graph.eliminate_dead_code()
     graph.recompile()
+
+
+def _products() -> tuple[Any, ...]:
+    """Products of few rows, whose first six operands are alike."""
+    return _operators()[PRODUCT], _operators()[CODES_PRODUCT]
 
 
 def _replace_product(graph: fx.Graph, node: fx.Node, kept: set[fx.Node]) -> None:
@@ -731,58 +736,65 @@ def start_product(
 def multiply_by_codes(
     x: torch.Tensor,
     codes: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None,
+    epsilon: torch.Tensor | None,
+    residual: torch.Tensor | None,
     scales: torch.Tensor,
-    offsets: torch.Tensor | None = None,
-    levels: torch.Tensor | None = None,
-    places: torch.Tensor | None = None,
-    matrices: int = 0,
-    is_e2m1: bool = False,
+    offsets: torch.Tensor | None,
+    places: torch.Tensor | None,
+    levels: Sequence[float],
+    matrices: int,
 ) -> torch.Tensor:
-    """``x @ (codes * scales - offsets).T``, in the form of the kernel that is the fastest, measured the first time.
+    """``x @ (codes * scales - offsets).T + bias + residual``, in the fastest form of the kernel, as `multiply`.
 
     Args:
         x: (M, K) in half precision on CUDA; M up to 16.
-        codes: (N, K), int8 or float8_e4m3fn; or (N, K / 2), uint8, two of 4 bits in a byte, the lower one first.
-        scales: (N, groups), of which each serves as many codes of a row.
-        offsets: (N, groups), or None.
-        levels: (16,), what codes of 4 bits stand for, in the order of their bits; None for integers.
+        codes: What `FewRowsOfCodes` prepared of (N, K) codes.
+        bias, gain, epsilon, residual: As of `multiply`.
+        scales: (groups, N), of which each serves as many codes of a row.
+        offsets: (groups, N), or None.
         places: (M,), integers: for any number of rows, which of the matrices each is multiplied by, all of which are
             one below the other in the codes.
+        levels: What codes of 4 bits stand for, in the order of their bits; none for integers.
         matrices: How many there are; 0 for one without places.
-        is_e2m1: Whether codes of 4 bits are floats.
     """
     x = x.contiguous()
-    columns, rows = len(codes) // max(matrices, 1), 1 if matrices else x.shape[0]
+    residual = None if residual is None else residual.contiguous()
+    columns = scales.shape[1] // max(matrices, 1)
     result = torch.empty((x.shape[0], columns), dtype=x.dtype, device=x.device)
-    optional = (offsets, levels, places)
+    folded = (bias, gain, epsilon, residual)
+    rest = (scales, offsets, places, levels, matrices, result)
+
+    forms = codes_forms_for(1 if matrices else len(x))
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels().codes_product(x, each, scales, *optional, matrices, is_e2m1, result, index)
+        return lambda each: _kernels().codes_product(x, each, *folded, *rest, index)
 
-    ways = {f"{form}": by(index) for index, form in enumerate(codes_forms_for(rows, codes, scales))}
-    folded = (*(each is not None for each in optional), matrices, is_e2m1)
-    key = ("few rows of codes", tuple(x.shape), len(codes), scales.shape[1], x.dtype, codes.dtype, *folded)
+    ways = {f"{form}": by(index) for index, form in enumerate(forms)}
+    given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels))
+    key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
     _run_fastest(ways, codes, result, *key)
     return result
 
 
-def codes_forms_for(rows: int, codes: torch.Tensor, scales: torch.Tensor) -> tuple[Form, ...]:
-    """The forms of the kernel that may be the fastest: whole groups fit into their tiles, and tiles into rows."""
-    forms = CODES_ONE_ROW if rows == 1 else CODES_SEVERAL_ROWS
-    length, groups = codes.shape[1], scales.shape[1]
-    fits = [each for each in forms if not length % each.depth and (groups == 1 or not each.depth % (length // groups))]
-    return tuple(fits)
+def codes_forms_for(rows: int) -> tuple[Form, ...]:
+    """The forms of the kernels that may be the fastest."""
+    return (*CODES_ONE_ROW, *CODES_SEVERAL_ROWS) if rows == 1 else CODES_SEVERAL_ROWS
 
 
 def start_codes_product(
     x: torch.Tensor,
     codes: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None,
+    epsilon: torch.Tensor | None,
+    residual: torch.Tensor | None,
     scales: torch.Tensor,
     offsets: torch.Tensor | None,
-    levels: torch.Tensor | None,
     places: torch.Tensor | None,
+    levels: Sequence[float],
     matrices: int,
-    is_e2m1: bool,
     result: torch.Tensor,
     form: int,
 ) -> tuple[None, KernelLaunch]:
@@ -791,32 +803,96 @@ def start_codes_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.triton_kernels import few_rows_codes_product
+    from trt_portable.builder.inductor.triton_kernels import few_rows_codes_product, one_row_codes_product
 
-    given = [each for each in (x, codes, scales, offsets, levels, places, result) if each is not None]
+    optional = (bias, gain, epsilon, residual, offsets, places)
+    given = [each for each in (x, codes, scales, result, *optional) if each is not None]
     if not all(each.is_contiguous() for each in given):
         raise RuntimeError("operands of a product of few rows lie in another way")
-    count, depth = x.shape
-    columns, rows = len(codes) // max(matrices, 1), 1 if matrices else count
-    tile = codes_forms_for(rows, codes, scales)[form]
+    (count, depth), (groups, all_columns) = x.shape, scales.shape
+    columns, rows = all_columns // max(matrices, 1), 1 if matrices else count
+    tile, slots = codes_forms_for(rows)[form], 8 if codes.dtype is torch.uint8 else 4
     grid = (math.ceil(columns / tile.columns), count if matrices else 1, 1)
-    optional = [scales if each is None else each for each in (offsets, levels, places)]
-    arguments = (x, codes, scales, *optional, result, columns)
-    compiled = few_rows_codes_product[grid](
+    folded = [x if each is None else each for each in optional]
+    arguments = (x, codes, *folded[:4], scales, *folded[4:], result, columns, all_columns)
+    words = words_of_unit(slots, depth, groups)
+    assert words is not None
+    if tile.stages:
+        kernel, extents = few_rows_codes_product, {"ROWS": rows, "TILE_ROWS": 8 if rows <= 8 else 16}
+        extents |= {"PARTS": tile.warps, "STAGES": tile.stages}
+    else:
+        kernel, extents = one_row_codes_product, {"TILE_WORDS": tile.depth}
+    compiled = kernel[grid](
         *arguments,
-        ROWS=rows,
+        **extents,
         DEPTH=depth,
-        GROUP=depth // scales.shape[1],
-        IS_PACKED=codes.dtype is torch.uint8,
+        GROUP=depth // groups,
+        SLOTS=slots,
+        WORDS=words,
+        ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels)),
+        HAS_BIAS=bias is not None,
+        IS_NORMALIZED=gain is not None,
+        HAS_RESIDUAL=residual is not None,
         HAS_OFFSETS=offsets is not None,
-        HAS_LEVELS=levels is not None,
-        IS_E2M1=is_e2m1,
         MATRICES=matrices,
         TILE_COLUMNS=tile.columns,
-        TILE_DEPTH=tile.depth,
         num_warps=tile.warps,
-        num_stages=tile.stages,
         **_early(x),
+    )
+    return None, KernelLaunch(compiled, grid, arguments)
+
+
+def decode(
+    codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, levels: Sequence[float], dtype: torch.dtype
+) -> torch.Tensor:
+    """``codes * scales - offsets``, (N, K), of what `FewRowsOfCodes` prepared.
+
+    Args:
+        codes, scales, offsets, levels: As of `multiply_by_codes`.
+        dtype: float16 or bfloat16.
+    """
+    result = _decoded_like(codes, scales, offsets, levels, dtype)
+    _kernels().decoding(codes, scales, offsets, levels, result)
+    return result
+
+
+def _decoded_like(codes: torch.Tensor, scales: torch.Tensor, *given: Any) -> torch.Tensor:
+    depth = codes.shape[1] * (2 if codes.dtype is torch.uint8 else 1)
+    return codes.new_empty((scales.shape[1], depth), dtype=given[-1])
+
+
+def start_decoding(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    levels: Sequence[float],
+    result: torch.Tensor,
+) -> tuple[None, KernelLaunch]:
+    """Starts the kernel that decodes on the current stream.
+
+    Raises:
+        RuntimeError: The operands lie in another way.
+    """
+    from trt_portable.builder.inductor.triton_kernels import decode_codes
+
+    if not all(each.is_contiguous() for each in (codes, scales, scales if offsets is None else offsets, result)):
+        raise RuntimeError("codes to be decoded lie in another way")
+    columns, depth = result.shape
+    slots = 8 if codes.dtype is torch.uint8 else 4
+    words = words_of_unit(slots, depth, len(scales))
+    assert words is not None
+    grid = (codes.nbytes // (64 * words), 1, 1)
+    arguments = (codes, scales, scales if offsets is None else offsets, result, columns)
+    compiled = decode_codes[grid](
+        *arguments,
+        DEPTH=depth,
+        GROUP=depth // len(scales),
+        SLOTS=slots,
+        WORDS=words,
+        ASSEMBLY=assembly(codes.dtype, result.dtype, tuple(levels)),
+        HAS_OFFSETS=offsets is not None,
+        num_warps=1,
+        **_early(result),
     )
     return None, KernelLaunch(compiled, grid, arguments)
 
@@ -1166,7 +1242,15 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
         for x in (node.args[0].meta["val"],)
     }
 
+    by_codes: dict[Any, fx.Node] = {}
+    for node in calls_of(graph, CODES_PRODUCT):
+        given = [each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args]
+        kinds = (each.dtype if isinstance(each, torch.Tensor) else repr(each) for each in given)
+        by_codes.setdefault((given[0].shape, len(given[6]), *kinds), node)
+
     def run() -> None:
+        for node in by_codes.values():
+            _compile_codes_product(node, device)
         for rows, depth, dtype, is_gated, is_weight, *optional in products:
             x, matrix = (torch.zeros(count, depth, dtype=dtype, device=device) for count in (rows, 64))
             shapes = (64, depth, 1, (rows, 64))
@@ -1182,6 +1266,28 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
     return start_compiling(run, device)
 
 
+def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
+    """Starts each form of the kernel for operands like those of a node, but with few columns."""
+    matrices: Any = max(node.args[-1], 1)  # type: ignore[type-var]
+    columns = 64 * matrices
+
+    def like(index: int, *shape: int) -> torch.Tensor | None:
+        each: Any = node.args[index]
+        return None if each is None else torch.zeros(shape, dtype=each.meta["val"].dtype, device=device)
+
+    (rows, depth), row_bytes = (node.args[index].meta["val"].shape for index in (0, 1))  # type: ignore[union-attr]
+    groups = len(node.args[6].meta["val"])  # type: ignore[union-attr]
+    x, codes = like(0, rows, depth), like(1, columns, row_bytes[1])
+    assert x is not None and codes is not None
+    folded = (like(2, 64), like(3, depth), like(4, 1), like(5, rows, 64))
+    scales = like(6, groups, columns)
+    assert scales is not None
+    rest = (scales, like(7, groups, columns), like(8, rows), *node.args[9:], x.new_empty(rows, 64))
+    operands: list[Any] = [x, codes, *folded, *rest]
+    for form in range(len(codes_forms_for(1 if node.args[-1] else rows))):
+        start_codes_product(*[*operands, form])
+
+
 class _Kernels(NamedTuple):
     """The kernels as operators, so that a recording sees them start."""
 
@@ -1189,6 +1295,7 @@ class _Kernels(NamedTuple):
     attention_to_part: Any
     joining: Any
     codes_product: Any
+    decoding: Any
     chosen_product: Any
     grouped_product: Any
     normalization: Any
@@ -1206,8 +1313,8 @@ def _kernels() -> _Kernels:
         "float scale) -> ()"
     )
     codes = (
-        "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels, Tensor? places, int matrices, "
-        "bool is_e2m1, Tensor(a!) result, int form) -> ()"
+        "(Tensor x, Tensor codes, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor scales, "
+        "Tensor? offsets, Tensor? places, float[] levels, int matrices, Tensor(a!) result, int form) -> ()"
     )
     join = "(Tensor sums, Tensor maxima, Tensor weights, Tensor(a!) result, int groups) -> ()"
 
@@ -1228,6 +1335,12 @@ def _kernels() -> _Kernels:
         joining=define_operator("trt_portable::join_parts", join, quiet(start_joining), writes_to=("result",)),
         codes_product=define_operator(
             "trt_portable::few_rows_codes_product", codes, quiet(start_codes_product), writes_to=("result",)
+        ),
+        decoding=define_operator(
+            "trt_portable::decode_codes",
+            "(Tensor codes, Tensor scales, Tensor? offsets, float[] levels, Tensor(a!) result) -> ()",
+            quiet(start_decoding),
+            writes_to=("result",),
         ),
         chosen_product=define_operator(
             "trt_portable::chosen_product",
@@ -1269,11 +1382,14 @@ def _operators() -> dict[str, Any]:
     updating = define_operator(UPDATING_ATTENTION, schema, attend_in_place, writes_to=("keys", "values"))
     teach_compilers(updating, _attention_result)
     schema = (
-        "(Tensor x, Tensor codes, Tensor scales, Tensor? offsets, Tensor? levels, Tensor? places, int matrices, "
-        "bool is_e2m1) -> Tensor"
+        "(Tensor x, Tensor codes, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor scales, "
+        "Tensor? offsets, Tensor? places, float[] levels, int matrices) -> Tensor"
     )
     by_codes = define_operator(CODES_PRODUCT, schema, multiply_by_codes)
-    teach_compilers(by_codes, lambda x, codes, *given: x.new_empty((x.shape[0], codes.shape[0] // max(given[-2], 1))))
+    teach_compilers(by_codes, lambda x, *given: x.new_empty((x.shape[0], given[5].shape[1] // max(given[-1], 1))))
+    schema = "(Tensor codes, Tensor scales, Tensor? offsets, float[] levels, ScalarType dtype) -> Tensor"
+    decoded = define_operator(DECODED, schema, decode)
+    teach_compilers(decoded, _decoded_like)
     chosen = define_operator(CHOSEN_PRODUCT, "(Tensor x, Tensor places, Tensor matrices) -> Tensor", multiply_by_chosen)
     teach_compilers(chosen, lambda x, places, matrices: x.new_empty((x.shape[0], matrices.shape[1])))
     schema = "(Tensor x, Tensor order, Tensor ends, Tensor matrices) -> Tensor"
@@ -1284,6 +1400,7 @@ def _operators() -> dict[str, Any]:
         ATTENTION: attention,
         UPDATING_ATTENTION: updating,
         CODES_PRODUCT: by_codes,
+        DECODED: decoded,
         CHOSEN_PRODUCT: chosen,
         GROUPED_PRODUCT: grouped,
     }
@@ -1302,6 +1419,7 @@ def teach_decoding_operators() -> OwnOperators:
             kernels.attention_to_part: start_parts,
             kernels.joining: start_joining,
             kernels.codes_product: start_codes_product,
+            kernels.decoding: start_decoding,
             kernels.chosen_product: start_chosen_product,
             kernels.grouped_product: start_grouped_product,
             kernels.normalization: start_normalization,
@@ -1311,6 +1429,7 @@ def teach_decoding_operators() -> OwnOperators:
             operators[ATTENTION]: attend,
             operators[UPDATING_ATTENTION]: attend_in_place,
             operators[CODES_PRODUCT]: multiply_by_codes,
+            operators[DECODED]: decode,
             operators[CHOSEN_PRODUCT]: multiply_by_chosen,
             operators[GROUPED_PRODUCT]: multiply_by_groups,
         },

@@ -227,160 +227,290 @@ def normalize_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def widen(code, BIAS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Floats of integers from -BIAS on, by the bits of 2**23 plus them: a conversion takes eight times as long."""
-    return (code + (0x4B000000 + BIAS)).to(tl.float32, bitcast=True) - (8388608.0 + BIAS)
+def take_apart(words, y, SLOTS: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """SLOTS tensors of what the codes in each two neighbouring words stand for, in the type that y points to.
+
+    So a product reads words alone into shared memory, and takes them apart in the registers that tensor cores read.
+    """
+    if SLOTS == 8:
+        made = tl.inline_asm_elementwise(
+            ASSEMBLY,
+            "=r,=r,=r,=r,=r,=r,=r,=r,r,r",
+            [words],
+            (y.dtype.element_ty, y.dtype.element_ty, y.dtype.element_ty, y.dtype.element_ty)  # noqa: RUF005 - no stars here
+            + (y.dtype.element_ty, y.dtype.element_ty, y.dtype.element_ty, y.dtype.element_ty),
+            True,
+            2,
+        )
+    else:
+        made = tl.inline_asm_elementwise(
+            ASSEMBLY,
+            "=r,=r,=r,=r,r,r",
+            [words],
+            (y.dtype.element_ty, y.dtype.element_ty, y.dtype.element_ty, y.dtype.element_ty),
+            True,
+            2,
+        )
+    return made
 
 
-@triton.jit
-def widen_e2m1(code):  # type: ignore[no-untyped-def]
-    """Floats of E2M1: its bits are the upper ones of a float's exponent and mantissa, less 126 doublings."""
-    bits = ((code & 7) << 22) | ((code & 8) << 28)
-    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
-
-
-@triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
-def few_rows_codes_product(  # type: ignore[no-untyped-def]  # noqa: C901 - branches of forms, taken at its compilation
+@triton.jit  # type: ignore[untyped-decorator]
+def few_rows_codes_product(  # type: ignore[no-untyped-def]
     x,
     codes,
+    bias,
+    gain,
+    epsilon,
+    residual,
     scales,
     offsets,
-    levels,
     places,
     y,
     columns,
+    all_columns,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
-    IS_PACKED: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    IS_NORMALIZED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
-    HAS_LEVELS: tl.constexpr,
-    IS_E2M1: tl.constexpr,
     MATRICES: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
-    TILE_DEPTH: tl.constexpr,
+    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
     IS_EARLY: tl.constexpr,
 ):
-    """Computes columns of ``x @ (codes * scales - offsets).T`` for up to 16 rows.
+    """Computes columns of ``x @ (codes * scales - offsets).T + bias + residual`` for up to 16 rows.
 
-    With MATRICES, which lie one below the other, each row is multiplied by the one that `places` has for it; ROWS is 1.
+    Rows that are normalized are divided by the root of their mean square plus epsilon, and multiplied by the gain. With
+    MATRICES, which lie one below the other, each row is multiplied by the one that `places` has for it; ROWS is 1.
 
-    Codes are int8 or float8, or of 4 bits: 16 bytes hold 32 of a row, the first half of them in their lower bits. GROUP
-    of a row share a scale and an offset. Codes of 4 bits with levels stand for these; they are integers, or E2M1.
-    TILE_DEPTH counts bytes of codes, and divides those of a row.
+    A unit is WORDS of SLOTS codes: slot j of its words has the numbers from WORDS * j on. Units of 16 columns lie
+    together. Each warp has one of PARTS units at a time. Scales and offsets are (groups, all_columns), those of a group
+    for GROUP numbers each.
     """
     if IS_EARLY:
         gdc_launch_dependents()
         gdc_wait()
-    PER_BYTE: tl.constexpr = 2 if IS_PACKED else 1
-    BYTES: tl.constexpr = DEPTH // PER_BYTE
-    GROUPS: tl.constexpr = DEPTH // GROUP
-    IS_SPLIT: tl.constexpr = GROUPS > 1
-    IS_PAIR: tl.constexpr = IS_PACKED and GROUP == 16  # the lower and the upper bits of 16 bytes are a group each
-    PAIR: tl.constexpr = 2 if IS_PAIR else 1
-    GROUP_BYTES: tl.constexpr = GROUP * PAIR // PER_BYTE if IS_SPLIT else TILE_DEPTH
-    TILE_GROUPS: tl.constexpr = TILE_DEPTH // GROUP_BYTES
+    UNIT: tl.constexpr = WORDS * SLOTS
+    UNITS: tl.constexpr = DEPTH // UNIT
+    TILE: tl.constexpr = 16 * WORDS
+    IS_SPLIT: tl.constexpr = GROUP < DEPTH
+    RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS  # slots of a group
+    kind: tl.constexpr = x.dtype.element_ty
     column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    read = tl.minimum(column, columns - 1).to(tl.int64)
+    is_column = column < columns
+    read = column
     if MATRICES > 0:
-        place = tl.load(places + tl.program_id(1)).to(tl.int64)
+        place = tl.load(places + tl.program_id(1)).to(tl.int32)
         is_chosen = (place >= 0) & (place < MATRICES)
         read += tl.where(is_chosen, place, 0) * columns
         x += tl.program_id(1) * DEPTH
         y += tl.program_id(1) * columns
-    group = tl.arange(0, TILE_GROUPS)
-    byte = group[:, None] * GROUP_BYTES + tl.arange(0, GROUP_BYTES)[None, :]
-    element = (byte // 16) * 32 + byte % 16 if IS_PACKED else byte
-    right = codes + (read * BYTES)[:, None, None] + byte[None, :, :]
-    block = (read * GROUPS)[:, None] + group[None, :] * PAIR
-    row = tl.arange(0, 16)
-    left = tl.reshape(element, [TILE_DEPTH])[:, None] + (tl.minimum(row, ROWS - 1) * DEPTH)[None, :]
-    sums = tl.zeros([TILE_COLUMNS, TILE_GROUPS, GROUP_BYTES], tl.float32)
-    plain = tl.zeros([TILE_GROUPS, GROUP_BYTES], tl.float32)
-    plains = tl.zeros([16], tl.float32)
-    totals = tl.zeros([TILE_COLUMNS, 16], tl.float32)
-    for at in range(0, BYTES, TILE_DEPTH):
-        part = tl.load(right + at, eviction_policy="evict_first")
-        if IS_PACKED:
-            if HAS_LEVELS:
-                both = part.to(tl.int32)
-                low = tl.load(levels + (both & 15))
-                high = tl.load(levels + (both >> 4))
-            elif IS_E2M1:
-                both = part.to(tl.int32)
-                low = widen_e2m1(both)
-                high = widen_e2m1(both >> 4)
-            else:
-                both = part.to(tl.int32) ^ 0x88  # codes of 4 bits, from 0 on
-                low = widen((both & 15) - 8, 8)
-                high = widen((both >> 4) - 8, 8)
-        elif codes.dtype.element_ty == tl.int8:
-            low = widen(part.to(tl.int32), 128)
-            high = low
-        else:
-            low = part.to(tl.float32)
-            high = low
-        if IS_SPLIT:
-            here = at // GROUP_BYTES * PAIR
-            scale = tl.load(scales + block + here).to(tl.float32)[:, :, None]
-            second = scale
-            if IS_PAIR:
-                second = tl.load(scales + block + here + 1).to(tl.float32)[:, :, None]
+    part = tl.arange(0, PARTS)
+    word = tl.arange(0, WORDS)
+    row = tl.arange(0, TILE_ROWS)
+    lies = tl.minimum(read, all_columns - 1).to(tl.int64)
+    first = ((lies // 16) * UNITS * TILE + (lies % 16) * WORDS)[None, :, None] + (part * TILE)[:, None, None]
+    right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first + word[None, None, :]
+    number = (part * UNIT)[:, None] + word[None, :]
+    ones = tl.full([PARTS, TILE_COLUMNS, WORDS], 1.0, kind)
+    totals = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
+    plains = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
+    for at in tl.range(0, UNITS, PARTS, num_stages=STAGES):
+        is_unit = at + part < UNITS
+        words = tl.load(right + at * TILE, mask=is_unit[:, None, None], other=0, eviction_policy="evict_first")
+        taken = take_apart(words, x, SLOTS, ASSEMBLY)
+        some = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32) if IS_SPLIT else totals
+        plain = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32) if IS_SPLIT else plains
+        for slot in tl.static_range(SLOTS):
+            here = number + (at * UNIT + slot * WORDS)
+            is_read = is_unit[:, None, None] & (row < ROWS)[None, None, :]
+            given = tl.load(x + here[:, :, None] + (row * DEPTH)[None, None, :], mask=is_read, other=0.0)
+            if IS_NORMALIZED:
+                given *= tl.load(gain + here, mask=is_unit[:, None], other=0.0)[:, :, None]
+            some = tl.dot(taken[slot], given, some)
             if HAS_OFFSETS:
-                offset = tl.load(offsets + block + here).to(tl.float32)[:, :, None]
-        if ROWS == 1:
-            number = tl.load(x + at * PER_BYTE + element).to(tl.float32)
-            product = low * number[None, :, :]
-            if IS_PACKED:
-                other = tl.load(x + at * PER_BYTE + element + 16).to(tl.float32)
-                if IS_PAIR:
-                    product = product * scale + high * other[None, :, :] * second
-                else:
-                    product += high * other[None, :, :]
-                number += other
-            if IS_SPLIT:
-                sums += product if IS_PAIR else product * scale
+                plain = tl.dot(ones, given, plain)
+            if IS_SPLIT and slot % RUN == RUN - 1:
+                group = ((at + part) * UNIT + slot * WORDS) // GROUP
+                at_group = group.to(tl.int64)[:, None] * all_columns + read[None, :]
+                is_scale = is_unit[:, None] & (read < all_columns)[None, :]
+                totals += some * tl.load(scales + at_group, mask=is_scale, other=0.0).to(tl.float32)[:, :, None]
+                some = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
                 if HAS_OFFSETS:
-                    sums -= number[None, :, :] * offset
-            else:
-                sums += product
-                if HAS_OFFSETS:
-                    plain += number
-        else:
-            kind = x.dtype.element_ty
-            numbers = tl.load(x + at * PER_BYTE + left)
-            if IS_SPLIT:
-                low *= scale
-                if HAS_OFFSETS:
-                    low -= offset
-                if IS_PACKED:
-                    high *= second
-                    if HAS_OFFSETS:
-                        high -= offset
-            elif HAS_OFFSETS:
-                plains += tl.sum(numbers.to(tl.float32), 0)
-            totals = tl.dot(tl.reshape(low.to(kind), [TILE_COLUMNS, TILE_DEPTH]), numbers, totals)
-            if IS_PACKED:
-                others = tl.load(x + at * PER_BYTE + left + 16)
-                totals = tl.dot(tl.reshape(high.to(kind), [TILE_COLUMNS, TILE_DEPTH]), others, totals)
-                if HAS_OFFSETS and not IS_SPLIT:
-                    plains += tl.sum(others.to(tl.float32), 0)
-    total = tl.sum(tl.sum(sums, 2), 1)
+                    offset = tl.load(offsets + at_group, mask=is_scale, other=0.0).to(tl.float32)
+                    totals -= plain * offset[:, :, None]
+                    plain = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
+        if not IS_SPLIT:
+            totals = some
+            plains = plain
+    total = tl.sum(totals, 0)
     if not IS_SPLIT:
-        one = tl.load(scales + read).to(tl.float32)
-        total *= one
-        totals = totals * one[:, None]
+        total *= tl.load(scales + lies).to(tl.float32)[:, None]
         if HAS_OFFSETS:
-            shift = tl.load(offsets + read).to(tl.float32)
-            total -= tl.sum(tl.sum(plain, 1), 0) * shift
-            totals -= plains[None, :] * shift[:, None]
+            total -= tl.sum(plains, 0) * tl.load(offsets + lies).to(tl.float32)[:, None]
+    if IS_NORMALIZED:
+        depth = tl.arange(0, 512)
+        squares = tl.zeros([TILE_ROWS, 512], tl.float32)
+        for at in range(0, DEPTH, 512):
+            is_there = (row < ROWS)[:, None] & (at + depth < DEPTH)[None, :]
+            wide = tl.load(x + (row * DEPTH)[:, None] + (at + depth)[None, :], mask=is_there, other=0.0).to(tl.float32)
+            squares += wide * wide
+        total *= (1.0 / tl.sqrt(tl.sum(squares, 1) / DEPTH + tl.load(epsilon).to(tl.float32)))[None, :]
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[:, None]
     if MATRICES > 0:
         total = tl.where(is_chosen, total, 0.0)
-    if ROWS == 1:
-        tl.store(y + column, total.to(y.dtype.element_ty), mask=column < columns)
-    else:
-        place = y + row.to(tl.int64)[None, :] * columns + column[:, None]
-        tl.store(place, totals.to(y.dtype.element_ty), mask=(row < ROWS)[None, :] & (column < columns)[:, None])
+    target = row.to(tl.int64)[None, :] * columns + column[:, None]
+    is_there = (row < ROWS)[None, :] & is_column[:, None]
+    if HAS_RESIDUAL:
+        total += tl.load(residual + target, mask=is_there, other=0.0).to(tl.float32)
+    tl.store(y + target, total.to(y.dtype.element_ty), mask=is_there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def one_row_codes_product(  # type: ignore[no-untyped-def]
+    x,
+    codes,
+    bias,
+    gain,
+    epsilon,
+    residual,
+    scales,
+    offsets,
+    places,
+    y,
+    columns,
+    all_columns,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    IS_NORMALIZED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    MATRICES: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_WORDS: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):
+    """As `few_rows_codes_product` for one row, without tensor cores: each thread reads four words of each column."""
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    UNIT: tl.constexpr = WORDS * SLOTS
+    ROW_WORDS: tl.constexpr = DEPTH // SLOTS
+    IS_SPLIT: tl.constexpr = GROUP < DEPTH
+    RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
+    QUADS: tl.constexpr = TILE_WORDS // 4
+    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    is_column = column < columns
+    read = column
+    if MATRICES > 0:
+        place = tl.load(places + tl.program_id(1)).to(tl.int32)
+        is_chosen = (place >= 0) & (place < MATRICES)
+        read += tl.where(is_chosen, place, 0) * columns
+        x += tl.program_id(1) * DEPTH
+        y += tl.program_id(1) * columns
+    lies = tl.minimum(read, all_columns - 1).to(tl.int64)
+    first = (lies // 16) * (16 * ROW_WORDS) + (lies % 16) * WORDS
+    right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first[None, :, None]
+    quad = tl.arange(0, QUADS) * 4
+    word = quad[:, None] + tl.arange(0, 4)[None, :]
+    totals = tl.zeros([QUADS, TILE_COLUMNS], tl.float32)
+    plains = tl.zeros([QUADS, 1], tl.float32)
+    squares = tl.zeros([QUADS, 1, 4], tl.float32)
+    for at in range(0, ROW_WORDS, TILE_WORDS):
+        unit = (at + word) // WORDS
+        is_there = (at + word < ROW_WORDS)[:, None, :]
+        within = (at + word) % WORDS
+        words = tl.load(
+            right + (unit * (16 * WORDS) + within)[:, None, :], mask=is_there, other=0, eviction_policy="evict_first"
+        )
+        taken = take_apart(words, x, SLOTS, ASSEMBLY)
+        some = tl.zeros([QUADS, TILE_COLUMNS, 4], tl.float32)
+        plain = tl.zeros([QUADS, 1, 4], tl.float32)
+        for slot in tl.static_range(SLOTS):
+            here = (unit * UNIT + within + slot * WORDS)[:, None, :]
+            number = tl.load(x + here, mask=is_there, other=0.0).to(tl.float32)
+            if IS_NORMALIZED:
+                squares += number * number
+                number *= tl.load(gain + here, mask=is_there, other=0.0).to(tl.float32)
+            some += taken[slot].to(tl.float32) * number
+            if HAS_OFFSETS:
+                plain += number
+            if IS_SPLIT and slot % RUN == RUN - 1:
+                group = ((at + quad) // WORDS * UNIT + slot * WORDS) // GROUP
+                at_group = group.to(tl.int64)[:, None] * all_columns + lies[None, :]
+                is_scale = (at + quad < ROW_WORDS)[:, None]
+                totals += tl.sum(some, 2) * tl.load(scales + at_group, mask=is_scale, other=0.0).to(tl.float32)
+                some = tl.zeros([QUADS, TILE_COLUMNS, 4], tl.float32)
+                if HAS_OFFSETS:
+                    totals -= tl.sum(plain, 2) * tl.load(offsets + at_group, mask=is_scale, other=0.0).to(tl.float32)
+                    plain = tl.zeros([QUADS, 1, 4], tl.float32)
+        if not IS_SPLIT:
+            totals += tl.sum(some, 2)
+            plains += tl.sum(plain, 2)
+    total = tl.sum(totals, 0)
+    if not IS_SPLIT:
+        total *= tl.load(scales + lies).to(tl.float32)
+        if HAS_OFFSETS:
+            total -= tl.sum(plains) * tl.load(offsets + lies).to(tl.float32)
+    if IS_NORMALIZED:
+        total *= 1.0 / tl.sqrt(tl.sum(squares) / DEPTH + tl.load(epsilon).to(tl.float32))
+    if HAS_BIAS:
+        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+    if MATRICES > 0:
+        total = tl.where(is_chosen, total, 0.0)
+    if HAS_RESIDUAL:
+        total += tl.load(residual + column, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(y + column, total.to(y.dtype.element_ty), mask=is_column)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def decode_codes(  # type: ignore[no-untyped-def]
+    codes,
+    scales,
+    offsets,
+    y,
+    columns,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):
+    """Writes ``codes * scales - offsets``, in rows of DEPTH numbers, of one unit of 16 columns."""
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    UNIT: tl.constexpr = WORDS * SLOTS
+    UNITS: tl.constexpr = DEPTH // UNIT
+    unit = tl.program_id(0) % UNITS
+    line = tl.arange(0, 16)
+    column = (tl.program_id(0) // UNITS) * 16 + line
+    word = tl.arange(0, WORDS)
+    is_column = (column < columns)[:, None]
+    first = codes.to(tl.pointer_type(tl.int32), bitcast=True) + tl.program_id(0).to(tl.int64) * (16 * WORDS)
+    taken = take_apart(tl.load(first + line[:, None] * WORDS + word[None, :]), y, SLOTS, ASSEMBLY)
+    for slot in tl.static_range(SLOTS):
+        group = (unit * UNIT + slot * WORDS) // GROUP
+        here = group.to(tl.int64) * columns + column[:, None]
+        number = taken[slot].to(tl.float32) * tl.load(scales + here, mask=is_column, other=0.0).to(tl.float32)
+        if HAS_OFFSETS:
+            number -= tl.load(offsets + here, mask=is_column, other=0.0).to(tl.float32)
+        target = y + column.to(tl.int64)[:, None] * DEPTH + unit * UNIT + slot * WORDS + word[None, :]
+        tl.store(target, number.to(y.dtype.element_ty), mask=is_column)
 
 
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
