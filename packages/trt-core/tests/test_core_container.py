@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Final
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from trt_core import PlanError
 from trt_core.files import container
-from trt_core.files.container import Container, checksum_of
+from trt_core.files.container import Container, Late, checksum_of
 
 
 class Kind(IntEnum):
@@ -52,6 +53,32 @@ def test_checksums_of_pieces_are_those_of_the_whole(sections: list[tuple[Kind, b
         patched.setattr(container, "_MOST_OPEN", 1)
         found = _written(sections)
     assert found == _written(sections)
+
+
+@given(contents, st.data())
+def test_what_comes_late_lies_where_it_would_have_come_in_turn(
+    sections: list[tuple[Kind, bytes]], data: st.DataObject
+) -> None:
+    asked = []
+
+    def parts(index: int, content: bytes) -> Iterator[bytes]:
+        asked.append(index)
+        yield from (content[:50], content[50:])
+
+    late = data.draw(st.lists(st.booleans(), min_size=len(sections), max_size=len(sections)))
+    contents = [
+        (kind, Late(len(content), parts(index, content)) if late[index] else parts(index, content))
+        for index, (kind, content) in enumerate(sections)
+    ]
+    file = io.BytesIO()
+    FILE.write(file, contents)
+    assert file.getvalue() == _written(sections)
+    assert asked == sorted(range(len(sections)), key=lambda index: late[index])
+
+
+def test_what_comes_late_has_the_size_that_was_said() -> None:
+    with pytest.raises(ValueError, match="3 bytes came late in the place of 4"):
+        FILE.write(io.BytesIO(), [(Kind.TEXT, Late(4, [b"abc"])), (Kind.DATA, [b"d"])])
 
 
 @given(contents)

@@ -13,6 +13,7 @@ import trt_frontends
 from trt_core.errors import PlanError
 from trt_core.files.container import Container
 from trt_runtime import TRTModule, plan_notes
+from trt_runtime.signatures import signer, verified_signer
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +58,14 @@ def test_engines_of_large_plans_are_found_by_header_and_by_text_alike(tmp_path: 
     assert torch.equal(torch.compile(compiled, backend="eager")(x), expected)
     trt_frontends.save(compiled, tmp_path / "model.trtp")
     assert torch.equal(trt_frontends.load(tmp_path / "model.trtp")(x), expected)
+
+
+def test_a_file_is_the_same_whether_digests_came_while_it_was_written_or_before(tmp_path: Path) -> None:
+    compiled = trt_frontends.compile(_model(), inputs=[torch.randn(2, 8)], min_block_size=1)
+    for name in ("while", "before"):
+        trt_frontends.save(compiled, tmp_path / name, sign=True)
+    assert (tmp_path / "while").read_bytes() == (tmp_path / "before").read_bytes()
+    assert verified_signer(tmp_path / "while") == signer(tmp_path / "before")
 
 
 def test_a_large_plan_that_was_written_to_is_not_the_one_of_its_header() -> None:

@@ -197,6 +197,10 @@ def test_the_digest_of_a_large_plan_is_computed_beside_other_work(monkeypatch: p
     assert not digest.is_of(plan.clone())
     assert copy.deepcopy(digest) is digest
     assert str(digest) == pickle.loads(pickle.dumps(digest)) == hashlib.sha256(bytes(range(8))).hexdigest()
+    assert not digest.begin()
+    begun = plan_notes.LaterDigest(plan)
+    assert begun.begin()
+    assert str(begun) == str(digest)
     plan[0] = 7
     assert not digest.is_of(plan)
     assert str(digest) != plan_notes.plan_digest(plan)

@@ -6,7 +6,7 @@ import functools
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -19,7 +19,7 @@ from trt_core.process_groups import GroupMembers
 from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent, symbols_in
 from trt_runtime.bindings import Binding
-from trt_runtime.plan_notes import DigestField, LaterDigest, digest_of, note_own, vouch
+from trt_runtime.plan_notes import OF_NONE, DigestField, LaterDigest, digest_of, note_own, vouch
 from trt_runtime.profile_choice import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
 
 if TYPE_CHECKING:
@@ -147,6 +147,15 @@ class PlanHeader:
         digest = vars(self)[_DIGEST]
         return isinstance(digest, LaterDigest) and digest.is_of(plan)
 
+    def begin_digest(self) -> PlanHeader:
+        """Has a thread compute the digest of a large plan that nobody has asked for.
+
+        Returns:
+            The header, or one like it with another digest, which need not be waited for and whose text is as long.
+        """
+        digest = vars(self)[_DIGEST]
+        return replace(self, payload_sha256=OF_NONE) if isinstance(digest, LaterDigest) and digest.begin() else self
+
     @classmethod
     def describe(
         cls,
@@ -242,14 +251,15 @@ class PlanHeader:
     @functools.cached_property
     def identity(self) -> str:
         """What makes two engines the same: the text without what only describes how the engine came about."""
-        return self._text_without(_DESCRIPTIVE)
+        return self.text_without(_DESCRIPTIVE)
 
     @functools.cached_property
     def bindings_identity(self) -> str:
         """The identity without the digest of the plan, for plans that are known by where they lie."""
-        return self._text_without(_DESCRIPTIVE | {_DIGEST})
+        return self.text_without(_DESCRIPTIVE | {_DIGEST})
 
-    def _text_without(self, names: Set[str]) -> str:
+    def text_without(self, names: Set[str] = frozenset({_DIGEST})) -> str:
+        """The text without some fields; by default without the digest, which may take long."""
         values = {name: value for name, value in self.to_json(names).items() if name not in names}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 

@@ -112,7 +112,7 @@ def plan_digest(plan: torch.Tensor) -> str:
 
 
 _LARGE_BYTES: Final = 64 << 20
-_OF_NONE: Final = "0" * 64
+OF_NONE: Final = "0" * 64
 """What stands for the digest of a plan that was written to before anybody asked: no plan has it."""
 
 
@@ -138,9 +138,16 @@ class LaterDigest:
             if self._content is not None:
                 plan = self._plan()
                 is_written = plan is not None and content_version(plan) != self._version
-                self._digest = _OF_NONE if is_written else hashlib.sha256(self._content).hexdigest()
+                self._digest = OF_NONE if is_written else hashlib.sha256(self._content).hexdigest()
                 self._content = None
             return self._digest
+
+    def begin(self) -> bool:
+        """Has a thread compute it, beside what else is done; returns whether it is not there yet."""
+        if self._content is None:
+            return False
+        threading.Thread(target=self.__str__, name="digest of a plan", daemon=True).start()
+        return True
 
     def __copy__(self) -> LaterDigest:
         return self

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from trt_core.errors import CacheError, InputError, PlanError, TrtError
-from trt_core.files.container import Section
+from trt_core.files.container import Content, Late, Section
 from trt_core.files.folder import PrivateFolder, user_folder
 from trt_core.files.opening import map_file, read_file
 from trt_core.files.replacing import file_name, replacing
@@ -250,7 +250,7 @@ def _write_list(keys: dict[PublicKey, str]) -> None:
 
 
 class Signer:
-    """Signs a file while its sections are written, one after the other.
+    """Signs a file while its sections are written, each named to `passing` in its turn.
 
     Args:
         key: The key that signs.
@@ -260,8 +260,15 @@ class Signer:
         self._key = key
         self._parts: list[bytes] = []
 
-    def passing(self, kind: int, content: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
-        """Yields the content of a section as it comes, and takes note of it."""
+    def passing(self, kind: int, content: Content) -> Content:
+        """The content of the next section, of which note is taken as it comes."""
+        self._parts.append(b"")
+        place = len(self._parts) - 1
+        if isinstance(content, Late):
+            return Late(content.size, self._passing(place, kind, content.parts))
+        return self._passing(place, kind, content)
+
+    def _passing(self, place: int, kind: int, content: Iterable[memoryview | bytes]) -> Iterator[memoryview | bytes]:
         chunks, open_chunk, size = hashlib.sha256(), hashlib.sha256(), 0
         for part in content:
             view = memoryview(part).cast("B")
@@ -280,10 +287,13 @@ class Signer:
             size += view.nbytes
         if size % _CHUNK_BYTES:
             chunks.update(open_chunk.digest())
-        self._parts.append(_PART.pack(kind, size, chunks.digest()))
+        self._parts[place] = _PART.pack(kind, size, chunks.digest())
 
-    def signature(self) -> Iterator[bytes]:
+    def signature(self) -> Late:
         """The content of the section that holds the signature, once all others have passed."""
+        return Late(_SECTION.size, self._signature())
+
+    def _signature(self) -> Iterator[bytes]:
         yield _SECTION.pack(_SCHEME, _public(self._key), self._key.sign(_message(self._parts)))
 
 

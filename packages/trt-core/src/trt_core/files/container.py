@@ -70,6 +70,23 @@ class Section:
         return data[self.offset : self.offset + self.size]
 
 
+@dataclass(frozen=True)
+class Late:
+    """Content of a section that takes time, or follows from the others: it is asked for once they are written.
+
+    Attributes:
+        size: Its bytes.
+        parts: The content, in parts that are taken one after the other.
+    """
+
+    size: int
+    parts: Iterable[memoryview | bytes]
+
+
+Content = Iterable[memoryview | bytes] | Late
+"""Content of a section that is written."""
+
+
 def kinds_in(data: memoryview) -> tuple[int, ...]:
     """Kinds of the sections of any such file, as its table has them; nothing of it is checked."""
     if data.nbytes < _PREFIX.size:
@@ -160,7 +177,7 @@ class Container:
         if checksum_of(section.of(data)) != section.checksum:
             raise self.damaged(f"the checksum of its section of kind {section.kind.name.lower()} does not match")
 
-    def write(self, file: BinaryIO, sections: Sequence[tuple[IntEnum, Iterable[memoryview | bytes]]]) -> None:
+    def write(self, file: BinaryIO, sections: Sequence[tuple[IntEnum, Content]]) -> None:
         """Writes a whole file.
 
         Args:
@@ -169,25 +186,29 @@ class Container:
 
         Raises:
             OSError: The file cannot be written.
+            ValueError: What came late has another size than was said.
         """
         end = _PREFIX.size + len(sections) * _ENTRY.size
         file.write(bytes(end))  # header and table come last, when the checksums are known
-        written = []
+        written: list[Section] = []
+        late: dict[int, Late] = {}
         with ThreadPoolExecutor(_threads()) as threads:
-            for kind, parts in sections:
+            for kind, content in sections:
                 offset = self._aligned(end)
                 file.write(bytes(offset - end))
-                checksum = _Checksum(threads)
-                size = 0
-                for part in parts:
-                    view = memoryview(part).cast("B")
-                    for at in range(0, view.nbytes, _PIECE_BYTES):
-                        piece = view[at : at + _PIECE_BYTES]
-                        checksum.add(piece)  # while it is written
-                        file.write(piece)
-                    size += view.nbytes
-                written.append(Section(kind, offset, size, checksum.value))
-                end = offset + size
+                if isinstance(content, Late):
+                    late[len(written)] = content
+                    file.write(bytes(content.size))
+                    written.append(Section(kind, offset, content.size))
+                else:
+                    written.append(_written(file, threads, kind, offset, content))
+                end = offset + written[-1].size
+            for index, content in late.items():
+                kind, offset = written[index].kind, written[index].offset
+                file.seek(offset)
+                written[index] = _written(file, threads, kind, offset, content.parts)
+                if written[index].size != content.size:
+                    raise ValueError(f"{written[index].size} bytes came late in the place of {content.size}")
         file.seek(0)
         file.write(self.front(written))
 
@@ -251,6 +272,22 @@ def checksum_of(data: memoryview, checksum: int = 0) -> int:
         for piece, found in zip(pieces, threads.map(zlib.crc32, pieces), strict=True):
             checksum = _joined(checksum, found, piece.nbytes)
     return checksum
+
+
+def _written(
+    file: BinaryIO, threads: ThreadPoolExecutor, kind: IntEnum, offset: int, parts: Iterable[memoryview | bytes]
+) -> Section:
+    """Writes a section where the file stands."""
+    checksum = _Checksum(threads)
+    size = 0
+    for part in parts:
+        view = memoryview(part).cast("B")
+        for at in range(0, view.nbytes, _PIECE_BYTES):
+            piece = view[at : at + _PIECE_BYTES]
+            checksum.add(piece)  # while it is written
+            file.write(piece)
+        size += view.nbytes
+    return Section(kind, offset, size, checksum.value)
 
 
 class _Checksum:

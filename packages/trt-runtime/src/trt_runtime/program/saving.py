@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import operator
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +21,7 @@ from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.device import present_device
 from trt_core.errors import ExportError, InputError, TrtError
 from trt_core.exported_programs import model_name, module_of, with_free_names
+from trt_core.files.container import Content, Late
 from trt_core.files.replacing import Path, replacing
 from trt_core.held_arguments import held_to_signature
 from trt_core.input import Input
@@ -244,7 +247,7 @@ class _Emitter:
         return wanted
 
     def _engine(self, name: str, header: PlanHeader, plan: torch.Tensor) -> int:
-        key = (header.text, plan.data_ptr())
+        key = (header.text_without(), plan.data_ptr())
         number = self._engine_numbers.get(key)
         if number is None:
             number = self._engine_numbers[key] = len(self.engines)
@@ -652,7 +655,7 @@ def write_program(
         torch_version=str(torch.__version__),
         writer_version=_own_version(),
     )
-    sections: list[tuple[SectionKind, Any]] = [(SectionKind.GRAPH, [program_to_bytes(program)])]
+    sections: list[tuple[SectionKind, Content]] = [(SectionKind.GRAPH, _graph_section(program, file))]
     if packed.storages:
         sections.append((SectionKind.WEIGHTS, packed.parts()))
     sections += [(SectionKind.PLAN, [plan_bytes(plan)]) for plan in plans]
@@ -661,6 +664,23 @@ def write_program(
         sections = [(kind, signer.passing(kind, parts)) for kind, parts in sections]
         sections.append((SectionKind.SIGNATURE, signer.signature()))
     FILE.write(file, sections)
+
+
+def _graph_section(program: Program, file: BinaryIO) -> Content:
+    """The graph; where digests of large plans take long, it comes once the plans are written."""
+    at_hand = [engine.header.begin_digest() for engine in program.engines]
+    engines = tuple(replace(engine, header=header) for engine, header in zip(program.engines, at_hand, strict=True))
+    text = program_to_bytes(replace(program, engines=engines))
+    if all(engine.header is header for engine, header in zip(program.engines, at_hand, strict=True)):
+        return [text]
+
+    def parts() -> Iterator[bytes]:
+        with contextlib.suppress(io.UnsupportedOperation):  # of what is no file of the system
+            file.flush()
+            os.fsync(file.fileno())  # the disk works while the digests are waited for
+        yield program_to_bytes(program)
+
+    return Late(len(text), parts())
 
 
 def _pieces_of(captured: CapturedProgram) -> Iterator[bytes]:
