@@ -201,6 +201,39 @@ def test_a_rank_that_fails_ends_the_others(world: int, when: str, way: str, fail
     assert not list(tmp_path.rglob(".*"))
 
 
+FAULTS = [(3, 0, "dies", step) for step in range(1, 9)] + [(3, 2, "dies", step) for step in range(1, 5)]
+FAULTS += [
+    (world, rank, way, step)
+    for world, way, rank, step in itertools.product((2, 3), ("at once", "late"), (0, 1), (1, 2, 3))
+]
+QUICK_FAULTS = {(3, 0, "dies", 1), (3, 0, "dies", 5), (3, 0, "dies", 6), (3, 2, "dies", 3)}
+QUICK_FAULTS |= {(2, 1, "at once", 2), (2, 1, "late", 2), (2, 1, "at once", 3), (2, 0, "at once", 3)}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
+@pytest.mark.parametrize(
+    ("world", "failing", "way", "step"),
+    [pytest.param(*fault, marks=() if fault in QUICK_FAULTS else STRESSED) for fault in FAULTS],
+)
+def test_ranks_say_truly_whether_a_model_was_saved(
+    world: int, failing: int, way: str, step: int, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source.trtp", tmp_path / "models" / "model"
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    trt_runtime.save(compiled, source)
+    trt_runtime.save_sharded(compiled, target)
+    given = (failing, way, step, str(source), str(target))
+    run = rank_programs.save_with_a_fault
+    outcomes = run_failing_ranks(world, tmp_path, run, *given, limit=60, group_seconds=LIMIT)
+    is_saved = json.loads((target / "manifest.json").read_text())["world_size"] == world
+    assert way != "dies" or is_saved == (step > (5 if failing == 0 else 2))
+    for rank, found in enumerate(outcomes):
+        assert found.is_dead == (way == "dies" and rank == failing)
+        assert found.is_dead or found.error.startswith("FileError: ") != is_saved, (rank, found.error)
+    trt_runtime.save_sharded(compiled, target)
+    assert list(target.parent.iterdir()) == [target]
+
+
 def test_models_outlive_their_process_groups(tmp_path: Path) -> None:
     for told in run_ranks(2, tmp_path, rank_programs.destroy_groups):
         assert "runs in a process without process groups: call torch.distributed.init_process_group" in told
@@ -335,6 +368,11 @@ def test_ranks_share_a_data_set(tmp_path: Path) -> None:
 
 def test_a_group_may_be_made_again_after_compiling(tmp_path: Path) -> None:
     run_ranks(2, tmp_path, rank_programs.compile_for_a_group_made_later)
+
+
+@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+def test_processes_that_come_later_are_compared_with_those_that_stayed(way: str, tmp_path: Path) -> None:
+    run_ranks(3, tmp_path, rank_programs.call_with_newcomers, way, group_seconds=20)
 
 
 def test_sharded_models_generate_text(tmp_path: Path) -> None:

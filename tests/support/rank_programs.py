@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -77,6 +79,27 @@ def compile_for_a_group_made_later(rank: int) -> None:
     dist.destroy_process_group(first)
     dist.new_group([0, 1])
     torch.testing.assert_close(compiled(x), expected)
+
+
+def call_with_newcomers(rank: int, way: str) -> None:
+    """Holds a model to eager that the first rank has called with the second one, and calls with the third one then."""
+    store = distributed_c10d._get_default_store()
+    dist.destroy_process_group()
+    x = torch.ones(4, 8)
+    compiled: Any = None
+    for partner in (1, 2):
+        if rank not in (0, partner):
+            continue
+        own = distributed_c10d.PrefixStore(f"with {partner}", store)
+        dist.init_process_group("gloo", store=own, rank=int(rank > 0), world_size=2, timeout=store.timeout)
+        if compiled is None and way == "compile":
+            compiled = trt.compile(Branching(), arg_inputs=(x, ""), min_block_size=1)
+        elif compiled is None:
+            compiled = torch.compile(Branching(), backend="torch_tensorrt", options={"min_block_size": 1})
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, ""), Branching()(x, ""))
+        dist.destroy_process_group()
+    dist.init_process_group("gloo", store=distributed_c10d.PrefixStore("all", store), rank=rank, world_size=3)
 
 
 def compile_collectives(rank: int, groups: list[list[int]]) -> dict[str, Any]:
@@ -356,6 +379,45 @@ def differ_later(rank: int, kinds: tuple[str, str], rows: tuple[int, int]) -> st
 def no_disk(*_: Any, **__: Any) -> None:
     """Stands for what writes to a disk."""
     raise OSError("the disk is gone")
+
+
+def save_with_a_fault(rank: int, failing: int, way: str, step: int, source: str, directory: str) -> None:
+    """Saves what a file holds on all ranks, of which one fails at a step: an exchange with others, or a file's change.
+
+    Args:
+        rank: The rank.
+        failing: The rank that fails.
+        way: `dies` before the step, or takes an exchange for failed that was none, `at once` or `late`.
+        step: Which of the steps of that rank; where it has fewer, it dies when the model is saved.
+        source: A saved program.
+        directory: Where it is saved.
+    """
+    taken = 0
+
+    def failing_at(work: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            if taken == step and way == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            done = work(*args, **kwargs)
+            if taken == step:
+                time.sleep(0.3 if way == "late" else 0)
+                raise RuntimeError("the connection is gone")
+            return done
+
+        return run
+
+    loaded = trt.load(source)
+    if rank == failing:
+        places = [(dist, "all_gather_object")]
+        if way == "dies":
+            places += [(Path, "rename"), (Path, "write_text"), (shutil, "rmtree")]
+        for place, name in places:
+            setattr(place, name, failing_at(getattr(place, name)))
+    runtime.save_sharded(loaded, directory)
+    if rank == failing and way == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def never_come(rank: int) -> None:

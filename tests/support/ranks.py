@@ -42,7 +42,14 @@ class Outcome:
     seconds: float = 0.0
 
 
-def run_ranks(world: int, directory: Path, function: Callable[..., Any], *args: Any, limit: float = 150.0) -> list[Any]:
+def run_ranks(
+    world: int,
+    directory: Path,
+    function: Callable[..., Any],
+    *args: Any,
+    limit: float = 150.0,
+    group_seconds: float = GROUP_SECONDS,
+) -> list[Any]:
     """Calls a function on every rank of a group on gloo, and returns what they return.
 
     Args:
@@ -51,11 +58,12 @@ def run_ranks(world: int, directory: Path, function: Callable[..., Any], *args: 
         function: A function of a module that a new process can import; called with the rank and the arguments.
         args: What it gets besides.
         limit: Seconds after which all ranks are killed.
+        group_seconds: Time limit of the process groups.
 
     Raises:
         AssertionError: A rank failed or took too long.
     """
-    outcomes = run_failing_ranks(world, directory, function, *args, limit=limit)
+    outcomes = run_failing_ranks(world, directory, function, *args, limit=limit, group_seconds=group_seconds)
     failed = [
         f"rank {rank}: {found.error or 'died'}" for rank, found in enumerate(outcomes) if found.error or found.is_dead
     ]

@@ -26,7 +26,9 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
@@ -55,8 +57,28 @@ _PROGRAM_FIELDS: Final = ("file", "bytes", "sha256", "collectives")
 
 Ranks = tuple[int, ...]
 _T = TypeVar("_T")
-_checks: Counter[tuple[int, ...]] = Counter()  # how often this process has compared programs with each set of ranks
-_agreed: set[tuple[Ranks, str]] = set()  # digests that were the same on all ranks of a group, see `compare_new`
+
+
+class Compared:
+    """How often something was compared with other ranks: processes that form groups anew have compared nothing."""
+
+    def __init__(self) -> None:
+        self._counts: WeakKeyDictionary[Any, Counter[Any]] = WeakKeyDictionary()
+
+    def here(self) -> Counter[Any]:
+        """The counts for the process groups that are there now, which have one store."""
+        import torch.distributed as dist
+
+        store: Any = Compared  # stands for the one that is not there
+        if dist.is_available() and dist.is_initialized():
+            from trt_runtime.internals import default_store
+
+            store = default_store()
+        return self._counts.setdefault(store, Counter())
+
+
+_checks: Final = Compared()  # how often this process has compared programs with each set of ranks
+_agreed: Final = Compared()  # digests that were the same on all ranks of a group, see `compare_new`
 
 
 @dataclass(frozen=True)
@@ -186,7 +208,8 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
         group: Process group through which the ranks agree on the folder; all of them by default.
 
     Raises:
-        FileError: A rank could not write its part, or is gone; nothing is left of the folder then.
+        FileError: A rank could not write its part, or is gone; nothing is left of the folder then, an old one stays.
+            Where a rank goes once the folder is complete the model is saved, and no rank raises this.
         InputError: `directory` is a file.
         PlanError: The ranks would not communicate in the same order.
         ExportError: See `save`.
@@ -195,19 +218,26 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
     rank, world = _rank_and_world(group)
     together = _Together(group, world)
     with contextlib.ExitStack() as held:
-        folders = together.each(lambda: held.enter_context(_new_folder_for(target)) if rank == 0 else None)
-        staged = Path(folders[0])
+
+        def begin() -> tuple[Mesh | None, str]:
+            shape = None if mesh is None else Mesh.of(mesh)
+            return shape, held.enter_context(_new_folder_for(target)) if rank == 0 else ""
+
+        shape, folder = together.each(begin)[0]
+        staged, seen = Path(folder), _identity(Path(folder))
         try:
             made = together.each(lambda: _write_part(compiled, staged, rank))
             groups: dict[str, Ranks] = {}
             for _, known in made:
                 groups.update(known)
-            shape = None if mesh is None else Mesh.of(mesh)
             manifest = Manifest(world, shape, groups, tuple(program for program, _ in made))
             _require_same_order(manifest, str(target))
             together.each(lambda: _publish(staged, target, manifest) if rank == 0 else None)
-        except BaseException:  # each rank clears up: the first one may be gone
-            _discard(staged)
+        except BaseException as error:  # each rank clears up: the first one may be gone
+            _give_up(staged, target)
+            published = _identity(target)
+            if isinstance(error, FileError) and seen and published and os.path.samestat(seen, published):
+                return  # a rank went after that: what needs it next says so
             raise
 
 
@@ -318,7 +348,9 @@ def digests_of_calls(calls: Iterable[tuple[Ranks, str, int]]) -> dict[Ranks, str
 
 
 def compare_at_first_call(module: nn.Module, digests: Mapping[Ranks, str]) -> None:
-    """Lets a module compare digests with the other ranks of each group before it is called for the first time.
+    """Lets a module compare digests with the other ranks of each group before its first call.
+
+    Where process groups are made anew this is the first call with them: other processes may have come.
 
     Args:
         module: What this rank has.
@@ -327,11 +359,15 @@ def compare_at_first_call(module: nn.Module, digests: Mapping[Ranks, str]) -> No
     if not digests:
         return
 
-    def compare(_: nn.Module, __: Any) -> None:
-        compare_ranks(digests)
-        handle.remove()
+    compared = Compared()
 
-    handle = module.register_forward_pre_hook(compare)
+    def compare(_: nn.Module, __: Any) -> None:
+        if torch.compiler.is_compiling() or compared.here()[""]:
+            return
+        compare_ranks(digests)
+        compared.here()[""] += 1
+
+    module.register_forward_pre_hook(compare)
 
 
 def compare_ranks(digests: Mapping[Ranks, str]) -> None:
@@ -352,9 +388,9 @@ def compare_new(digests: Mapping[Ranks, str]) -> None:
     Raises:
         ExecutionError: A rank has another digest, or none within the time limit of the process groups.
     """
-    new = {ranks: digest for ranks, digest in digests.items() if (ranks, digest) not in _agreed}
+    new = {ranks: digest for ranks, digest in digests.items() if not _agreed.here()[ranks, digest]}
     compare_ranks(new)
-    _agreed.update(new.items())
+    _agreed.here().update(new.items())
 
 
 def require_same_programs(ranks: Ranks, digest: str) -> None:
@@ -374,8 +410,9 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
     from trt_runtime.internals import default_store
 
     store, rank = default_store(), dist.get_rank()
-    _checks[ranks] += 1
-    place = f"trt/{'-'.join(map(str, ranks))}/{_checks[ranks]}"
+    checks = _checks.here()
+    checks[ranks] += 1
+    place = f"trt/{'-'.join(map(str, ranks))}/{checks[ranks]}"
     _ask(store, lambda: store.set(f"{place}/{rank}", digest), rank, ranks)
     for other in ranks:
         found = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), other, ranks).decode()
@@ -529,7 +566,8 @@ def _communication_of(compiled: nn.Module) -> tuple[dict[Ranks, str], dict[str, 
 def _new_folder_for(target: Path) -> Iterator[str]:
     """Makes an empty folder beside a target, and keeps it from those who clear up; yields its path.
 
-    What savers left that were killed with all their ranks goes: nobody holds its lock.
+    What savers left that were killed with all their ranks goes: nobody holds its lock. So does the folder in the end,
+    unless it was published.
 
     Raises:
         InputError: The target is a file.
@@ -547,7 +585,10 @@ def _new_folder_for(target: Path) -> Iterator[str]:
     staged.mkdir()
     with (staged / MANIFEST).open("xb") as file:
         take_lock(file.fileno())
-        yield str(staged)
+        try:
+            yield str(staged)
+        finally:
+            _give_up(staged, target)
 
 
 def _is_being_saved(folder: Path) -> bool:
@@ -578,30 +619,47 @@ def opened_folder(path: Path) -> Iterator[int]:
 
 
 def _publish(staged: Path, target: Path, manifest: Manifest) -> None:
-    """Makes a complete folder the one that readers see."""
+    """Makes a complete folder the one that readers see, unless a rank has given up: of their renamings one succeeds."""
     (staged / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     for path in (staged / MANIFEST, staged):
         with opened_folder(path) as descriptor:
             os.fsync(descriptor)
-    old = staged.with_name(f"{staged.name}{_OLD}")
-    is_replaced = target.exists()
-    if is_replaced:
+    old = _old_of(staged)
+    if target.exists():
         target.rename(old)
     try:
         staged.rename(target)
     except OSError:  # the other ranks have given up
-        if is_replaced:
-            old.rename(target)
+        _put_back(old, target)
         raise
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _discard(staged: Path) -> None:
-    """Removes a folder that is not complete. It is moved away first: who publishes it has all of it, or nothing."""
+def _give_up(staged: Path, target: Path) -> None:
+    """Removes a folder, unless it was published. It is moved away first: from then on nobody can publish it."""
     away = staged.with_name(f"{staged.name}-{secrets.token_hex(4)}")
-    with contextlib.suppress(OSError):  # another rank was faster, or nobody has begun
+    with contextlib.suppress(OSError):  # another rank was faster
         staged.rename(away)
         shutil.rmtree(away, ignore_errors=True)
+        _put_back(_old_of(staged), target)
+
+
+def _old_of(staged: Path) -> Path:
+    """Where an old model waits while the new one takes its place."""
+    return staged.with_name(f"{staged.name}{_OLD}")
+
+
+def _put_back(old: Path, target: Path) -> None:
+    with contextlib.suppress(OSError):  # there was none, or another rank was faster
+        old.rename(target)
+
+
+def _identity(folder: Path) -> os.stat_result | None:
+    """What tells a folder from others, whatever its name; None where it is not there."""
+    try:
+        return folder.stat()
+    except OSError:
+        return None
 
 
 def _require_same_order(manifest: Manifest, where: str) -> None:

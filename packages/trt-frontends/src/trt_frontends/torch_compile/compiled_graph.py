@@ -42,7 +42,7 @@ from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.result_memory import owners_of_results
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_partition import PartitionReport
-from trt_runtime.sharded import compare_new, digests_of_calls
+from trt_runtime.sharded import Compared, compare_new, digests_of_calls
 
 WORTHWHILE: Final = 16
 """A build that served fewer calls than that before weights changed was not worth its time."""
@@ -650,7 +650,7 @@ class Traffic:
         self._calls = [(group.ranks, op, size) for group, op, size in found if group is not None]
         named = set().union(*(symbols_in(size) for _, _, size in self._calls))
         self._readings = [reading for reading in sizes.readings if str(reading.symbol) in named]
-        self._compared: set[tuple[int, ...]] = set()
+        self._compared = Compared()
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -662,11 +662,11 @@ class Traffic:
             ExecutionError: A rank runs another program, or with other sizes, or does not come.
         """
         sizes = tuple(reading.read(inputs) for reading in self._readings)
-        if sizes in self._compared:
+        if self._compared.here()[sizes]:
             return
         named = {str(reading.symbol): size for reading, size in zip(self._readings, sizes, strict=True)}
         compare_new(digests_of_calls((ranks, op, _volume([size], named)) for ranks, op, size in self._calls))
-        self._compared.add(sizes)
+        self._compared.here()[sizes] += 1
 
 
 def _bytes_of(operands: Any) -> Extent:
