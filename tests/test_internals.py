@@ -51,6 +51,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_forward_hooks": nn.Module,
     "_forward_pre_hooks": nn.Module,
     "_fsdp_param_group": lambda: _fully_sharded()._get_fsdp_state(),
+    "_extract_symbolized_tb": lambda: import_module("torch.utils._traceback"),
     "_detect_is_causal_mask": lambda: torch.nn.modules.transformer,
     "_get_fsdp_state": _fully_sharded,
     "_get_backend": lambda: dist.ProcessGroup,

@@ -124,3 +124,16 @@ def test_inputs_that_do_not_fit_are_told_once(caplog: pytest.LogCaptureFixture) 
     with pytest.raises(ExportError, match="Linear cannot be exported"):
         export_module(torch.nn.Linear(4, 4).eval(), (torch.ones(2, 5),))
     assert not [name for name, level, _ in caplog.record_tuples if level >= logging.WARNING]
+
+
+def test_nodes_keep_the_lines_that_made_them():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            for _ in range(2):
+                x = torch.relu(x) + 1
+            return x * 2
+
+    model, x = Model(), torch.ones(2)
+    traces = [node.stack_trace for node in export_module(model, (x,)).graph.nodes]
+    assert traces == [node.stack_trace for node in torch.export.export(model, (x,), strict=False).graph.nodes]
+    assert any("torch.relu(x) + 1" in trace for trace in traces if trace)

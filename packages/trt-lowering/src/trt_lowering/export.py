@@ -14,9 +14,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
+import operator
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -72,6 +75,26 @@ def masks_as_they_are() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = detect
+
+
+@contextlib.contextmanager
+def frames_read_once() -> Iterator[None]:
+    """Keeps PyTorch from reading the same lines of source for each node; hold the `tracing_lock` around it.
+
+    Each node of a graph that is traced keeps where it comes from, some 70 frames of which most are those of others.
+    """
+    from trt_lowering.internals import tracebacks
+
+    module: Any = tracebacks
+    summarize = module._extract_symbolized_tb
+    read, place = functools.cache(traceback.FrameSummary), operator.itemgetter("filename", "line", "name")
+    module._extract_symbolized_tb = lambda frames, skip: traceback.StackSummary(
+        itertools.starmap(read, map(place, reversed(frames[skip:])))
+    )
+    try:
+        yield
+    finally:
+        module._extract_symbolized_tb = summarize
 
 
 @contextlib.contextmanager
@@ -159,6 +182,7 @@ def export_module(
             watching,
             functional_collectives(),
             masks_as_they_are(),
+            frames_read_once(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
             keywords_named(module, examples[1], dynamic_shapes) as dims,
             unlogged("torch._subclasses.fake_tensor"),  # a trace of PyTorch's own code, before what it raises

@@ -11,6 +11,7 @@
 | `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's; how traces take sizes apart | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
 | `torch.utils._python_dispatch` | tensors that consist of tensors | |
+| `torch.utils._traceback` | how the frames become lines of text that each node of a trace keeps | |
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from torch.export.exported_program import _override_composite_implicit_decomp as composites_replaced
     from torch.fx.experimental import proxy_tensor, symbolic_shapes
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
+    from torch.utils import _traceback as tracebacks
 
 ATTRIBUTES: Final = {
     "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
+    "_extract_symbolized_tb": "of torch.utils._traceback: reads the line of each frame",
     "_detect_is_causal_mask": "of torch.nn.modules.transformer: whether a mask is the causal one, by its values",
     "_forward_hooks": "of nn.Module",
     "_forward_pre_hooks": "of nn.Module",
@@ -56,6 +59,7 @@ LATE: Final = {
     "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
     "proxy_tensor": "torch.fx.experimental",
     "symbolic_shapes": "torch.fx.experimental",
+    "tracebacks": "torch.utils:_traceback",
     "uninteresting_files": "torch.fx.experimental.symbolic_shapes",
 }
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""

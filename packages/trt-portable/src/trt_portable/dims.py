@@ -14,7 +14,7 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
         raise TypeError(f"{what} takes a sequence of integers, not {type(values).__name__}")
     try:
-        return tuple(operator.index(value) for value in values)
+        return tuple(map(operator.index, values))
     except TypeError as error:
         raise TypeError(f"{what} takes a sequence of integers: {error}") from None
 
@@ -50,6 +50,13 @@ class Dims:
         """Extents of unknown number, as TensorRT gives them for what failed shape inference."""
         dims = Dims()
         dims._extents = None
+        return dims
+
+    @classmethod
+    def _of(cls, extents: tuple[int, ...]) -> Dims:
+        """Dims of at most eight integers that need no check."""
+        dims = cls.__new__(cls)
+        dims._extents = extents
         return dims
 
     @property

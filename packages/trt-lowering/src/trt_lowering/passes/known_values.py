@@ -110,10 +110,10 @@ class FoldConstants(GraphPass):
             if node.op == "get_attr":
                 if str(node.target) not in written and self._is_constant(gm, node):
                     sources[node] = _bytes(node)
-            elif self._is_foldable(node) and all(operand in sources for operand in node.all_input_nodes):
-                origin = sum(sources[operand] for operand in node.all_input_nodes)
+            elif sources.keys() >= {*(operands := node.all_input_nodes)} and self._is_foldable(node):
+                origin = sum(sources[operand] for operand in operands)
                 if _bytes(node) <= max(origin, self._small_bytes):
-                    sources[node] = max(origin, _bytes(node)) if node.all_input_nodes else 0
+                    sources[node] = max(origin, _bytes(node)) if operands else 0
                     foldable.add(node)
         return _without_list_readers(foldable)
 

@@ -33,6 +33,7 @@ class _OpenExtent(int):
 
 
 OPEN: Final = _OpenExtent(-1)
+_NUMBERS: Final = frozenset({int})
 
 
 class Facts(NamedTuple):
@@ -148,7 +149,9 @@ class ITensor:
         self._refresh()
         if self._extents is None:
             return Dims._invalid()
-        return Dims(tuple(e if type(e) is int else -1 for e in self._extents))
+        if {*map(type, self._extents)} <= _NUMBERS:
+            return Dims._of(tuple(self._extents))
+        return Dims._of(tuple([extent if type(extent) is int else -1 for extent in self._extents]))
 
     @shape.setter
     def shape(self, shape: Dims) -> None:
