@@ -280,3 +280,27 @@ def test_profilers_see_layers(engine: Any, expected: Any) -> None:
     context.profiler = Names()
     same(run(context, x), expected(x))
     assert context.profiler.seen
+
+
+@pytest.mark.parametrize("fails", ["in Python", "by waiting for the device"])
+def test_a_recording_that_fails_leaves_the_process_as_it_was(fails: str) -> None:
+    """Random numbers, memory of the host that is pinned, and memory of the device: PyTorch keeps each per recording."""
+
+    class Waits:
+        constants = None
+
+        def run(self, values: Any, targets: Any = ()) -> list[torch.Tensor]:
+            (x,) = values
+            made = x + torch.rand_like(x)
+            if fails == "in Python":
+                raise RuntimeError("no")
+            return [made * made.sum().item()]
+
+    x = torch.ones(64, device="cuda")
+    before = torch.cuda.memory_allocated()
+    assert replay.record_run(Waits(), [x], [x + 1], torch.device("cuda", 0)) is None
+    pinned = torch.ones(1 << 20, pin_memory=True)
+    assert torch.equal(pinned.to("cuda", non_blocking=True).cpu(), torch.ones(1 << 20))
+    assert torch.rand(64, device="cuda").max() > 0
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() <= before + 4096
