@@ -377,6 +377,7 @@ ELSEWHERE: Final = {
     ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",
     ("trtc/model_source.py", "zipfile.is_zipfile"): "in an open file",
     ("trt_converters/build.py", "Folder.open"): "the ground's own",
+    ("trt_runtime/sharded.py", "Folder.open"): "the ground's own",
     ("trt_runtime/signatures.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/engine_cache.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/isolation/messages.py", "mmap.mmap"): "memory without a file",

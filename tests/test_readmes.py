@@ -40,8 +40,8 @@ def test_the_first_things_in_the_readme_are_the_two_commands() -> None:
 def test_the_readme_of_lowering_names_every_pass() -> None:
     package = ROOT / "packages" / "trt-lowering"
     defined = set()
-    for path in (package / "src" / "trt_lowering" / "passes").glob("*.py"):
-        defined |= set(re.findall(r"^class (\w+)\(GraphPass\)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    for path in (package / "src" / "trt_lowering").rglob("*.py"):
+        defined |= set(re.findall(r"^class ([A-Z]\w+)\(GraphPass\)", path.read_text(encoding="utf-8"), re.MULTILINE))
     text = (package / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"^\| `([A-Z]\w+)` \|", text[text.index("## Passes") :], re.MULTILINE)
     assert sorted(named) == sorted(defined)

@@ -540,6 +540,22 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
     decoding.start_decoding(matrix, *parts, levels_of(form), result)
     torch.testing.assert_close(result.float(), values, atol=4e-3, rtol=2e-3)
 
+kind, is_apart, table = "int4", True, None
+for columns, has_offset in ((32, True), (20, False)):  # matrices that begin within a tile of 16 rows, too
+    form = ProductForm(3 * columns, 512, trt.int4, trt.float16, trt.float16, (3 * columns, 4), False, has_offset, ())
+    codes, scale = torch.randint(-8, 8, (3 * columns, 512), dtype=torch.int8), torch.rand(2, 3 * columns, 4) / 16
+    matrix, prepared = few.prepare(codes, scale if has_offset else scale[0], form)
+    wide = scale.repeat_interleave(128, 2)
+    values = (codes * wide[0] - (wide[1] if has_offset else 0)).reshape(3, columns, 512)
+    x, places = torch.randn(5, 512).half(), torch.tensor([2, 0, -1, 3, 2])
+    is_there = ((places >= 0) & (places < 3)).unsqueeze(1)
+    wanted = torch.einsum("sk,snk->sn", x.float(), values[places.clamp(0, 2)]) * is_there
+    for index in range(len(one)):
+        result = torch.full((5, columns), torch.nan, dtype=torch.half)
+        parts = few.parts(prepared, form)
+        decoding.start_codes_product(x, matrix, *[None] * 4, *parts, places, (), 3, result, index)
+        assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (columns, index)
+
 for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
     query = torch.randn(batch, groups * heads, queries, 32).half()
     keys, values = (torch.randn(length, batch, groups, 32).half().permute(1, 2, 0, 3) for _ in range(2))

@@ -100,8 +100,8 @@ def test_recordings_know_all_operators_that_graphs_call() -> None:
     own = _teach_own_operators()
     kernels = {operator.name() for operator in decoding._kernels()}
     assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, unaligned_products.KERNEL, *kernels}
-    products = {decoding.PRODUCT, decoding.CODES_PRODUCT, decoding.CHOSEN_PRODUCT}
-    composed = {*products, decoding.ATTENTION, decoding.UPDATING_ATTENTION}
+    products = {decoding.PRODUCT, decoding.CODES_PRODUCT, decoding.CHOSEN_PRODUCT, decoding.GROUPED_PRODUCT}
+    composed = {*products, decoding.DECODED, decoding.ATTENTION, decoding.UPDATING_ATTENTION}
     assert {operator.name() for operator in own.composed} == {unaligned_products.OPERATOR, *composed}
 
 

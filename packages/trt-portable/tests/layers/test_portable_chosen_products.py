@@ -169,15 +169,6 @@ for is_transposed in (False, True):
         decoding.start_grouped_product(x, order, ends, given, result, 0)
         wanted = torch.bmm(matrices[many.clamp(0, 4)].float(), x.float().unsqueeze(2)).squeeze(2)
         torch.testing.assert_close(result.float(), wanted * is_known.unsqueeze(1), atol=2e-2, rtol=2e-3)
-decoding.codes_forms_for = lambda *_: (decoding.Form(16, 128, 4, 1),)
-codes, scales, offsets = torch.randint(-8, 8, (5, 20, 512)).char(), *(torch.rand(5 * 20, 4) / 16 for _ in "so")
-halves = codes.reshape(5 * 20, -1, 2, 16)
-packed = (halves[:, :, 0] & 15 | halves[:, :, 1] << 4).view(torch.uint8).flatten(1)
-x, result = torch.randn(5, 512).half(), torch.full((5, 20), torch.nan, dtype=torch.half)
-decoding.start_codes_product(x, packed, scales, offsets, None, places, 5, False, result, 0)
-wide = [each.repeat_interleave(128, 1).reshape(5, 20, 512) for each in (scales, offsets)]
-wanted = torch.bmm((codes.float() * wide[0] - wide[1])[places.clamp(0, 4)], x.float().unsqueeze(2)).squeeze(2)
-torch.testing.assert_close(result.float(), torch.where(is_there, wanted, 0), atol=3e-2, rtol=5e-3)
 """
 
 

@@ -33,7 +33,7 @@ from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
 from trt_core.files import typed
-from trt_core.files.folder import take_lock
+from trt_core.files.folder import Folder
 from trt_core.files.opening import opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
@@ -43,6 +43,7 @@ from trt_core.process_groups import show_ranks
 from trt_core.wording import kind_of
 
 MANIFEST: Final = "manifest.json"
+_LOCK_SECONDS: Final = 10.0  # others look at it for a moment
 """Name of the file that makes a folder a sharded program."""
 
 FORMAT_VERSION: Final = 1
@@ -583,8 +584,7 @@ def _new_folder_for(target: Path) -> Iterator[str]:
                     _clear_up(path, target)
     staged = target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}")
     staged.mkdir()
-    with (staged / MANIFEST).open("xb") as file:
-        take_lock(file.fileno())
+    with Folder.open(str(staged)).locked(MANIFEST, _LOCK_SECONDS):
         try:
             yield str(staged)
         finally:
@@ -594,9 +594,11 @@ def _new_folder_for(target: Path) -> Iterator[str]:
 def _is_being_saved(folder: Path) -> bool:
     """Whether somebody holds the lock of a folder: that of its manifest, as network file systems lock no folders."""
     try:
-        with (folder / MANIFEST).open("r+b") as file:
-            return not take_lock(file.fileno())
-    except OSError:  # its saver was killed before it had one
+        with Folder.open(str(folder)).locked(MANIFEST, 0):
+            return False
+    except TimeoutError:
+        return True
+    except OSError:  # nobody's folder, or no folder
         return False
 
 
