@@ -421,7 +421,7 @@ def shape_of(value: Operand) -> tuple[int, ...]:
         ValueError: TensorRT has no shape for it: an attribute of the layer that makes it is wrong.
     """
     try:
-        return tuple(int(extent) for extent in value.shape)
+        return tuple(map(int, value.shape))
     except ValueError:  # what the bindings make of a shape that could not be inferred
         logged = take_errors()
         raise ValueError(f"TensorRT found no shape for {value.name!r}" + (f": {logged}" if logged else "")) from None

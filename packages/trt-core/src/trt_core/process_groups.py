@@ -154,7 +154,7 @@ def is_unread(node: fx.Node) -> bool:
 
     Other ranks wait for this one all the same, so it is no dead code.
     """
-    started = node.args[0] if is_wait(node) else node
+    started = node.args[0] if _schema_name(node) == _WAIT and node.args else node
     if not isinstance(started, fx.Node) or not is_collective(started):
         return False
     return all(is_wait(user) and not user.users for user in started.users)

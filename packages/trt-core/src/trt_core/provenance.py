@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from torch import fx
@@ -31,6 +32,7 @@ def module_paths(node: fx.Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in paths if path))
 
 
+@functools.lru_cache(maxsize=4096)
 def plain_path(path: object) -> str:
     """Returns the dotted path that `nn_module_stack` writes, `encoder.0`; empty for the root and for no module."""
     if path == PLACEHOLDER_MODULE:

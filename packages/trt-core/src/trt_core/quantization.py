@@ -19,7 +19,6 @@ import torch
 from torch import fx
 
 from trt_core.internals import OpOverload
-from trt_core.operators import operator_name, packet_name
 
 QUANTIZED: Final = frozenset({torch.int8, torch.float8_e4m3fn})
 """Types of quantized values."""
@@ -38,11 +37,10 @@ _library.define(
 _library.define("fake_quantize_blocks(Tensor input, Tensor? outer, int block_size, int bits) -> Tensor", tags=_TAGS)
 
 _UNDOING: Final = frozenset(
-    f"torch.ops.{name}"
-    for name in (
-        "trt.dequantize", "trt.fake_quantize_blocks", "quantized_decomposed.dequantize_per_tensor",
-        "quantized_decomposed.dequantize_per_channel", "quantized_decomposed.dequantize_per_channel_group",
-        "tensorrt.quantize_op", "tensorrt.dynamic_block_quantize_op",
+    (
+        "trt::dequantize", "trt::fake_quantize_blocks", "quantized_decomposed::dequantize_per_tensor",
+        "quantized_decomposed::dequantize_per_channel", "quantized_decomposed::dequantize_per_channel_group",
+        "tensorrt::quantize_op", "tensorrt::dynamic_block_quantize_op",
     )
 )  # fmt: skip
 
@@ -52,7 +50,7 @@ def is_dequantization(target: Any) -> bool:
 
     Such an operator is not computed ahead even where its operands are known: that would lose what it says.
     """
-    return isinstance(target, OpOverload) and packet_name(operator_name(target)) in _UNDOING
+    return isinstance(target, OpOverload) and target._schema.name in _UNDOING
 
 
 def is_scale(user: fx.Node, operand: fx.Node) -> bool:

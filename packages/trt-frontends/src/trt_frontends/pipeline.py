@@ -51,6 +51,7 @@ from trt_core import (
     read_settings,
 )
 from trt_core.internals import pytree
+from trt_core.paused_collection import paused_collection
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import conditions_of
@@ -450,6 +451,7 @@ class LoweredModel:
     engine_cache: CustomCache | None = None
     _source: EngineSource | None = field(default=None, repr=False)
 
+    @paused_collection()
     def plan(self) -> PartitionPlan:
         """Decides which nodes run in engines.
 
@@ -459,11 +461,13 @@ class LoweredModel:
         support = ConverterSupport(self.settings, self.registry, self.excluded)
         return make_plan(self.graph, support, self.settings)
 
+    @paused_collection()
     def report(self, plan: PartitionPlan | None = None) -> PartitionReport:
         """Returns the partition report; nothing is built."""
         origin = ConverterSupport(self.settings, self.registry).origin
         return make_report(self.graph, plan or self.plan(), self.settings, self.ranges, origin)
 
+    @paused_collection()
     def split(self, plan: PartitionPlan) -> BuiltModel:
         """Cuts the graph into blocks whose results lie in memory as those of the captured program do.
 

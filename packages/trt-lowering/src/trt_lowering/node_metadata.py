@@ -17,6 +17,7 @@ CASTS: Final = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.to.dty
 STATE: Final = "is_state"
 """Key in `node.meta` of an input or attribute whose next value may be among the results."""
 
+_NUMBERS: Final = frozenset({int})
 _PROVENANCE = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn", "custom", EXCLUDED)
 
 
@@ -126,7 +127,10 @@ class _Settling:
         if isinstance(value, FakeTensor):
             if value.layout is not torch.strided:
                 return False
-            return any(self._number(extent) is not extent for extent in (*value.shape, *value.stride()))
+            extents = (*value.shape, *value.stride())
+            return not {*map(type, extents)} <= _NUMBERS and any(
+                self._number(extent) is not extent for extent in extents
+            )
         return self._number(value) is not value
 
     def value(self, value: Any) -> Any:

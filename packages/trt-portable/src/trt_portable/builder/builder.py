@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 
 from trt_core.device import without_autocast
+from trt_core.paused_collection import paused_collection
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
 from trt_portable.builder.config import BuildCancelled, IBuilderConfig, Phase
@@ -130,6 +131,7 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
     return plan
 
 
+@paused_collection()
 def _optimize(
     structure: dict[str, Any],
     weights: Mapping[str, torch.Tensor],
