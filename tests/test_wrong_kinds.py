@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import logging
+import re
 from collections.abc import Callable, Iterator
 from inspect import signature
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +19,7 @@ from torch import fx, nn
 
 import trt_frontends
 from trt_core import CompilationSettings, Device, Input, InputError, InternalError, TrtError
+from trt_core.held_arguments import held_to_signature
 from trt_core.limits import CallLimits
 from trt_frontends.integrations.ray import BatchInference, ProgramServer
 from trt_frontends.logging import Debugger
@@ -210,3 +214,35 @@ def test_wrong_names_of_arguments_are_type_errors_as_everywhere_in_python() -> N
         trt_frontends.compile()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="load: got an unexpected keyword argument 'devic'"):
         load("model.trtp", devic="cuda")  # type: ignore[call-overload]
+
+
+def _takes_all_forms(
+    a: int, /, b: str | None = None, *more: int, c: bool, d: list[int] | float = 1.0, **named: int
+) -> str:
+    return "taken"
+
+
+def _takes_two(first: int, second: int = 2) -> str:
+    return "taken"
+
+
+@pytest.mark.parametrize("function", [_takes_all_forms, _takes_two])
+def test_arguments_find_their_parameters_as_in_python(function: Callable[..., str]) -> None:
+    """Each choice of up to four arguments is taken, or not, as `inspect` says, and of the right kinds alone."""
+    held = held_to_signature(function)
+    names = ("a", "b", "c", "d", "first", "second", "other")
+    for count, chosen in itertools.product(range(4), itertools.chain(*(combinations(names, n) for n in range(4)))):
+        args: list[Any] = [1, None, 3][:count] if function is _takes_all_forms else [1] * count
+        kwargs: dict[str, Any] = {name: None if name == "b" else 1 for name in chosen}
+        if "c" in kwargs:
+            kwargs["c"] = True
+        try:
+            signature(function).bind(*args, **kwargs)
+        except TypeError as error:
+            with pytest.raises(TypeError, match=f"^{re.escape(f'{function.__name__}: {error}')}$"):
+                held(*args, **kwargs)
+            continue
+        assert held(*args, **kwargs) == "taken"
+        for name in kwargs.keys() & signature(function).parameters.keys() - {"a"}:
+            with pytest.raises(InputError, match=f"as {name}"):
+                held(*args, **{**kwargs, name: object()})

@@ -1,11 +1,13 @@
 """Arguments of public functions are held to their annotations before anything runs.
 
-What is an `Any` there, and settings, which have a reader of their own, is left to the function. Deciding takes some
-30 microseconds: it stands at doors, and in no call of a compiled model.
+What is an `Any` there, and settings, which have a reader of their own, is left to the function. Annotations are read
+when an argument is given for the first time. Deciding takes some microseconds: it stands at doors, and in no call of a
+compiled model.
 """
 
 from __future__ import annotations
 
+import builtins
 import collections.abc
 import functools
 import inspect
@@ -59,45 +61,109 @@ def held_to_signature(function: F) -> F:
         made: Any = function
         made.__init__ = held_to_signature(made.__init__)
         return cast("F", made)
-    signature = inspect.signature(function)
-    title = function.__qualname__.removesuffix(".__init__")
-
-    @functools.cache
-    def kinds() -> Mapping[str, Any]:
-        return _annotated_kinds(function, signature)
+    door = _Door(function)
 
     @functools.wraps(function)
     def held(*args: Any, **kwargs: Any) -> Any:
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise TypeError(f"{title}: {error}") from None
-        for name, kind in kinds().items():
-            if name in given:
-                _require(given[name], kind, name, title)
+        if not door.surely_takes(args, kwargs):
+            door.require(args, kwargs)
         return function(*args, **kwargs)
 
     return cast("F", held)
 
 
-def _annotated_kinds(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Any]:
-    """The kinds of the parameters that have one by which values can be told apart."""
-    found = {}
-    for name, parameter in signature.parameters.items():
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        kind = _evaluated(function, parameter.annotation)
-        if kind is not Any and kind is not object:
-            found[name] = kind
-    return found
+class _Door:
+    """What a function takes. The kind of a parameter is read when an argument is given for it.
+
+    Args:
+        function: The function.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        inner: Any = inspect.unwrap(function)
+        code = inner.__code__
+        named = code.co_argcount + code.co_kwonlyargcount
+        optional = code.co_argcount - len(inner.__defaults__ or ())
+        self._places: tuple[str, ...] = code.co_varnames[: code.co_argcount]
+        self._names = frozenset(code.co_varnames[code.co_posonlyargcount : named])
+        self._required = {
+            *self._places[:optional],
+            *code.co_varnames[code.co_argcount : named],
+        }.difference(inner.__kwdefaults__ or ())
+        self._takes_more = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
+        self._annotations: Mapping[str, Any] = inner.__annotations__
+        self._kinds: dict[str, tuple[tuple[type, ...], Any]] = {}
+
+    def surely_takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether arguments find their parameters and are of their kinds. If not, `require` looks again."""
+        places, names = self._places, self._names
+        more, more_names = self._takes_more
+        if len(args) > len(places) and not more:
+            return False
+        given = dict(zip(places, args, strict=False))
+        for name in kwargs:
+            if name in given or not (name in names or more_names):
+                return False
+        for name in self._required:
+            if name not in given and (name not in names or name not in kwargs):
+                return False
+        kinds = self._kinds
+        for arguments in (given, kwargs):
+            for name, value in arguments.items():
+                classes, kind = kinds.get(name) or self._read(name)
+                if kind is not Any and not isinstance(value, classes) and not _fits(value, kind):
+                    return False
+        return True
+
+    def _read(self, name: str) -> tuple[tuple[type, ...], Any]:
+        """The kind of a parameter, and classes all of whose objects are of it."""
+        if name not in self._names and name not in self._places:
+            return (), Any
+        kind = _evaluated(self._function, self._annotations.get(name, Any))
+        read = self._kinds[name] = (_classes(kind), kind)
+        return read
+
+    def require(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Refuses arguments that find no parameter, or are of another kind.
+
+        Raises:
+            InputError: One is of another kind.
+            TypeError: One has no parameter, or a parameter has none.
+        """
+        title = self._function.__qualname__.removesuffix(".__init__")
+        signature = inspect.signature(self._function)
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{title}: {error}") from None
+        for name, value in given.items():
+            if signature.parameters[name].kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
+                _require(value, (self._kinds.get(name) or self._read(name))[1], name, title)
+
+
+def _classes(kind: Any) -> tuple[type, ...]:
+    """Classes all of whose objects are of a kind, whatever they hold."""
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return tuple(found for one in typing.get_args(kind) for found in _classes(one))
+    if kind is None:
+        return (types.NoneType,)
+    if origin is not None or kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return ()
+    return () if kind in _COLLECTIONS else (kind,)
 
 
 def _evaluated(function: Callable[..., Any], annotation: Any) -> Any:
     """What an annotation says; names that only type checkers import are taken for anything."""
-    if annotation is inspect.Parameter.empty:
+    if annotation is Any:
         return Any
-    holder = types.SimpleNamespace(__annotations__={"kind": annotation})
     names = getattr(inspect.unwrap(function), "__globals__", {})
+    if isinstance(annotation, str) and annotation not in names:
+        builtin = getattr(builtins, annotation, None)
+        if isinstance(builtin, type):
+            return builtin
+    holder = types.SimpleNamespace(__annotations__={"kind": annotation})
     unknown: dict[str, Any] = {}
     while True:
         try:
