@@ -181,20 +181,19 @@ class Account:
             elements: That it reads, makes and adds up.
         """
         limits = self.limits
-        assert limits.bytes_alive is not None and limits.bytes_made is not None and limits.elements is not None
-        assert limits.steps is not None
+        alive, read = self.alive + size, self._assumed_elements + elements
         if (
-            self.alive + size > limits.bytes_alive
-            or self.made + size > limits.bytes_made
-            or self._assumed_elements + elements > _ASSUMED * limits.elements
-            or self.steps >= limits.steps
+            alive > limits.bytes_alive  # type: ignore[operator]  # each has a number
+            or self.made + size > limits.bytes_made  # type: ignore[operator]
+            or read > _ASSUMED * limits.elements  # type: ignore[operator]
+            or self.steps >= limits.steps  # type: ignore[operator]
             or (self._end != math.inf and time.monotonic() > self._end)
         ):
             return False
         self.steps += 1
-        self.alive += size
+        self.alive = alive
         self._assumed += size
-        self._assumed_elements += elements
+        self._assumed_elements = read
         return True
 
     def settle(self, values: Sequence[Any]) -> None:

@@ -203,13 +203,9 @@ class _Watcher:
                     bound = None if contract is None else contract(operands)
                 except Exception:  # operands that no layer takes: it will say so itself
                     bound = None
-                if not is_watched:
+                is_assumed = bound is not None and account.assume(*bound)
+                if is_assumed or not is_watched:
                     results = compute(operands)
-                elif bound is not None and account.assume(*bound):
-                    results = compute(operands)
-                    for made in results:
-                        if type(made) is torch.Tensor:
-                            account.made += made.nbytes
                 else:
                     account.settle([value for value, before in zip(slots, given, strict=True) if value is not before])
                     with account.watching():
@@ -219,6 +215,8 @@ class _Watcher:
             try:
                 for slot, made in zip(outputs, results, strict=True):
                     slots[slot] = made
+                    if is_assumed and type(made) is torch.Tensor:
+                        account.made += made.nbytes
             except ValueError as error:
                 wrong = ValueError(f"it makes {len(results)} results, and has {len(outputs)}")
                 raise LayerFailure(call.name, wrong) from error

@@ -233,8 +233,10 @@ class Split:
 
     def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         """How much it takes; see `trt_portable.layers.contracts`."""
-        bounds = [call.layer._contract(inputs) for call in self._slices]
-        return None if None in bounds else moved(inputs)
+        first = inputs[0]
+        if isinstance(first, torch.Tensor) and first.shape[self._axis] == self._extent:
+            return moved(inputs)
+        return None if any(call.layer._contract(inputs) is None for call in self._slices) else moved(inputs)
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """The parts, in order."""

@@ -29,20 +29,30 @@ _WIDTH: Final = 8
 _STEPS: Final = 16
 """Tensors of the result's extents that a function of elements makes at most, one after another."""
 
+_MADE: Final = _STEPS * _WIDTH
+_READ: Final = 4 * _STEPS
+"""Bytes that such a function makes, and elements that it reads and makes, for each element of its result."""
+
 _COPIES: Final = 2
 """How often an operand is copied at most, before it is read in another order."""
 
 
 def broadcast(operands: Operands) -> Bound:
     """Of functions that go through their operands, broadcast, element by element or along axes."""
-    count = _joined(*[value.shape for value in operands if value is not None])
-    return _STEPS * _WIDTH * count, 4 * _STEPS * count
+    if len(operands) == 1:
+        (value,) = operands
+        count = value.numel() or _joined(value.shape)  # type: ignore[union-attr]  # an operand that stands alone is there
+    elif len(operands) == 2 and operands[0] is not None and operands[1] is not None:
+        count = _joined(operands[0].shape, operands[1].shape)
+    else:
+        count = _joined(*[value.shape for value in operands if value is not None])
+    return _MADE * count, _READ * count
 
 
 def elements(shapes: Sequence[Sequence[int]]) -> Bound:
     """The same, of operands of these shapes."""
     count = joined(shapes)
-    return _STEPS * _WIDTH * count, 4 * _STEPS * count
+    return _MADE * count, _READ * count
 
 
 def moved(operands: Operands) -> Bound:
