@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ import torch
 
 from trt_core.errors import InputError
 from trt_core.held_arguments import held_to_signature
+from trt_core.internals import end_pool_allocation
 
 
 @dataclass(frozen=True)
@@ -156,3 +158,22 @@ def without_autocast(*kinds: str) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def abandon_capture(stream: torch.cuda.Stream, pool: tuple[int, int]) -> None:
+    """Sets right what the capture of a CUDA graph leaves that failed: PyTorch goes on waiting for its end.
+
+    Until 2.12 its allocators, of the device and of pinned memory, hold on to the pool, and fail where memory is given
+    back; its random generator refuses to draw numbers outside of captures, until an empty capture succeeds.
+
+    Args:
+        stream: Where it was recorded.
+        pool: Its memory pool, a handle of `torch.cuda.graph_pool_handle`.
+    """
+    with contextlib.suppress(RuntimeError):  # it has ended
+        end_pool_allocation(stream.device.index, pool)
+    with torch.cuda.stream(stream), warnings.catch_warnings(), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("ignore")  # the graph is empty
+        empty = torch.cuda.CUDAGraph()
+        empty.capture_begin(capture_error_mode="thread_local")
+        empty.capture_end()

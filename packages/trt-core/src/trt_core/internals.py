@@ -5,7 +5,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 a
 
 | from | what for | releases |
 |---|---|---|
-| `torch._C` | which operators and kernels there are; who sees operators | |
+| `torch._C` | which operators and kernels there are; who sees operators; pools of memory | |
 | `torch._dispatch.python` | fake tensors take the shapes of composite operators from their parts | |
 | `torch._dynamo.convert_frame` | the lock that Dynamo holds while it compiles | |
 | `torch._dynamo.source` | where a size of ours comes from, as PyTorch's guards say it | |
@@ -82,6 +82,14 @@ def warn_of_untested_torch(version: str) -> None:
             UserWarning,
             stacklevel=2,
         )
+
+
+def _no_pool(_: int, __: tuple[int, int]) -> None:
+    """There are no pools without CUDA."""
+
+
+end_pool_allocation = getattr(torch._C, "_cuda_endAllocateToPool", _no_pool)
+"""Has allocations on a device, by its index, go to a pool no longer."""
 
 
 def guard_writer() -> Callable[[fx.GraphModule], Any] | None:

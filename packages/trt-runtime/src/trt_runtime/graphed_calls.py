@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
@@ -17,6 +16,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_written
+from trt_core.device import abandon_capture
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree
@@ -142,7 +142,7 @@ class _CudaGraph:
             with _RECORDING, captured_contexts() as self._contexts, recording:
                 self._outputs = list(run(own))
         except BaseException:
-            _settle_generator(stream)
+            abandon_capture(stream, pool)
             raise
         torch.cuda.current_stream().wait_stream(stream)
 
@@ -163,18 +163,6 @@ class _CudaGraph:
 
 _RECORDING: Final = threading.Lock()
 """Held while a graph is recorded: PyTorch's random generator knows of one recording at a time."""
-
-
-def _settle_generator(stream: torch.cuda.Stream) -> None:
-    """Lets PyTorch draw random numbers on the device again after a recording that failed.
-
-    A failed recording leaves the generator waiting for its end; an empty one that succeeds sets it right.
-    """
-    empty = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(stream), warnings.catch_warnings(), contextlib.suppress(RuntimeError):
-        warnings.simplefilter("ignore")  # the graph is empty
-        empty.capture_begin(capture_error_mode="thread_local")
-        empty.capture_end()
 
 
 class GraphedModule(nn.Module):

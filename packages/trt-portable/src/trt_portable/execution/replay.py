@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
+from trt_core.device import abandon_capture
 from trt_portable.enums import LayerType
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
@@ -155,27 +155,12 @@ def _recorded(
             results = run()
             graph.capture_end()
         except BaseException:
-            abandon_capture(graph, stream)
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            abandon_capture(stream, pool)
             raise
     _forget_workspaces()
     return graph, results
-
-
-def abandon_capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> None:
-    """Ends a capture that failed, on its stream.
-
-    A capture that was invalidated cannot be ended in order, and PyTorch's random generator then refuses to draw numbers
-    outside of captures from there on. An empty capture that succeeds sets it right.
-    """
-    with torch.cuda.stream(stream), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the graph is empty
-        with contextlib.suppress(RuntimeError):
-            graph.capture_end()
-            return
-        with contextlib.suppress(RuntimeError):
-            empty = torch.cuda.CUDAGraph()
-            empty.capture_begin(capture_error_mode="thread_local")
-            empty.capture_end()
 
 
 class ReplayLauncher:
