@@ -166,20 +166,12 @@ class CompiledModule(fx.GraphModule):
 
     def __sole_engine(self, nest: Nest) -> SoleEngine | None:
         """The engine that is the whole graph: it takes the inputs and returns the outputs as they come."""
-        calls = [node for node in self.graph.nodes if node.op == "call_module"]
-        if len(calls) != 1 or list(calls[0].args) != self.graph.find_nodes(op="placeholder") or calls[0].kwargs:
+        found = engine_of_whole(self)
+        if found is None:
             return None
-        name = str(calls[0].target)
-        engine = self._modules.get(name)
-        if not isinstance(engine, TRTModule):
-            return None
-        returned: Any = self.graph.output_node().args[0]
+        name, engine = found
         if engine.header.returns_tuple:
-            made = [(operator.getitem, (calls[0], index)) for index in range(len(engine.header.outputs))]
-            found = [(item.target, item.args) if isinstance(item, fx.Node) else item for item in returned]
-            return SoleEngine(self._modules, name, nest) if found == made else None
-        if list(returned) != calls:
-            return None
+            return SoleEngine(self._modules, name, nest)
         structure: Any = self._out_spec
         return SoleEngine(self._modules, name, None if structure.is_leaf() else lambda made: nest((made,)))
 
@@ -278,6 +270,23 @@ def _run_flat(module: weakref.ref[CompiledModule], compute: Flat, leaves: Sequen
     found = module()
     assert found is not None  # it is called by the module
     return compute(found, *leaves)
+
+
+def engine_of_whole(module: fx.GraphModule) -> tuple[str, TRTModule] | None:
+    """Returns the engine that takes all inputs of a graph and makes all results, as they come; first its name."""
+    calls = [node for node in module.graph.nodes if node.op == "call_module"]
+    if len(calls) != 1 or list(calls[0].args) != module.graph.find_nodes(op="placeholder") or calls[0].kwargs:
+        return None
+    name = str(calls[0].target)
+    engine = module._modules.get(name)
+    if not isinstance(engine, TRTModule):
+        return None
+    returned: Any = module.graph.output_node().args[0]
+    made: list[Any] = calls
+    if engine.header.returns_tuple:
+        made = [(operator.getitem, (calls[0], index)) for index in range(len(engine.header.outputs))]
+        returned = [(item.target, item.args) if isinstance(item, fx.Node) else item for item in returned]
+    return (name, engine) if list(returned) == made else None
 
 
 # The graph as a function ---------------------------------------------------------------------------------------------

@@ -361,7 +361,7 @@ class EngineStore:
             entry is not None
             and inputs
             and entry.reference() is plan
-            and entry.version == content_version(plan)
+            and entry.version == (0 if plan.is_inference() else plan._version)  # `content_version`, which costs a call
             and (entry.header is header or entry.header == header)
         ):
             engine = entry.engines.get(inputs[0].device)

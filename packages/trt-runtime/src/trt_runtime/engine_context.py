@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ CUDA_ALIGNMENT: Final = 256
 """Alignment of device addresses that TensorRT asks for, in bytes."""
 
 _HOST: Final = torch.device("cpu")
+_shape: Final = operator.attrgetter("shape")
 
 
 class _Slot:
@@ -449,7 +451,7 @@ class TensorCalls:
             ExecutionError: The provider failed; its messages are quoted.
         """
         try:
-            known = self._known_shapes.find([value.shape for value in inputs])
+            known = self._known_shapes.find(map(_shape, inputs))
             if known is None or not known.have_run:
                 return None
             for value, dtype in zip(inputs, self._dtypes):  # noqa: B905 - warm path, lengths agree
@@ -728,7 +730,7 @@ class KnownShapes:
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, inputs: Sequence[torch.Size]) -> CallShapes | None:
+    def find(self, inputs: Iterable[torch.Size]) -> CallShapes | None:
         """Returns what is known about calls with these input shapes."""
         return self._known.get(tuple(inputs))
 

@@ -15,6 +15,7 @@ import functools
 import gc
 import itertools
 import math
+import operator
 import threading
 import warnings
 import weakref
@@ -35,7 +36,7 @@ from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbo
 from trt_core.sizes.functions import relation_name
 from trt_core.sizes.guards import shape_environment
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
-from trt_frontends.compiled_module import flat_function
+from trt_frontends.compiled_module import engine_of_whole, flat_function
 from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
 from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
@@ -83,6 +84,7 @@ class Build:
     Attributes:
         run: Runs the graph with them.
         frozen_at: Positions of the inputs that are part of the engines.
+        take_frozen: Takes them out of the inputs.
         frozen: Their values.
         numbers_at: Positions of numbers that are part of the engines.
         numbers: Their values.
@@ -92,6 +94,7 @@ class Build:
 
     run: Run
     frozen_at: tuple[int, ...]
+    take_frozen: Run
     frozen: FrozenTensors
     numbers_at: tuple[int, ...]
     numbers: tuple[float, ...]
@@ -141,7 +144,7 @@ class CompiledGraph:
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
         self._next_search = FIRST_SEARCH
-        self._traffic = Traffic(gm, self._sizes)
+        self._traffic = Traffic(gm, self._sizes) or None
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -149,12 +152,13 @@ class CompiledGraph:
         Args:
             inputs: What the graph takes: tensors, and numbers for sizes that vary.
         """
-        build = self._builds.get(self._instance(inputs))
+        at = self._instance_at  # as `_instance`, which costs a call
+        build = self._builds.get(0 if at is None else id(inputs[at]))
         if build is None or not self._fits(build, inputs):
             if any(isinstance(value, FakeTensor) for value in inputs):
                 return self._gm.forward(*inputs)  # type: ignore[no-any-return]  # shapes are asked for, not values
             build = self._find_build(inputs)
-        if self._traffic:
+        if self._traffic is not None:
             self._traffic.compare(inputs)  # the lock of builds is free here
         build.calls += 1
         return build.run(inputs)
@@ -163,7 +167,7 @@ class CompiledGraph:
         return 0 if self._instance_at is None else id(inputs[self._instance_at])
 
     def _fits(self, build: Build, inputs: Sequence[Any]) -> bool:
-        if self._settings.check_weights and not build.frozen.unchanged([inputs[at] for at in build.frozen_at]):
+        if build.frozen_at and self._settings.check_weights and not build.frozen.unchanged(build.take_frozen(inputs)):
             return False
         if build.numbers_at and tuple(_number(inputs[at]) for at in build.numbers_at) != build.numbers:
             return False
@@ -275,7 +279,7 @@ class CompiledGraph:
             constants = {at: inputs[at] for at in (*frozen_at, *numbers_at)}
             run, report = self._compile(constants, inputs, ranges)
         self.history.append(BuildReport(reason, report))
-        return Build(run, frozen_at, frozen, numbers_at, numbers, ranges)
+        return Build(run, frozen_at, _taker(frozen_at), frozen, numbers_at, numbers, ranges)
 
     def _compile(
         self, constants: dict[int, torch.Tensor | int], inputs: Sequence[Any], ranges: ShapeRanges
@@ -346,14 +350,30 @@ def _find_numbers(gm: fx.GraphModule) -> set[int]:
 
 def _runner(compiled: fx.GraphModule, kept: Sequence[int]) -> Run:
     """Returns what runs a graph on those of its inputs, by position, that are no constants."""
+    take, whole = _taker(kept), engine_of_whole(compiled)
+    if whole is not None:
+        engine = whole[1]
+        if engine.header.returns_tuple:
+            return lambda inputs: list(engine.forward(*take(inputs)))
+        return lambda inputs: [engine.forward(*take(inputs))]
     run = flat_function(compiled.graph)
-    return lambda inputs: list(run(compiled, *[inputs[at] for at in kept]))
+    return lambda inputs: list(run(compiled, *take(inputs)))
+
+
+def _taker(positions: Sequence[int]) -> Run:
+    """Returns what takes the items at some positions, without a loop in Python."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return operator.itemgetter(slice(positions[0], positions[0] + 1) if positions else slice(0))
 
 
 # Tensors that are part of engines ------------------------------------------------------------------------------------
 
 
 _CANDIDATES: Final = 8
+
+_version = operator.attrgetter("_version")
+_raw = operator.attrgetter("raw")
 
 _WHOLE_BYTES: Final = 1024
 """Tensors up to this size are compared as a whole: that takes a quarter of a microsecond."""
@@ -383,6 +403,7 @@ class FrozenTensors:
         self._memory = [weakref.ref(tensor.untyped_storage(), self._note_death) for tensor in tensors]
         self._ids = list(map(id, tensors))
         self._tracked_at = [at for at, tensor in enumerate(tensors) if not tensor.is_inference()]
+        self._take_tracked = _taker(self._tracked_at)
         self._versions = [tensors[at]._version for at in self._tracked_at]
         self._addresses = list(map(torch.Tensor.data_ptr, tensors))
         pieces = list(map(_telling_piece, tensors))
@@ -399,10 +420,10 @@ class FrozenTensors:
         return (
             self.are_alive
             and list(map(id, current)) == self._ids
-            and [current[at]._version for at in self._tracked_at] == self._versions
+            and list(map(_version, self._take_tracked(current))) == self._versions
             and list(map(torch.Tensor.data_ptr, current)) == self._addresses
             # only now: memory may be read only where its tensor has not moved
-            and [piece.raw for piece in self._pieces] == self._contents
+            and list(map(_raw, self._pieces)) == self._contents
         )
 
     def changed(self, current: Sequence[Any]) -> tuple[int, ...]:
