@@ -244,16 +244,19 @@ def test_programs_are_timed_beside_their_models(tmp_path: Path) -> None:
         "def model():\n"
         "    torch.manual_seed(0)\n"
         "    return nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (torch.ones(2, 4),)\n"
+        "def alone():\n"
+        "    return model()[0]\n"
     )
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.ones(2, 4)
     path = tmp_path / "model.trtp"
     trt_frontends.save(trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1), path, arg_inputs=(x,))
-    result = run("bench", str(path), "--calls", "5", "--beside", "trained:model", "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)["beside"]["eager"]
-    assert found["ratio"] > 0 and found["calls"] == 5
-    assert found["largest_error"] < 1e-5
+    for source in ("trained:model", "trained:alone"):
+        result = run("bench", str(path), "--calls", "5", "--beside", source, "--json")
+        assert result.exit_code == 0, result.output
+        found = json.loads(result.stdout)["beside"]["eager"]
+        assert found["ratio"] > 0 and found["calls"] == 5
+        assert found["largest_error"] < 1e-5
     text = run("bench", str(path), "--calls", "5", "--beside", "cli_models:interrupted").stdout
     assert "outputs differ by" in text and "eager: " in text
     assert run("bench", str(path), "--beside", "cli_models:absent").exit_code == 2

@@ -30,13 +30,14 @@ Shapes = Mapping[str, Sequence[tuple[int, ...]]]
 """One shape of an input, or three: least, usual, greatest."""
 
 
-def load_model(source: str, shapes: Shapes | None = None) -> Model:
+def load_model(source: str, shapes: Shapes | None = None, *, needs_inputs: bool = True) -> Model:
     """Loads a model from a saved program or from Python code.
 
     Args:
         source: Path of a `.pt2` file, or `module:callable` where the callable returns `(model, inputs)`,
             `(model, inputs, keyword inputs)`, or an exported program. The current directory is on the import path.
         shapes: Shapes of inputs by name, for a callable that returns a model alone.
+        needs_inputs: Whether a model alone, without shapes, is refused.
 
     Returns:
         The model, its positional inputs and its keyword inputs; None for a program, which knows its own.
@@ -55,7 +56,7 @@ def load_model(source: str, shapes: Shapes | None = None) -> Model:
             f"cannot find the model {source!r}",
             hint="give the path of a .pt2 file, or module:callable",
         )
-    return _read_result(source, _find(_import(module_name), module_name, name), shapes or {})
+    return _read_result(source, _find(_import(module_name), module_name, name), shapes or {}, needs_inputs)
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
@@ -109,7 +110,7 @@ def _find(module: Any, module_name: str, name: str) -> Callable[[], Any]:
     return found
 
 
-def _read_result(source: str, function: Callable[[], Any], shapes: Shapes) -> Model:
+def _read_result(source: str, function: Callable[[], Any], shapes: Shapes, needs_inputs: bool) -> Model:
     try:
         result = function()
     except Exception as error:
@@ -124,7 +125,7 @@ def _read_result(source: str, function: Callable[[], Any], shapes: Shapes) -> Mo
         return result, None, {name: _input(name, given, None, own) for name, given in shapes.items()}
     if shapes:
         raise _has_inputs(source)
-    if isinstance(result, torch.export.ExportedProgram):
+    if isinstance(result, torch.export.ExportedProgram) or (isinstance(result, nn.Module) and not needs_inputs):
         return result, None, None
     parts = result if isinstance(result, tuple) else (result,)
     if len(parts) not in (2, 3) or not isinstance(parts[0], (nn.Module, torch.export.ExportedProgram)):
@@ -333,7 +334,7 @@ def _load(source: str, tensors: Sequence[torch.Tensor]) -> nn.Module:
     named = load_named_model(source, {}, None if floating is None else str(floating).removeprefix("torch."))
     if named is not None:
         return named[0]
-    model = load_model(source)[0]
+    model = load_model(source, needs_inputs=False)[0]  # the program is called with inputs that suit it
     return module_of(model) if isinstance(model, torch.export.ExportedProgram) else model.eval()
 
 
