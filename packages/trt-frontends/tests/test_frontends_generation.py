@@ -308,55 +308,105 @@ VISION: Final = {
     "patch_size": 4,
 }
 TEXTS: Final = {**SIZES, "model_type": "llama", "hidden_size": 32, "vocab_size": 300}
+PATCHES: Final = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
 PICTURES: Final[dict[str, dict[str, Any]]] = {
     "Llava": {"vision_config": {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}},
     "SmolVLM": {"vision_config": VISION, "scale_factor": 2},
     "Idefics3": {"vision_config": VISION, "scale_factor": 2},
     "InternVL": {"vision_config": {**VISION, "image_size": [16, 16], "patch_size": [4, 4]}},
+    "LlavaNext": {"vision_config": {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}}
+    | {"image_grid_pinpoints": [[16, 16], [16, 32]]},
+    "Gemma3": {"vision_config": VISION, "mm_tokens_per_image": 4}
+    | {
+        "text_config": {**SIZES, "head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 1}
+        | {"layer_types": ["full_attention", "sliding_attention"]}
+    },
+    "PaliGemma": {"vision_config": {**VISION, "model_type": "siglip_vision_model", "projection_dim": 64}}
+    | {"text_config": {**SIZES, "model_type": "gemma", "head_dim": 16}, "projection_dim": 64},
+    "Qwen2VL": {"vision_config": {**PATCHES, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2}},
+    "Qwen2_5_VL": {
+        "vision_config": {**PATCHES, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32}
+        | {"window_size": 16, "fullatt_block_indexes": [1]}
+    },
 }
+AXES: Final = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
+FILLED: Final = {"Llava": 16, "LlavaNext": 16 + 4 * 9, "PaliGemma": 16, "Qwen2VL": 6, "Qwen2_5_VL": 6}
+"""Places of a picture, where they are not 4."""
 
 
 def model_with_pictures(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     """Returns a model, and two padded prompts with three pictures."""
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(text_config=dict(TEXTS), image_token_id=299, **PICTURES[name])
-    config.image_token_index = 299
+    texts: dict[str, Any] = {**TEXTS, **({"rope_parameters": AXES} if name.startswith("Qwen") else {})}
+    config = getattr(transformers, f"{name}Config")(**{"text_config": texts, "image_token_id": 299} | PICTURES[name])
+    config.image_token_index = config.image_token_id = 299
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=0.2)
-    fills = 16 if name == "Llava" else 4
-    ids, pictures = torch.randint(3, 298, (2, 50)), torch.randn(3, 3, 16, 16)
+            nn.init.normal_(parameter, std=0.05 if name == "Gemma3" else 0.2)  # tokens follow from pictures
+    fills = FILLED.get(name, 4)
+    length = 50 if fills < 20 else 150
+    ids, pictures = torch.randint(3, 290, (2, length)), torch.randn(3, 3, 16, 16)
     mask = torch.ones_like(ids)
-    for row, place in ((0, 5), (0, 28), (1, 10)):
+    for row, place in ((0, 5), (0, length - 6 - fills), (1, 10)):
         ids[row, place : place + fills] = 299
     ids[1, :3] = mask[1, :3] = 0
+    given = {"input_ids": ids, "attention_mask": mask, "pixel_values": pictures}
     if name in ("SmolVLM", "Idefics3"):  # a row of pictures for each prompt, filled up with empty ones
-        pictures = torch.stack([pictures[:2], torch.stack([pictures[2], torch.zeros(3, 16, 16)])])
-    return model, {"input_ids": ids, "attention_mask": mask, "pixel_values": pictures}
+        given["pixel_values"] = torch.stack([pictures[:2], torch.stack([pictures[2], torch.zeros(3, 16, 16)])])
+    if name == "LlavaNext":
+        given |= {"pixel_values": torch.randn(3, 3, 3, 16, 16), "image_sizes": torch.tensor([[16, 32]] * 3)}
+    types = (ids == 299).long()
+    if name in ("Gemma3", "PaliGemma"):
+        given["token_type_ids"] = types if name == "Gemma3" else torch.zeros_like(ids)
+    if name.startswith("Qwen"):  # 4 x 6 patches of two frames
+        given |= {"pixel_values": torch.randn(3 * 24, 3 * 2 * 16), "image_grid_thw": torch.tensor([[1, 4, 6]] * 3)}
+        given["mm_token_type_ids"] = types
+    return model, given
+
+
+def of_first_pictures(given: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+    """Returns what a model with pictures is compiled for: so many of them at once."""
+    pictures = given["pixel_values"]
+    if pictures.dim() == 5 and "image_sizes" not in given:
+        pictures = pictures.flatten(0, 1)
+    each = 24 if pictures.dim() == 2 else 1
+    sizes = {name: given[name][:count] for name in ("image_sizes", "image_grid_thw") if name in given}
+    return {"pixel_values": pictures[: count * each], **sizes}
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str) -> None:
     """In PyTorch: prompts in pieces that cut pictures, two pictures at once, and texts without any."""
     model, given = model_with_pictures(name)
-    example = {"pixel_values": given["pixel_values"][:2].reshape(-1, 3, 16, 16)[:2]}
-    parts = _parts(model, GenerationLimits(2, 96, 8), 96, example)
+    chunk = 50 if name == "PaliGemma" else 8
+    length = given["input_ids"].shape[1] + 46
+    parts = _parts(model, GenerationLimits(2, length, chunk), length, of_first_pictures(given, 2))
     generator = TextGenerator(parts.step, parts.limits, parts.encoder)
-    made = generator.generate(**given, max_new_tokens=30)
-    assert torch.equal(made, generated_by_transformers(model, given, 30, eos_token_id=None))
+    made = generator.generate(**given, max_new_tokens=32)
+    assert torch.equal(made, generated_by_transformers(model, given, 32, eos_token_id=None))
     text = {"input_ids": torch.randint(3, 298, (1, 9))}
     made = generator.generate(**text, max_new_tokens=9)
     assert torch.equal(made, generated_by_transformers(model, text, 9, eos_token_id=None))
     for cache in parts.step.buffers():
         cache.zero_()
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"pixel_values": given["pixel_values"][:1]}, "places for pictures"),
-        ({"pixel_values": torch.zeros(3)}, "pictures have shape"),
-        ({"image_sizes": torch.ones(2, 2)}, "takes no image_sizes"),
+        (of_first_pictures(given, 1), "places for pictures"),
+        ({"pixel_values": torch.zeros(3)}, "are not 3 pictures" if "Qwen" in name or "Next" in name else "have shape"),
+        ({"image_size": torch.ones(2, 2)}, "takes no image_size"),
         ({"input_ids": given["input_ids"], "pixel_values": None}, "pixel_values is a tensor"),
     ]
-    if given["pixel_values"].dim() == 5:
+    if "token_type_ids" in given or "mm_token_type_ids" in given:
+        types = "token_type_ids" if "token_type_ids" in given else "mm_token_type_ids"
+        refused.append(({types: 1 - given[types]}, "follow from input_ids"))
+    for sizes in {"image_sizes", "image_grid_thw"} & set(given):
+        refused.append(({sizes: given[sizes] + 1}, "compiled for pictures whose"))
+        refused.append(({"pixel_values": given["pixel_values"][:-1]}, "are not 3 pictures"))
+    if name in ("Gemma3", "PaliGemma", "Qwen2VL", "Qwen2_5_VL"):
+        cut = given["input_ids"].clone()
+        cut[0, 4], cut[0, 6] = 299, 7
+        refused.append(({"input_ids": cut, "token_type_ids": None, "mm_token_type_ids": None}, "do not follow each"))
+    if name in ("SmolVLM", "Idefics3"):
         partly = torch.ones(2, 2, 16, 16)
         partly[0, 0, 0] = 0
         refused.append(({"pixel_attention_mask": partly}, "a part of a picture is padding"))
@@ -367,11 +417,12 @@ def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PICTURES if "TRT_STRESS" in os.environ else ["Llava"])
+@pytest.mark.parametrize("name", PICTURES if "TRT_STRESS" in os.environ else ["Llava", "Gemma3", "Qwen2_5_VL"])
 def test_models_with_pictures_are_one_file(name: str, tmp_path: Path) -> None:
     model, given = model_with_pictures(name)
-    source = {"pixel_values": given["pixel_values"]}
-    generator = compile_generation(model, max_length=80, max_batch=2, prefill_chunk=8, source_inputs=source)
+    source, length = of_first_pictures(given, 3), given["input_ids"].shape[1] + 30
+    chunk = length if name == "PaliGemma" else 8
+    generator = compile_generation(model, max_length=length, max_batch=2, prefill_chunk=chunk, source_inputs=source)
     expected = generated_by_transformers(model, given, 20, eos_token_id=None)
     for part in (generator.step, generator.encoder):
         assert sum(isinstance(child, TRTModule) for child in part.modules()) == 1
@@ -381,21 +432,37 @@ def test_models_with_pictures_are_one_file(name: str, tmp_path: Path) -> None:
 
 
 def test_models_with_pictures_that_need_more_say_what() -> None:
-    example = {"pixel_values": torch.zeros(1, 3, 16, 16)}
-    towers = {
-        "Gemma3": {"vision_config": VISION, "mm_tokens_per_image": 4},
-        "LlavaNext": {"vision_config": PICTURES["Llava"]["vision_config"], "image_grid_pinpoints": [[16, 16]]},
-    }
-    for (name, sizes), said in zip(towers.items(), ("both ways", "image_sizes"), strict=True):
-        texts = {**SIZES, "head_dim": 16} if name == "Gemma3" else dict(TEXTS)
-        config = getattr(transformers, f"{name}Config")(text_config=texts, **sizes)
-        model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("Llava", {"images": torch.ones(1)}, "as pixel_values, not as pixel_values, images"),
+        ("LlavaNext", {"image_sizes": None}, "pixel_values and image_sizes, not as pixel_values"),
+        ("LlavaNext", {"image_sizes": torch.tensor([[16, 32], [16, 16]])}, "pictures have one size, not"),
+        ("LlavaNext", {"image_sizes": torch.tensor([[16, 32]] * 4)}, "pictures have one size, .* for 4 sizes"),
+        ("Qwen2VL", {"image_grid_thw": torch.tensor([[2, 4, 6]] * 2)}, "pictures have one size, not"),
+        ("Qwen2VL", {"image_grid_thw": 4}, "image_grid_thw is a tensor of the sizes"),
+        ("Gemma3", {}, "4 places that look at each other, and 3 are read at once"),
+    ]
+    for name, other, said in cases:
+        model, given = model_with_pictures(name)
+        example = {**of_first_pictures(given, 2), **other}
+        example = {key: value for key, value in example.items() if value is not None}
         with pytest.raises(InputError, match=said):
-            compile_generation(model, max_length=16, source_inputs=example)
+            compile_generation(model, max_length=16, prefill_chunk=3, source_inputs=example)
     with pytest.raises(InputError, match="has no encoder"):
-        compile_generation(model_of("Llama"), max_length=16, source_inputs=example)
-    with pytest.raises(InputError, match="as pixel_values alone"):
-        compile_generation(model_with_pictures("Llava")[0], max_length=16, source_inputs={"images": torch.ones(1)})
+        compile_generation(model_of("Llama"), max_length=16, source_inputs={"pixel_values": torch.zeros(1, 3, 16, 16)})
+
+
+def test_pictures_that_look_ahead_and_are_longer_than_a_piece_are_refused() -> None:
+    """In two rows their places overlap, so that no piece of 6 holds them; before anything is written."""
+    model, given = model_with_pictures("Gemma3")
+    given["input_ids"] = torch.where(given["input_ids"] == 299, 5, given["input_ids"])
+    for row, place in ((0, 5), (1, 8), (0, 30)):
+        given["input_ids"][row, place : place + 4] = 299
+    given["token_type_ids"] = (given["input_ids"] == 299).long()
+    parts = _parts(model, GenerationLimits(2, 64, 6), 64, of_first_pictures(given, 2))
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    with pytest.raises(InputError, match="7 tokens from place 5 on look at each other, and 6 are read"):
+        generator.generate(**given, max_new_tokens=4)
+    assert not any(cache.any() for cache in parts.step.buffers() if cache.dim() == 4)
 
 
 @pytest.fixture(scope="module")

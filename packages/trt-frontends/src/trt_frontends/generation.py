@@ -272,6 +272,9 @@ class CachedStep(nn.Module):
         InputError: The model is called in another way, or keeps something else than keys and values.
     """
 
+    _ahead = ""
+    """What tokens look ahead in, as `SourceLimits` says it."""
+
     def __init__(self, model: PreTrainedModel, limits: GenerationLimits) -> None:
         super().__init__()
         self.model = model
@@ -364,7 +367,7 @@ class CachedStep(nn.Module):
                 others = torch.tensor([[0, 0], [0, 1]], device=token.device)
                 first, same = self.model(input_ids=others, use_cache=False).logits[:, 0].float()
             apart = float((first - same).abs().max())
-            if apart > torch.finfo(scores.dtype).eps ** 0.5 * float(first.abs().max()):
+            if self._ahead != "prompts" and apart > torch.finfo(scores.dtype).eps ** 0.5 * float(first.abs().max()):
                 raise _cannot(
                     self.model,
                     "its scores of a token follow from later tokens, too: it fills gaps in a text, and continues none",
@@ -379,7 +382,7 @@ class CachedStep(nn.Module):
 
     def _kept_length(self, layer: Any) -> int:
         """How many places a layer keeps: all, or a window and a piece more, in whole pieces."""
-        if self._window is None or not layer.is_sliding:
+        if self._window is None or self._ahead or not layer.is_sliding:  # pieces that look ahead begin anywhere
             return self._length
         chunk = self._limits.prefill_chunk
         return min(self._length, -(-(self._window + chunk - 1) // chunk) * chunk)
@@ -415,13 +418,14 @@ class CachedStep(nn.Module):
         context: tuple[torch.Tensor, ...],
     ) -> torch.Tensor:
         """Returns the logits of the tokens that are asked for, or of more of the last ones: (rows, k, vocabulary)."""
+        last, positions = self._layout(places, padding, context)
         with _head_of(self.model, kept):
             result = self.model(
                 **self._embedded(input_ids, context),
-                attention_mask=self._mask(places, padding),
+                attention_mask=self._mask(places, padding, last),
                 past_key_values=caches,
                 use_cache=True,
-                **({"position_ids": (places - padding[:, None]).clamp(min=0)} if self._takes_positions else {}),
+                **({"position_ids": positions} if self._takes_positions else {}),
                 **({"logits_to_keep": kept} if self._takes_places and isinstance(kept, int) else {}),
             )
         logits: torch.Tensor = result.logits
@@ -430,7 +434,13 @@ class CachedStep(nn.Module):
     def _embedded(self, input_ids: torch.Tensor, context: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
         return {"input_ids": input_ids}
 
-    def _mask(self, places: torch.Tensor, padding: torch.Tensor) -> Any:
+    def _layout(
+        self, places: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the last place that each token looks at, (n,) or (rows, n), and its position, (..., rows, n)."""
+        return places, (places - padding[:, None]).clamp(min=0)
+
+    def _mask(self, places: torch.Tensor, padding: torch.Tensor, last: torch.Tensor) -> Any:
         """Returns which cached places each token looks at, (rows, 1, n, length), for each kind of layer if they differ.
 
         For models that read places from it, (rows, length) int64: which of them hold tokens.
@@ -445,7 +455,7 @@ class CachedStep(nn.Module):
             if length < self._length:  # a ring: each row holds the last place that falls on it
                 cached = places[-1:] - (places[-1:] - cached) % length
             itself = cached == places[:, None]
-            seen = (cached <= places[:, None]) & (cached >= padding[:, None, None])
+            seen = (cached <= last[..., None]) & (cached >= padding[:, None, None])
             near = seen if window is None else seen & (cached > places[:, None] - window)
             masks[kind] = self._as_attention_takes_it((near | itself)[:, None])
         return masks if len(masks) > 1 else next(iter(masks.values()))
@@ -610,7 +620,7 @@ class CrossCachedStep(CachedStep):
         with _head_of(self.model, kept), _told_positions(self.model, places):
             result = self.model(
                 decoder_input_ids=input_ids,
-                decoder_attention_mask=self._mask(places, padding),
+                decoder_attention_mask=self._mask(places, padding, places),
                 encoder_outputs=(unread,),
                 past_key_values=both,
                 use_cache=True,
@@ -732,12 +742,21 @@ def _of_rows(rows: int, item: Input) -> Input:
 class PictureStep(CachedStep):
     """A model of text and pictures as a step of `TextGenerator`, which is given the table of features."""
 
-    def __init__(self, model: PreTrainedModel, limits: GenerationLimits, vocabulary: int) -> None:
+    def __init__(self, model: PreTrainedModel, limits: GenerationLimits, source: SourceLimits) -> None:
+        self._ahead, self._vocabulary = source.ahead, source.vocabulary
         super().__init__(model, limits)
-        self._vocabulary = vocabulary
+
+    def _layout(
+        self, places: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        last, positions = super()._layout(places, padding, context)
+        if len(context) == 1:
+            return last, positions
+        planes = context[1].index_select(2, places)
+        return (planes[0], positions) if self._ahead else (last, planes)
 
     def _embedded(self, input_ids: torch.Tensor, context: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        (table,) = context
+        table = context[0]
         is_picture = input_ids >= self._vocabulary
         words = self.model.get_input_embeddings()(input_ids.masked_fill(is_picture, 0))
         rows = table[(input_ids - self._vocabulary).clamp(min=0)]
@@ -749,19 +768,45 @@ class PictureEncoder(nn.Module):
 
     Args:
         model: The model.
+        sizes: What it is told of each picture's size; nothing for models whose pictures have one.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, sizes: Sequence[tuple[int, ...]] = ()) -> None:
         super().__init__()
         self.model = model
+        self._sizes = list(sizes)
+        self._lengths: dict[str, Any] = {}
+        tower = getattr(getattr(model, "model", model), "visual", None)
+        if tower is not None:
+            self._lay_out(tower, torch.tensor(self._sizes, device=model.device))
+
+    def _lay_out(self, tower: Any, grid: torch.Tensor) -> None:
+        """Computes what follows from sizes alone, so that no graph does."""
+        from transformers import vision_utils
+
+        merged = tower.spatial_merge_size
+        self.register_buffer("position_ids", vision_utils.get_vision_position_ids(grid, merged), persistent=False)
+        # arrays, since attention asks for the numbers in them
+        self._lengths = {"cu_seqlens": vision_utils.get_vision_cu_seqlens(grid).numpy(force=True)}
+        if hasattr(tower, "window_size"):
+            sizes = {"window_size": tower.window_size, "patch_size": tower.patch_size}
+            order, lengths = vision_utils.get_vision_window_index(grid, merged, **sizes)
+            self.register_buffer("window_index", order.to(grid.device), persistent=False)
+            self._lengths["cu_window_seqlens"] = lengths.numpy(force=True)
 
     def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor]:
         """Returns the features.
 
         Args:
-            pixel_values: (n, channels, height, width), of the model's type.
+            pixel_values: (n, channels, height, width), or (n, tiles, channels, height, width), or
+                (n, patches, values), of the model's type.
         """
         inner: Any = getattr(self.model, "model", self.model)
+        found: Any = self.model
+        if hasattr(inner, "visual"):
+            known = {**self._lengths, **dict(self.named_buffers(recurse=False))}
+            features = inner.visual(pixel_values.flatten(0, 1), grid_thw=None, **known).pooler_output
+            return (features.unflatten(0, (len(pixel_values), -1)),)
         if hasattr(inner, "connector") and hasattr(inner, "vision_model"):  # its own way also drops empty pictures
             patch = self.model.config.vision_config.patch_size
             count, _, height, width = pixel_values.shape
@@ -769,24 +814,20 @@ class PictureEncoder(nn.Module):
             seen = inner.vision_model(pixel_values=pixel_values, patch_attention_mask=whole).last_hidden_state
             features = inner.connector(seen)
         else:
-            found: Any = self.model
-            found = found.get_image_features(pixel_values=pixel_values)
+            sizes = {"image_sizes": self._sizes} if self._sizes else {}
+            found = found.get_image_features(pixel_values=pixel_values, **sizes)
             features = getattr(found, "pooler_output", found)
         return (torch.stack(tuple(features)) if isinstance(features, (list, tuple)) else features,)
 
 
 def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any]) -> GenerationParts:
-    _require_plain_pictures(model, source_inputs)
+    names = _picture_inputs(model, source_inputs)
     given = source_inputs["pixel_values"]
     item = given if isinstance(given, Input) else Input.from_tensor(given)
-    if item.is_dynamic or len(item.opt_shape) not in (4, 5):
-        raise InputError(
-            f"pictures have one size, (n, channels, height, width), not {item}", where="source_inputs['pixel_values']"
-        )
-    *many, channels, height, width = item.opt_shape
-    shape = (math.prod(many), channels, height, width)
-    encoder = PictureEncoder(model).eval()
+    sizes = _one_size(source_inputs[names[1]], names[1]) if len(names) > 1 else []
+    shape, ahead = _shape_of_pictures(item, sizes), _LOOKING_AHEAD.get(model.config.model_type, "")
     try:
+        encoder = PictureEncoder(model, sizes).eval()
         with torch.no_grad():
             (features,) = encoder(torch.zeros(shape, dtype=model.dtype, device=model.device))
     except Exception as error:
@@ -796,45 +837,94 @@ def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[
     config = model.config
     token = next(getattr(config, name) for name in _IMAGE_TOKENS if getattr(config, name, None) is not None)
     vocabulary = max(model.get_input_embeddings().num_embeddings, token + 1)
-    rows, width = limits.max_batch * limits.max_length, features.shape[2]
-    source = SourceLimits(
-        ("pixel_values",), 0, None, token, vocabulary, rows, width, pictures=shape[0], picture_rows=features.shape[1]
-    )
+    rows, (_, filled, width) = limits.max_batch * limits.max_length, features.shape
+    if ahead and filled > limits.prefill_chunk:
+        raise InputError(
+            f"a picture has {filled} places that look at each other, and {limits.prefill_chunk} are read at once",
+            where="prefill_chunk",
+            hint=f"give prefill_chunk={filled} or more, and a max_length that holds it",
+        )
+    source = SourceLimits(names, 0, None, token, vocabulary, rows, width, shape[0], filled, ahead=ahead)
+    context = [Input((rows, width), dtype=model.dtype)]
+    if sizes:
+        source = replace(source, size=sizes[0])
+    if "image_grid_thw" in names:
+        merged = config.vision_config.spatial_merge_size
+        source = replace(source, grid=tuple(extent // merged for extent in sizes[0][1:]))
+    if source.ahead or source.grid:
+        context.append(_fixed(3 if source.grid else 1, limits.max_batch, limits.max_length))
     limits = replace(limits, source=source)
-    step = PictureStep(model, limits, vocabulary).eval()
-    table = Input((rows, width), dtype=model.dtype)
+    step = PictureStep(model, limits, source).eval()
     taken = Input(shape, dtype=model.dtype, name="pixel_values")
-    return GenerationParts(step, limits, (table,), encoder, (taken,))
+    return GenerationParts(step, limits, tuple(context), encoder, (taken,))
+
+
+def _shape_of_pictures(item: Input, sizes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns the shape of pictures one after the other.
+
+    Raises:
+        InputError: They are something else, or as many as their sizes are not.
+    """
+    count, shape = len(sizes), item.opt_shape
+    if item.is_dynamic or len(shape) not in ((2, 5) if sizes else (4, 5)) or (count and shape[0] % count):
+        raise InputError(
+            f"pictures have one size, (n, channels, height, width), not {item}"
+            + (f", for {count} sizes" if sizes else ""),
+            where="source_inputs['pixel_values']",
+        )
+    if not sizes:
+        return (math.prod(shape[:-3]), *shape[-3:])
+    return shape if len(shape) > 2 else (count, shape[0] // count, shape[1])
+
+
+def _one_size(sizes: Any, name: str) -> list[tuple[int, ...]]:
+    """Returns what is said of the size of each picture.
+
+    Raises:
+        InputError: They differ.
+    """
+    read = [tuple(size) for size in sizes.tolist()] if isinstance(sizes, torch.Tensor) and sizes.dim() == 2 else []
+    if len(set(read)) != 1 or (name == "image_grid_thw" and read[0][0] != 1):
+        raise InputError(
+            f"pictures have one size, not {read}" if read else f"{name} is a tensor of the sizes of pictures",
+            where=f"source_inputs['{name}']",
+            hint="give what the processor makes of pictures of one size",
+        )
+    return read
 
 
 _IMAGE_TOKENS: Final = ("image_token_id", "image_token_index")
+_LOOKING_AHEAD: Final = {"gemma3": "pictures", "paligemma": "prompts"}
+_SIZED: Final = {"image_sizes": ("llava_next",), "image_grid_thw": ("qwen2_vl", "qwen2_5_vl")}
+"""What says how large pictures are, and models that features and positions of such are computed for."""
 
 
-def _require_plain_pictures(model: Any, source_inputs: Mapping[str, Any]) -> None:
-    """Holds a model of text and pictures to what can be compiled: features of pictures in the places of tokens.
+def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of what pictures are given as, of models that can be compiled.
 
     Raises:
         InputError: It takes something else; the message names it.
     """
-    if set(source_inputs) != {"pixel_values"}:
+    kind = model.config.model_type
+    taken = inspect.signature(model.get_image_features).parameters
+    names = ("pixel_values", *(name for name, kinds in _SIZED.items() if name in taken and kind in kinds))
+    needed = [name for name, item in taken.items() if item.default is item.empty and item.kind is not item.VAR_KEYWORD]
+    if more := [name for name in dict.fromkeys((*needed, *_SIZED)) if name in taken and name not in names]:
+        raise _cannot(model, f"its features of pictures follow from {', '.join(more)}, too", _PICTURES)
+    if set(source_inputs) != set(names):
         raise InputError(
-            f"pictures are given as pixel_values alone, not as {', '.join(source_inputs)}", where="source_inputs"
+            f"pictures are given as {' and '.join(names)}, not as {', '.join(source_inputs)}", where="source_inputs"
         )
-    taken = inspect.signature(model.get_image_features).parameters.values()
-    needed = [item.name for item in taken if item.default is item.empty and item.kind is not item.VAR_KEYWORD]
-    if more := [name for name in (*needed, *_OTHER_PICTURE_INPUTS) if name in {item.name for item in taken}][1:]:
-        raise _cannot(model, f"its features of pictures follow from {', '.join(dict.fromkeys(more))}, too", _PICTURES)
-    if "token_type_ids" in inspect.signature(model.forward).parameters:
-        raise _cannot(
-            model, "places of a picture look at each other both ways, which caches read in pieces cannot", _PICTURES
-        )
+    if kind not in _LOOKING_AHEAD and "token_type_ids" in inspect.signature(model.forward).parameters:
+        raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
         raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _PICTURES)
+    return names
 
 
-_OTHER_PICTURE_INPUTS: Final = ("image_sizes", "image_grid_thw")
 _PICTURES: Final = (
-    "LLaVA, InternVL, Idefics3 and SmolVLM are compiled with pictures; without source_inputs a model continues text"
+    "LLaVA, LLaVA-NeXT, InternVL, Idefics3, SmolVLM, Gemma 3, PaliGemma, Qwen2-VL and Qwen2.5-VL are compiled with "
+    "pictures; without source_inputs a model continues text"
 )
 
 

@@ -7,6 +7,7 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -66,7 +67,8 @@ class SourceLimits:
     """What an encoder was compiled for.
 
     Attributes:
-        inputs: Names of what it is given: `("input_ids", "attention_mask")` of a text, or `("pixel_values",)`.
+        inputs: Names of what it is given: `("input_ids", "attention_mask")` of a text, or `("pixel_values",)`, and what
+            says their size.
         max_length: Most tokens of a row of a text; 0 where what it is given is no text.
         start_token_id: What the text of an encoder-decoder begins with; None for models that continue prompts.
         image_token_id: Stands in prompts for a row of a picture's features; None for encoder-decoders.
@@ -74,6 +76,9 @@ class SourceLimits:
         rows, width: Size of that table.
         pictures: How many pictures the encoder is given at once; fewer are filled up, and more come in turns.
         picture_rows: Rows of the table that each fills.
+        size: What is said of the size of every picture, where something is; () for nothing.
+        grid: Height and width of a picture's features, where positions have three axes; () where they have one.
+        ahead: What tokens look ahead in: those of `"pictures"`, to their end, or of `"prompts"`; "" for nothing.
     """
 
     inputs: tuple[str, ...]
@@ -85,6 +90,9 @@ class SourceLimits:
     width: int = 0
     pictures: int = 0
     picture_rows: int = 0
+    size: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    ahead: str = ""
 
     @property
     def is_text(self) -> bool:
@@ -143,6 +151,7 @@ class GenerationLimits:
 
 
 _TABLE: Final = ("vocabulary", "rows", "width", "pictures", "picture_rows")
+_PICTURES, _PROMPTS = "pictures", "prompts"
 
 
 def _limits_of(fields: Any) -> GenerationLimits:
@@ -165,18 +174,27 @@ def _limits_of(fields: Any) -> GenerationLimits:
     )
     if source is None:
         return limits
+    numbers: dict[str, Any] = {name: typed.integer(source[name], name, 0, _MOST_LENGTH) for name in _TABLE}
     read = SourceLimits(
         typed.texts(source["inputs"], "inputs"),
         typed.integer(source["max_length"], "max_length", 0, _MOST_LENGTH),
         _token_or_none(source, "start_token_id"),
         _token_or_none(source, "image_token_id"),
-        *(typed.integer(source[name], name, 0, _MOST_LENGTH) for name in _TABLE),
+        **numbers,
+        size=_token_ids(source.get("size", ())),
+        grid=_token_ids(source.get("grid", ())),
+        ahead=source.get("ahead", ""),
     )
     is_one_kind = (read.start_token_id is None) != (read.image_token_id is None)
-    is_whole = read.start_token_id is not None or (len(read.inputs) == 1 and all(source[name] for name in _TABLE))
-    if not read.inputs or not is_one_kind or not is_whole:
+    is_whole = read.start_token_id is not None or (_is_sized(read) and all(source[name] for name in _TABLE))
+    if not read.inputs or not is_one_kind or not is_whole or read.ahead not in ("", _PICTURES, _PROMPTS):
         raise ValueError("inputs")
     return replace(limits, source=read)
+
+
+def _is_sized(source: SourceLimits) -> bool:
+    is_grid = not source.grid or (len(source.grid) == 2 and math.prod(source.grid) == source.picture_rows)
+    return is_grid and len(source.inputs) == 1 + bool(source.size) and all(extent > 0 for extent in source.size)
 
 
 def _token_ids(value: Any) -> tuple[int, ...]:
@@ -324,7 +342,8 @@ class TextGenerator(nn.Module):
             keep_cache: Read only what is new where prompts begin with tokens that the caches hold of the last call,
                 which kept them too; what differs from some token on is read from there. Not for encoder-decoders and
                 pictures.
-            source: What else the encoder takes, by name: `input_features`, `pixel_values`.
+            source: What else the encoder takes, by name: `input_features`, or `pixel_values` and what the processor
+                says of them.
 
         Returns:
             Prompts and what follows them, (rows, length + new), int64, on the device of what was given.
@@ -517,10 +536,10 @@ class TextGenerator(nn.Module):
         """
         source = self.limits.source
         names = () if source is None or source.is_text else source.inputs
-        masks = None
+        said: dict[str, Any] = {}
         if source is not None and source.image_token_id is not None:
-            masks = others.get(_PICTURE_MASK)
-            others = {name: value for name, value in others.items() if name != _PICTURE_MASK}
+            said = {name: value for name, value in others.items() if name in (_PICTURE_MASK, *_TOKEN_TYPES)}
+            others = {name: value for name, value in others.items() if name not in said}
         for name in others:
             if name not in names:
                 raise _unknown_argument(name, names)
@@ -530,9 +549,16 @@ class TextGenerator(nn.Module):
             prompt, padding = self._read_prompt(input_ids, attention_mask, copies)
             if source is None:
                 return _Request(prompt, padding)
-            (name,) = names
-            pictures = () if name not in others else (_pictures(self._read_input(others[name], name), masks),)
-            return _Request(prompt, padding, pictures)
+            for name in _TOKEN_TYPES:
+                _check_types(source, prompt, said.get(name), name)
+            if not others:
+                return _Request(prompt, padding)
+            if lacking := [name for name in names if name not in others]:
+                raise InputError(f"pictures are given as {', '.join(names)}", where=lacking[0])
+            values, *sizes = (self._read_input(others[name], name) for name in names)
+            masks = said.get(_PICTURE_MASK)
+            pictures = _sized_pictures(source, values, sizes[0]) if sizes else _pictures(values, masks)
+            return _Request(prompt, padding, (pictures,))
         if source.is_text:
             rows, given = self._read_source_text(source, input_ids, attention_mask, copies)
         else:
@@ -662,6 +688,9 @@ class TextGenerator(nn.Module):
 
 _CPU: Final = torch.device("cpu")
 _PICTURE_MASK: Final = "pixel_attention_mask"
+_TOKEN_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
+"""What processors say of tokens that tokens say themselves."""
+
 _LOOKED_UP: Final = 3
 """Most tokens that are looked for earlier in a text."""
 
@@ -729,6 +758,41 @@ def _pictures(values: torch.Tensor, masks: Any) -> torch.Tensor:
             "a part of a picture is padding", where=_PICTURE_MASK, hint="have the processor make pictures of one size"
         )
     return values[real]
+
+
+def _sized_pictures(source: SourceLimits, values: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+    """Returns pictures one after the other, whose sizes are said beside them.
+
+    Raises:
+        InputError: They have other sizes than the model was compiled for.
+    """
+    name, size = source.inputs[1], source.size
+    if sizes.dim() != 2 or any(tuple(found) != size for found in sizes.tolist()):
+        raise InputError(
+            f"the model was compiled for pictures whose {name} are {list(size)}, not {sizes.tolist()!r:.80}",
+            where=name,
+            hint="give the processor pictures of that size, or compile for another one",
+        )
+    patches = math.prod(size) if source.grid else 0
+    if values.dim() != (2 if patches else 5) or len(values) != len(sizes) * (patches or 1):
+        raise InputError(f"pixel_values of shape {tuple(values.shape)} are not {len(sizes)} pictures", where=name)
+    return values.unflatten(0, (len(sizes), patches)) if patches else values
+
+
+def _check_types(source: SourceLimits, prompt: torch.Tensor, types: Any, name: str) -> None:
+    """Holds what is said of tokens to what they are.
+
+    Raises:
+        InputError: It says something else.
+    """
+    if types is None:
+        return
+    is_picture = torch.eq(prompt, source.image_token_id or 0) & (source.ahead != _PROMPTS)
+    if not isinstance(types, torch.Tensor) or not torch.equal(types.to(prompt), is_picture.to(prompt)):
+        told = (
+            "0 for each token of a prompt" if source.ahead == _PROMPTS else "1 for tokens of pictures, and 0 for others"
+        )
+        raise InputError(f"{name} are {told}", where=name, hint="leave them out: they follow from input_ids")
 
 
 def _unknown_argument(name: str, names: Sequence[str]) -> InputError:
@@ -877,10 +941,11 @@ class _Reader:
         self.text = self._prompt = request.prompt
         padding = request.padding
         context: tuple[torch.Tensor, ...] = ()
+        self._furthest: list[int] = []  # the last place that those up to each look at, where some look ahead
         source = owner.limits.source
         if source is not None and owner.encoder is not None:
             if source.image_token_id is not None:
-                context = (self._with_pictures(source, owner.encoder, request.given, owner._type),)
+                context = self._with_pictures(source, owner.encoder, request, owner._type)
             else:
                 made = _tensors_of(owner.encoder(*request.given))
                 context = (request.given[1], *made) if source.is_text else made
@@ -888,8 +953,10 @@ class _Reader:
             rows = torch.arange(len(padding), device=padding.device) // copies
             self.text, self._prompt = (one.repeat_interleave(copies, 0) for one in (self.text, self._prompt))
             padding = padding[rows]
-            if source is not None and source.image_token_id is None:  # the table of pictures is that of all rows
+            if source is not None and source.image_token_id is None:
                 context = tuple(value[rows] for value in context)
+            else:  # the table of pictures is that of all rows
+                context = (*context[:1], *(planes[:, rows] for planes in context[1:]))
         self.given = (padding, *context)
         self.known = 0
         self._vocabulary = 0  # which the first call tells
@@ -930,7 +997,7 @@ class _Reader:
                     break
 
     def read(self, tokens: torch.Tensor, start: int, asked: int = 1) -> torch.Tensor:
-        """Reads tokens in pieces that cross no multiple of `prefill_chunk`.
+        """Reads tokens in pieces that cross no multiple of `prefill_chunk`, or cut nothing that looks ahead.
 
         Args:
             tokens: (rows, n), int64.
@@ -940,11 +1007,11 @@ class _Reader:
         Returns:
             (max_batch, asked, vocabulary).
         """
-        chunk, count = self._limits.prefill_chunk, tokens.shape[1]
+        count = tokens.shape[1]
         place = torch.empty(1, dtype=torch.int64, device=tokens.device)
         found, first = [], 0
         while first < count:
-            last = min(count, first + chunk - (start + first) % chunk)
+            last = min(count, self._end_of_piece(start + first) - start)
             kept = last - max(first, count - asked)
             piece = _filled_up(tokens[:, first:last], self._limits.max_batch)
             told = (
@@ -955,6 +1022,24 @@ class _Reader:
                 found.append(logits)
             first = last
         return found[0] if len(found) == 1 else torch.cat(found, 1)
+
+    def _end_of_piece(self, begin: int) -> int:
+        """Where a piece ends that begins at a place.
+
+        Raises:
+            InputError: What looks ahead is longer than a piece.
+        """
+        chunk = self._limits.prefill_chunk
+        if not self._furthest:
+            return begin + chunk - begin % chunk
+        ends = [end for end in range(begin + 1, len(self._furthest) + 1) if self._furthest[end - 1] < end]
+        if ends[0] <= begin + chunk:
+            return max(end for end in ends if end <= begin + chunk)
+        raise InputError(
+            f"{ends[0] - begin} tokens from place {begin} on look at each other, and {chunk} are read at once",
+            where="input_ids",
+            hint="compile with a larger prefill_chunk, or give fewer prompts at once",
+        )
 
     def _logits(self, tokens: torch.Tensor, start: torch.Tensor, told: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Calls the step, and returns (max_batch, k, vocabulary).
@@ -984,12 +1069,15 @@ class _Reader:
         return found.is_floating_point() and found.shape[2] == self._vocabulary
 
     def _with_pictures(
-        self, source: SourceLimits, encoder: nn.Module, given: tuple[torch.Tensor, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Returns the table of features, (rows, width), and puts the numbers of its rows into the prompts."""
+        self, source: SourceLimits, encoder: nn.Module, request: _Request, dtype: torch.dtype
+    ) -> tuple[torch.Tensor, ...]:
+        """Returns the table of features, (rows, width), and puts the numbers of its rows into the prompts.
+
+        Where pictures have a layout, (planes, max_batch, max_length) int64 follows; see `_layout`.
+        """
         _require_room(source.rows * source.width * dtype.itemsize, "the table of features")
         table = torch.zeros(source.rows, source.width, dtype=dtype, device=self._prompt.device)
-        pictures = given[0] if given else table[:0]
+        pictures = request.given[0] if request.given else table[:0]
         is_picture = torch.eq(self._prompt, source.image_token_id or 0)
         places, count = int(is_picture.sum()), len(pictures) * source.picture_rows
         if places != count:
@@ -1004,6 +1092,9 @@ class _Reader:
                 where="pixel_values",
                 hint="give fewer, or compile with more of them in source_inputs",
             )
+        numbers = torch.arange(count, device=table.device) + source.vocabulary
+        self._prompt = self._prompt.masked_scatter(is_picture, numbers)
+        layout = (self._layout(source, is_picture, request.padding),) if source.ahead or source.grid else ()
         step = source.pictures
         for first in range(0, len(pictures), step):
             some = pictures[first : first + step]
@@ -1016,9 +1107,42 @@ class _Reader:
                 )
             at = first * source.picture_rows
             table[at : at + len(some) * source.picture_rows] = features[: len(some)].flatten(0, 1)
-        numbers = torch.arange(count, device=table.device) + source.vocabulary
-        self._prompt = self._prompt.masked_scatter(is_picture, numbers)
-        return table
+        return table, *layout
+
+    def _layout(self, source: SourceLimits, is_picture: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        """Returns what pictures say of places, (planes, max_batch, max_length) int64.
+
+        Where tokens look ahead, the last place that each looks at; else its position on three axes: those of a picture
+        go on with its row and column, and the text after it from the larger of its extents on (`get_rope_index` of
+        Qwen2-VL).
+
+        Raises:
+            InputError: A picture is cut by text, or does not fit into a piece.
+        """
+        rows, length = is_picture.shape
+        batch, most, filled = self._limits.max_batch, self._limits.max_length, source.picture_rows
+        _require_room(3 * 8 * batch * most, "the layout of pictures")
+        whole = is_picture.flatten().nonzero().view(-1, filled)
+        if bool((whole[:, -1] - whole[:, 0] >= filled).any() | (whole[:, -1] // length != whole[:, 0] // length).any()):
+            raise InputError(f"the {filled} places of a picture do not follow each other", where="input_ids")
+        places = torch.arange(most, device=padding.device)
+        inside = places.new_zeros(batch, most)
+        inside[:rows, :length] = (self._prompt - source.vocabulary).masked_fill(~is_picture, 0) % filled
+        pictured = torch.zeros_like(inside, dtype=torch.bool)
+        pictured[:rows, :length] = is_picture
+        if source.ahead:
+            last = torch.where(pictured, places + filled - 1 - inside, places)
+            if source.ahead == _PROMPTS:
+                last = last.clamp(min=length - 1)
+            self._furthest = last.amax(0).cummax(0).values.tolist()
+            begin = 0
+            while begin < length:
+                begin = self._end_of_piece(begin)
+            return last[None]
+        height, width = source.grid
+        passed = (pictured & (inside == 0)).cumsum(1) - pictured.long()
+        first = (places - padding[:, None]).clamp(min=0) - passed * (filled - max(height, width)) - inside
+        return torch.stack([first, first + inside // width, first + inside % width])
 
 
 def _tensors_of(made: Any) -> tuple[torch.Tensor, ...]:
