@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -587,12 +588,13 @@ def compile_on_two_dimensions(rank: int, way: str) -> None:
         _hold_to_eager(model, way, Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(8, 4, 16)))
 
 
-def _save_tiny(rank: int, name: str, directory: str) -> None:
+def _save_tiny(rank: int, name: str, directory: str, layers: int = 2) -> None:
     """Saves a tiny model of transformers, on the first rank, where all see it; lets others load it in parts."""
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # half the time of importing transformers
     from transformers import AutoConfig, AutoModelForCausalLM
 
     os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": layers}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
     sizes |= {"head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
@@ -605,9 +607,9 @@ def _save_tiny(rank: int, name: str, directory: str) -> None:
 
 def generate_text(rank: int, directory: str) -> None:
     """Holds text of a model that is sharded by its own plan to that of the whole model, compiled and loaded."""
+    _save_tiny(rank, "llama", directory, layers=1)
     from transformers import AutoModelForCausalLM
 
-    _save_tiny(rank, "llama", directory)
     whole, model = (
         AutoModelForCausalLM.from_pretrained(directory, **plan).eval().requires_grad_(False)
         for plan in ({}, {"tp_plan": "auto"})
@@ -629,11 +631,10 @@ def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None
         way: Which of the two ways of compiling.
         directory: A folder for its weights.
     """
+    _save_tiny(rank, "mixtral" if kind == "experts" else kind, directory)
     from transformers import AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    name = "mixtral" if kind == "experts" else kind
-    _save_tiny(rank, name, directory)
     plan: dict[str, Any] = {"tp_plan": "auto"}
     if kind == "experts":
         plan = {"distributed_config": DistributedConfig(tp_plan="auto", enable_expert_parallel=True)}

@@ -439,7 +439,8 @@ def _ask(store: Any, ask: Callable[[], _T], other: int, ranks: Ranks) -> _T:
             f"rank {other} did not come to the same call of the model",
             where=f"the ranks {show_ranks(ranks)}",
             why=f"nothing was heard of it within the time limit of the process groups: {error}",
-            hint="see what that rank says: it has failed, is gone, or runs another program or with other sizes",
+            hint="see what that rank says: it has failed, is gone, runs another program or with other sizes, or runs "
+            "without a compiler after too many recompilations",
         ) from error
 
 
