@@ -367,6 +367,6 @@ def test_each_phase_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> No
     assert [line.partition(",")[0] for line in lines] == [
         "captured: 2 operators",
         "lowered: 2 operators",
-        "decided: 1 engines to build",
-        "built: 1 engines with 100% of the operators",
+        "decided: 1 engine to build",
+        "built: 1 engine with 100% of the operators",
     ]

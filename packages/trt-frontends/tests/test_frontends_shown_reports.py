@@ -63,7 +63,7 @@ REPORTS: dict[str, tuple[Callable[[], Any], str]] = {
     "AccuracyReport": (lambda: trt_frontends.verify(_model(), arg_inputs=(X,), samples=1), "within tolerance"),
     "BisectReport": (lambda: trt_frontends.bisect(_model(), arg_inputs=(X,)), "Sequential: error"),
     "PrecisionReport": (_precision, "allowed 0.01"),
-    "ModelReport": (_graphs, "1 graphs, 1 engines"),
+    "ModelReport": (_graphs, "1 graph, 1 engine"),
     "LayerProfile": (
         lambda: trt_runtime.profile_layers(trt_frontends.compile(_model(), arg_inputs=(X,), min_block_size=1), (X,)),
         "mean of 20 calls",
@@ -103,7 +103,7 @@ def test_programs_show_what_they_take_and_return(tmp_path: Path) -> None:
     for program in (compiled, trt_runtime.load(tmp_path / "model.trtp")):
         shown = program._repr_html_()
         assert shown.startswith("<pre>") and shown.count("<") == 2
-        assert "input: float32[batch" in shown and "1 engines" in shown, shown
+        assert "input: float32[batch" in shown and "1 engine" in shown and "1 engines" not in shown, shown
 
 
 def test_a_generator_shows_what_its_step_takes() -> None:

@@ -47,6 +47,11 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
 
 
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun: `1 engine`, `2 engines`, `0 graphs`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def human_bytes(size: float) -> str:
     """Returns a size with a binary unit, of three significant digits: `1.5 MiB`."""
     return scaled(size, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))

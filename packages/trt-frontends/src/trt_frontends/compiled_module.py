@@ -28,6 +28,7 @@ from trt_core.exported_programs import model_name
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.wording import counted
 from trt_lowering.results import result_bases
 from trt_runtime import TRTModule
 from trt_runtime.graphed_calls import GraphedCalls, require_capturable
@@ -153,7 +154,7 @@ class CompiledModule(fx.GraphModule):
 
     def _repr_html_(self) -> str:
         engines = engine_modules(self)
-        return notebook_html(f"{type(self).__name__}, {len(engines)} engines", _inputs(self), _outputs(self))
+        return notebook_html(f"{type(self).__name__}, {counted(len(engines), 'engine')}", _inputs(self), _outputs(self))
 
     def _named_members(self, *args: Any, **options: Any) -> Iterator[tuple[str, Any]]:
         for name, value in super()._named_members(*args, **options):

@@ -56,6 +56,7 @@ from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.wording import counted
 from trt_frontends.capture import (
     capture_opened,
     device_of,
@@ -506,13 +507,15 @@ class LoweredModel:
         begin = time.perf_counter()
         while True:
             built = self.split(self.plan())
-            log_phase("decided", f"{len(built.blocks)} engines to build", begin)
+            log_phase("decided", f"{counted(len(built.blocks), 'engine')} to build", begin)
             failure = self._build_engines(built, engines)
             if failure is None:
                 break
             self._exclude(failure)
         report = self.report(built.plan)
-        log_phase("built", f"{len(report.engines)} engines with {report.coverage:.0%} of the operators", begin)
+        log_phase(
+            "built", f"{counted(len(report.engines), 'engine')} with {report.coverage:.0%} of the operators", begin
+        )
         announce(report, self.settings)
         built.module.meta["partition_report"] = report
         built.module.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)

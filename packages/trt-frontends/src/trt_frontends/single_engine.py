@@ -14,6 +14,7 @@ from trt_converters.build import build_network, new_builder, profiles_of
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import InputError, device_scope, trt
 from trt_core.internals import pytree
+from trt_core.wording import counted
 from trt_frontends.pipeline import CapturedModel
 from trt_frontends.stages import lower
 from trt_lowering import sizes_left_open, tracing_lock
@@ -57,7 +58,7 @@ class SingleEngine:
         lowered.is_block = True  # nothing around the engine would name axes back
         built = lowered.split(lowered.plan())
         if len(built.blocks) != 1:
-            raise InputError(f"the model becomes {len(built.blocks)} engines, not a single one")
+            raise InputError(f"the model becomes {counted(len(built.blocks), 'engine')}, not a single one")
         ((place, block),) = built.blocks.items()
         builder = new_builder(name)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
@@ -141,7 +142,9 @@ def require_nothing_beside(graph: fx.Graph, engines: int) -> None:
     if engines != 1 or beside:
         raise InputError(
             "the model is no single engine",
-            why=f"it has {engines} engines" if engines != 1 else f"beside its engine there is {', '.join(beside[:3])}",
+            why=f"it has {counted(engines, 'engine')}"
+            if engines != 1
+            else f"beside its engine there is {', '.join(beside[:3])}",
             hint="save the compiled model, which holds all of its parts: save(compile(...), path)",
         )
 

@@ -728,7 +728,9 @@ def _bytes(text: str) -> int:
 
 
 def _engines(count: int) -> str:
-    return f"{count} engine{'s' * (count != 1)}"
+    from trt_core.wording import counted
+
+    return counted(count, "engine")
 
 
 def _size(count: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from hypothesis import given, settings
@@ -739,3 +740,42 @@ def test_fp8_has_nan_beyond_its_end_where_it_does_not_saturate(saturate: int, sc
     ends = np.array([[448, -448], [448, -448], [-448, 448]], np.float32)
     ends[1:] = ends[1:] if saturate else np.nan
     np.testing.assert_array_equal(np.asarray(found), ends * scale)
+
+
+def detection(boxes: int, kept: int) -> Any:
+    """The best boxes, without those that overlap better ones, and what an image shows in them."""
+    numbers = {"most": np.array([kept]), "overlap": np.array([0.3], np.float32), "box": np.array([2])}
+    constants = [numpy_helper.from_array(number, name) for name, number in numbers.items()]
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "overlap"], ["found"]),
+        helper.make_node("Gather", ["found", "box"], ["column"], axis=1),
+        helper.make_node("Squeeze", ["column"], ["places"]),
+        helper.make_node("Squeeze", ["boxes"], ["plain"]),
+        helper.make_node("Gather", ["plain", "places"], ["regions"]),
+        helper.make_node("Sub", ["places", "places"], ["images"]),
+        helper.make_node(
+            "RoiAlign", ["x", "regions", "images"], ["y"], output_height=2, output_width=2, sampling_ratio=2
+        ),
+    ]
+    ends = [value("x", 1, 2, 20, 20), value("boxes", 1, boxes, 4), value("scores", 1, 1, boxes)]
+    found = value("found", None, 3, dtype=TensorProto.INT64)
+    return model_of(nodes, ends, [found, value("y", None, 2, 2, 2)], constants, opset=16)
+
+
+def detected(boxes: int) -> dict[str, np.ndarray[Any, Any]]:
+    random = np.random.default_rng(boxes)
+    corners = random.uniform(0, 10, (1, boxes, 2)).astype(np.float32)
+    sizes = random.uniform(1, 10, (1, boxes, 2)).astype(np.float32)
+    scores = random.permutation(boxes).astype(np.float32).reshape(1, 1, boxes)
+    return {"x": array(1, 2, 20, 20), "boxes": np.concatenate([corners, corners + sizes], 2), "scores": scores}
+
+
+def test_boxes_of_different_scores_are_those_of_onnx_runtime() -> None:
+    model, feeds = detection(80, 9).SerializeToString(), detected(80)
+    for got, want in zip(infer(model, feeds), onnxruntime.InferenceSession(model).run(None, feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_more_boxes_than_a_suppression_looks_at_are_told() -> None:
+    with pytest.warns(RuntimeWarning, match="5001 boxes have a score above .* the 5000 best"):
+        infer(detection(5001, 3).SerializeToString(), detected(5001))

@@ -237,6 +237,14 @@ class TextGenerator(nn.Module):
         self.encoder = encoder
         self._cached: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "config":  # which pipelines of transformers ask for first
+            raise AttributeError(
+                "a TextGenerator has no config and goes into no pipeline of transformers; call its generate with "
+                "input_ids and attention_mask of the tokenizer, and decode what it returns"
+            )
+        return super().__getattr__(name)
+
     @classmethod
     @held_to_signature
     def load(cls, path: str | os.PathLike[str], **options: Unpack[LoadKeywords]) -> TextGenerator:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from torch import fx, nn
 
 from trt_core import InputError
-from trt_core.wording import ShownReport, kind_of
+from trt_core.wording import ShownReport, counted, kind_of
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
 from trt_partition import PartitionReport
 
@@ -68,7 +68,9 @@ class ModelReport(ShownReport):
 
     def to_text(self) -> str:
         """Returns the report as text: a line for each graph, then the partition report of each."""
-        lines = [f"{len(self.graphs)} graphs, {self.engines} engines, {self.coverage:.2%} coverage"]
+        lines = [
+            f"{counted(len(self.graphs), 'graph')}, {counted(self.engines, 'engine')}, {self.coverage:.2%} coverage"
+        ]
         if not self.graphs:
             lines = [
                 "no graph was captured: the model was not called, or PyTorch runs all of its code outside of graphs"
@@ -253,6 +255,5 @@ def _summary(graph: GraphReport) -> str:
     built = f"built {len(graph.builds)} times ({reasons})" if len(graph.builds) > 1 else "built once"
     if report is None:
         return f"runs in PyTorch, {built}"
-    return (
-        f"{len(report.engines)} engines, {report.coverage:.2%} coverage of {report.total_operators} operators, {built}"
-    )
+    engines = counted(len(report.engines), "engine")
+    return f"{engines}, {report.coverage:.2%} coverage of {report.total_operators} operators, {built}"

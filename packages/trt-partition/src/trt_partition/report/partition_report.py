@@ -33,7 +33,7 @@ from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.verdicts import IN_FLOATS
-from trt_core.wording import ShownReport, human_bytes, printable, scaled
+from trt_core.wording import ShownReport, counted, human_bytes, printable, scaled
 from trt_partition.bridges import Bridge, find_bridge
 from trt_partition.costs import RULE, estimate_flops, estimate_traffic
 from trt_partition.plan import Block, BlockKind, PartitionPlan
@@ -551,10 +551,10 @@ class PartitionReport(ShownReport, ReportData):
     @property
     def headline(self) -> str:
         """The report in one line."""
-        engines, refused = len(self.engines), len(self.unsupported)
+        refused = len(self.unsupported)
         return (
-            f"{self.coverage:.2%} coverage of {self.total_operators} operators, {engines} engine{'s' * (engines != 1)}"
-            + (f", {refused} kind{'s' * (refused != 1)} of operators in PyTorch" if refused else "")
+            f"{self.coverage:.2%} coverage of {self.total_operators} operators, {counted(len(self.engines), 'engine')}"
+            + (f", {counted(refused, 'kind')} of operators in PyTorch" if refused else "")
         )
 
     def to_text(self) -> str:

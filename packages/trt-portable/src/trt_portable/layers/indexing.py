@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -263,6 +264,10 @@ class IndexingLayers(LayerFactory):
         )
 
 
+_BOX_LIMIT: Final = 5000
+"""Most boxes that a suppression looks at, and how many it does by default."""
+
+
 class INMSLayer(ILayer):
     """Boxes with high scores, without those that overlap a better box of their class.
 
@@ -278,7 +283,7 @@ class INMSLayer(ILayer):
     _DEFERRED = True
 
     bounding_box_format = member(BoundingBoxFormat, BoundingBoxFormat.CORNER_PAIRS, "How four numbers describe a box.")
-    topk_box_limit = integer(5000, "Boxes that are looked at per batch element, at most 5000.")
+    topk_box_limit = integer(_BOX_LIMIT, "Boxes that are looked at per batch element, at most 5000.")
     indices_type = indices_type()
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
@@ -293,7 +298,7 @@ class INMSLayer(ILayer):
         require_rank(most, {0}, "the most boxes per class")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        require(0 < self.topk_box_limit <= 5000, f"topk_box_limit {self.topk_box_limit}")
+        require(0 < self.topk_box_limit <= _BOX_LIMIT, f"topk_box_limit {self.topk_box_limit}")
         for tensor in inputs[3:]:
             if tensor is not None:
                 require_type(tensor, {DataType.FLOAT}, "a threshold")
@@ -335,7 +340,15 @@ class INMSLayer(ILayer):
         """
         classes = scores.shape[1]
         order = torch.argsort(scores.reshape(-1), descending=True, stable=True)
-        order = order[scores.reshape(-1)[order] > floor][: self.topk_box_limit]
+        order = order[scores.reshape(-1)[order] > floor]
+        if len(order) > self.topk_box_limit == _BOX_LIMIT:
+            warnings.warn(
+                f"{len(order)} boxes have a score above {floor:.3g}; the suppression looks at the {_BOX_LIMIT} best of "
+                "them: raise the score threshold, or take the best before",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        order = order[: self.topk_box_limit]
         corners = _corners(boxes, self.bounding_box_format)
         kept: dict[int, list[torch.Tensor]] = {}
         chosen = []

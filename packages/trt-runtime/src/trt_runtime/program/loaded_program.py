@@ -22,7 +22,7 @@ from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
-from trt_core.wording import kind_of
+from trt_core.wording import counted, kind_of
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds
 from trt_runtime.program.fields import FACTS, UNTOLD, malformed
@@ -962,9 +962,8 @@ class LoadedProgram(nn.Module):
     def extra_repr(self) -> str:
         """Describes the inputs and the number of steps."""
         inputs = ", ".join(self.__program.signature.names)
-        return (
-            f"({inputs}), {len(self.__program.engines)} engines, {len(self.__program.steps)} steps on {self.__device}"
-        )
+        engines, steps = counted(len(self.__program.engines), "engine"), counted(len(self.__program.steps), "step")
+        return f"({inputs}), {engines}, {steps} on {self.__device}"
 
     def _repr_html_(self) -> str:
         from trt_runtime.program.interface import notebook_html  # for whoever asks
