@@ -447,6 +447,10 @@ def test_models_with_pictures_that_need_more_say_what() -> None:
         example = {key: value for key, value in example.items() if value is not None}
         with pytest.raises(InputError, match=said):
             compile_generation(model, max_length=16, prefill_chunk=3, source_inputs=example)
+    model, given = model_with_pictures("PaliGemma")
+    model.config.text_config.sliding_window = 16
+    with pytest.raises(InputError, match="PaliGemma 2"):
+        compile_generation(model, max_length=64, source_inputs=of_first_pictures(given, 2))
     with pytest.raises(InputError, match="has no encoder"):
         compile_generation(model_of("Llama"), max_length=16, source_inputs={"pixel_values": torch.zeros(1, 3, 16, 16)})
 

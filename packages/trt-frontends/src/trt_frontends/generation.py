@@ -917,6 +917,10 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
         )
     if kind not in _LOOKING_AHEAD and "token_type_ids" in inspect.signature(model.forward).parameters:
         raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
+    if kind == "paligemma" and getattr(model.config.get_text_config(), "sliding_window", None) is not None:
+        raise _cannot(
+            model, "its forward takes one mask, and its layers look back in two ways (PaliGemma 2)", _PICTURES
+        )
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
         raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _PICTURES)
     return names
