@@ -84,7 +84,7 @@ def compile_for_a_group_made_later(rank: int) -> None:
 
 def call_with_newcomers(rank: int, way: str) -> None:
     """Holds a model to eager that the first rank has called with the second one, and calls with the third one then."""
-    store = distributed_c10d._get_default_store()
+    store: Any = distributed_c10d._get_default_store()
     dist.destroy_process_group()
     x = torch.ones(4, 8)
     compiled: Any = None
@@ -411,7 +411,7 @@ def save_with_a_fault(rank: int, failing: int, way: str, step: int, source: str,
 
     loaded = trt.load(source)
     if rank == failing:
-        places = [(dist, "all_gather_object")]
+        places: list[tuple[Any, str]] = [(dist, "all_gather_object")]
         if way == "dies":
             places += [(Path, "rename"), (Path, "write_text"), (shutil, "rmtree")]
         for place, name in places:
