@@ -42,7 +42,15 @@ class APILanguage(PybindEnum):
 class DimensionOperation(PybindEnum):
     """Arithmetic on dimension expressions."""
 
-    SUM, PROD, MAX, MIN, SUB, EQUAL, LESS, FLOOR_DIV, CEIL_DIV = range(9)
+    SUM = 0
+    PROD = 1
+    MAX = 2
+    MIN = 3
+    SUB = 4
+    EQUAL = 5
+    LESS = 6
+    FLOOR_DIV = 7
+    CEIL_DIV = 8
 
 
 class PluginArgDataType(PybindEnum):
@@ -77,13 +85,30 @@ class PluginCreatorVersion(PybindEnum):
 class PluginFieldType(PybindEnum):
     """The element type of a plugin field."""
 
-    FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, CHAR, DIMS, UNKNOWN, BF16, INT64, FP8, INT4, FP4 = range(14)
+    FLOAT16 = 0
+    FLOAT32 = 1
+    FLOAT64 = 2
+    INT8 = 3
+    INT16 = 4
+    INT32 = 5
+    CHAR = 6
+    DIMS = 7
+    UNKNOWN = 8
+    BF16 = 9
+    INT64 = 10
+    FP8 = 11
+    INT4 = 12
+    FP4 = 13
 
 
 class QuickPluginCreationRequest(PybindEnum):
     """Which implementation of a decorated plugin is asked for."""
 
-    UNKNOWN, PREFER_JIT, PREFER_AOT, STRICT_JIT, STRICT_AOT = range(5)
+    UNKNOWN = 0
+    PREFER_JIT = 1
+    PREFER_AOT = 2
+    STRICT_JIT = 3
+    STRICT_AOT = 4
 
 
 class TensorRTPhase(PybindEnum):
@@ -96,63 +121,172 @@ class TensorRTPhase(PybindEnum):
 class ErrorCode(PybindEnum):
     """What went wrong while reading an ONNX file; not to be confused with `ErrorCodeTRT`."""
 
-    (
-        SUCCESS, INTERNAL_ERROR, MEM_ALLOC_FAILED, MODEL_DESERIALIZE_FAILED, INVALID_VALUE, INVALID_GRAPH,
-        INVALID_NODE, UNSUPPORTED_GRAPH, UNSUPPORTED_NODE, UNSUPPORTED_NODE_ATTR, UNSUPPORTED_NODE_INPUT,
-        UNSUPPORTED_NODE_DATATYPE, UNSUPPORTED_NODE_DYNAMIC, UNSUPPORTED_NODE_SHAPE, REFIT_FAILED,
-    ) = range(15)  # fmt: skip
+    SUCCESS = 0
+    INTERNAL_ERROR = 1
+    MEM_ALLOC_FAILED = 2
+    MODEL_DESERIALIZE_FAILED = 3
+    INVALID_VALUE = 4
+    INVALID_GRAPH = 5
+    INVALID_NODE = 6
+    UNSUPPORTED_GRAPH = 7
+    UNSUPPORTED_NODE = 8
+    UNSUPPORTED_NODE_ATTR = 9
+    UNSUPPORTED_NODE_INPUT = 10
+    UNSUPPORTED_NODE_DATATYPE = 11
+    UNSUPPORTED_NODE_DYNAMIC = 12
+    UNSUPPORTED_NODE_SHAPE = 13
+    REFIT_FAILED = 14
 
 
 class OnnxParserFlag(PybindEnum):
     """An option of the ONNX parser."""
 
-    (
-        NATIVE_INSTANCENORM, ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA, REPORT_CAPABILITY_DLA,
-        ENABLE_PLUGIN_OVERRIDE, ADJUST_FOR_DLA,
-    ) = range(5)  # fmt: skip
+    NATIVE_INSTANCENORM = 0
+    ENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA = 1
+    REPORT_CAPABILITY_DLA = 2
+    ENABLE_PLUGIN_OVERRIDE = 3
+    ADJUST_FOR_DLA = 4
 
 
 class LayerType(PybindEnum):
     """The kind of a layer."""
 
-    (
-        CONVOLUTION, CAST, ACTIVATION, POOLING, LRN, SCALE, SOFTMAX, DECONVOLUTION, CONCATENATION, ELEMENTWISE,
-        PLUGIN, UNARY, PADDING, SHUFFLE, REDUCE, TOPK, GATHER, MATRIX_MULTIPLY, RAGGED_SOFTMAX, CONSTANT, IDENTITY,
-        PLUGIN_V2, SLICE, SHAPE, PARAMETRIC_RELU, RESIZE, TRIP_LIMIT, RECURRENCE, ITERATOR, LOOP_OUTPUT, SELECT, FILL,
-        QUANTIZE, DEQUANTIZE, CONDITION, CONDITIONAL_INPUT, CONDITIONAL_OUTPUT, SCATTER, EINSUM, ASSERTION, ONE_HOT,
-        NON_ZERO, GRID_SAMPLE, NMS, REVERSE_SEQUENCE, NORMALIZATION, PLUGIN_V3, SQUEEZE, UNSQUEEZE, CUMULATIVE,
-        DYNAMIC_QUANTIZE, ATTENTION_INPUT, ATTENTION_OUTPUT, ROTARY_EMBEDDING, KV_CACHE_UPDATE, MOE, DIST_COLLECTIVE,
-    ) = range(57)  # fmt: skip
+    CONVOLUTION = 0
+    CAST = 1
+    ACTIVATION = 2
+    POOLING = 3
+    LRN = 4
+    SCALE = 5
+    SOFTMAX = 6
+    DECONVOLUTION = 7
+    CONCATENATION = 8
+    ELEMENTWISE = 9
+    PLUGIN = 10
+    UNARY = 11
+    PADDING = 12
+    SHUFFLE = 13
+    REDUCE = 14
+    TOPK = 15
+    GATHER = 16
+    MATRIX_MULTIPLY = 17
+    RAGGED_SOFTMAX = 18
+    CONSTANT = 19
+    IDENTITY = 20
+    PLUGIN_V2 = 21
+    SLICE = 22
+    SHAPE = 23
+    PARAMETRIC_RELU = 24
+    RESIZE = 25
+    TRIP_LIMIT = 26
+    RECURRENCE = 27
+    ITERATOR = 28
+    LOOP_OUTPUT = 29
+    SELECT = 30
+    FILL = 31
+    QUANTIZE = 32
+    DEQUANTIZE = 33
+    CONDITION = 34
+    CONDITIONAL_INPUT = 35
+    CONDITIONAL_OUTPUT = 36
+    SCATTER = 37
+    EINSUM = 38
+    ASSERTION = 39
+    ONE_HOT = 40
+    NON_ZERO = 41
+    GRID_SAMPLE = 42
+    NMS = 43
+    REVERSE_SEQUENCE = 44
+    NORMALIZATION = 45
+    PLUGIN_V3 = 46
+    SQUEEZE = 47
+    UNSQUEEZE = 48
+    CUMULATIVE = 49
+    DYNAMIC_QUANTIZE = 50
+    ATTENTION_INPUT = 51
+    ATTENTION_OUTPUT = 52
+    ROTARY_EMBEDDING = 53
+    KV_CACHE_UPDATE = 54
+    MOE = 55
+    DIST_COLLECTIVE = 56
 
 
 class ActivationType(PybindEnum):
     """What an activation layer computes."""
 
-    (
-        RELU, SIGMOID, TANH, LEAKY_RELU, ELU, SELU, SOFTSIGN, SOFTPLUS, CLIP, HARD_SIGMOID, SCALED_TANH,
-        THRESHOLDED_RELU, GELU_ERF, GELU_TANH,
-    ) = range(14)  # fmt: skip
+    RELU = 0
+    SIGMOID = 1
+    TANH = 2
+    LEAKY_RELU = 3
+    ELU = 4
+    SELU = 5
+    SOFTSIGN = 6
+    SOFTPLUS = 7
+    CLIP = 8
+    HARD_SIGMOID = 9
+    SCALED_TANH = 10
+    THRESHOLDED_RELU = 11
+    GELU_ERF = 12
+    GELU_TANH = 13
 
 
 class UnaryOperation(PybindEnum):
     """What a unary layer computes."""
 
-    (
-        EXP, LOG, SQRT, RECIP, ABS, NEG, SIN, COS, TAN, SINH, COSH, ASIN, ACOS, ATAN, ASINH, ACOSH, ATANH, CEIL,
-        FLOOR, ERF, NOT, SIGN, ROUND, ISINF, ISNAN,
-    ) = range(25)  # fmt: skip
+    EXP = 0
+    LOG = 1
+    SQRT = 2
+    RECIP = 3
+    ABS = 4
+    NEG = 5
+    SIN = 6
+    COS = 7
+    TAN = 8
+    SINH = 9
+    COSH = 10
+    ASIN = 11
+    ACOS = 12
+    ATAN = 13
+    ASINH = 14
+    ACOSH = 15
+    ATANH = 16
+    CEIL = 17
+    FLOOR = 18
+    ERF = 19
+    NOT = 20
+    SIGN = 21
+    ROUND = 22
+    ISINF = 23
+    ISNAN = 24
 
 
 class ElementWiseOperation(PybindEnum):
     """What an element-wise layer computes of its two operands."""
 
-    SUM, PROD, MAX, MIN, SUB, DIV, POW, FLOOR_DIV, AND, OR, XOR, EQUAL, GREATER, LESS = range(14)
+    SUM = 0
+    PROD = 1
+    MAX = 2
+    MIN = 3
+    SUB = 4
+    DIV = 5
+    POW = 6
+    FLOOR_DIV = 7
+    AND = 8
+    OR = 9
+    XOR = 10
+    EQUAL = 11
+    GREATER = 12
+    LESS = 13
 
 
 class ReduceOperation(PybindEnum):
     """What a reduction computes."""
 
-    SUM, PROD, MAX, MIN, AVG, NONE = range(6)
+    SUM = 0
+    PROD = 1
+    MAX = 2
+    MIN = 3
+    AVG = 4
+    NONE = 5
 
 
 class CumulativeOperation(PybindEnum):
@@ -187,7 +321,10 @@ class PoolingType(PybindEnum):
 class PaddingMode(PybindEnum):
     """How the padding and the output extent of a window are found."""
 
-    EXPLICIT_ROUND_DOWN, EXPLICIT_ROUND_UP, SAME_UPPER, SAME_LOWER = range(4)
+    EXPLICIT_ROUND_DOWN = 0
+    EXPLICIT_ROUND_UP = 1
+    SAME_UPPER = 2
+    SAME_LOWER = 3
 
 
 class ScaleMode(PybindEnum):
@@ -216,7 +353,11 @@ class ScatterMode(PybindEnum):
 class SampleMode(PybindEnum):
     """What is read outside the bounds of a tensor."""
 
-    STRICT_BOUNDS, WRAP, CLAMP, FILL, REFLECT = range(5)
+    STRICT_BOUNDS = 0
+    WRAP = 1
+    CLAMP = 2
+    FILL = 3
+    REFLECT = 4
 
 
 class FillOperation(PybindEnum):
@@ -253,7 +394,10 @@ class ResizeSelector(PybindEnum):
 class ResizeRoundMode(PybindEnum):
     """How a nearest-neighbour coordinate is rounded."""
 
-    HALF_UP, HALF_DOWN, FLOOR, CEIL = range(4)
+    HALF_UP = 0
+    HALF_DOWN = 1
+    FLOOR = 2
+    CEIL = 3
 
 
 class BoundingBoxFormat(PybindEnum):
@@ -316,7 +460,14 @@ class MoEActType(PybindEnum):
 class CollectiveOperation(PybindEnum):
     """What a collective layer does across ranks."""
 
-    ALL_REDUCE, ALL_GATHER, BROADCAST, REDUCE, REDUCE_SCATTER, ALL_TO_ALL, GATHER, SCATTER = range(8)
+    ALL_REDUCE = 0
+    ALL_GATHER = 1
+    BROADCAST = 2
+    REDUCE = 3
+    REDUCE_SCATTER = 4
+    ALL_TO_ALL = 5
+    GATHER = 6
+    SCATTER = 7
 
 
 class NetworkDefinitionCreationFlag(PybindEnum):
@@ -371,7 +522,12 @@ class HardwareCompatibilityLevel(PybindEnum):
 class MemoryPoolType(PybindEnum):
     """The memory pools that a build may limit."""
 
-    WORKSPACE, DLA_MANAGED_SRAM, DLA_LOCAL_DRAM, DLA_GLOBAL_DRAM, TACTIC_DRAM, TACTIC_SHARED_MEMORY = range(6)
+    WORKSPACE = 0
+    DLA_MANAGED_SRAM = 1
+    DLA_LOCAL_DRAM = 2
+    DLA_GLOBAL_DRAM = 3
+    TACTIC_DRAM = 4
+    TACTIC_SHARED_MEMORY = 5
 
 
 class PreviewFeature(PybindEnum):
@@ -406,7 +562,10 @@ class TacticSource(PybindEnum):
 class TilingOptimizationLevel(PybindEnum):
     """How hard a build looks for tilings."""
 
-    NONE, FAST, MODERATE, FULL = range(4)
+    NONE = 0
+    FAST = 1
+    MODERATE = 2
+    FULL = 3
 
 
 class EngineStat(PybindEnum):
@@ -470,16 +629,35 @@ class AllocatorFlag(PybindEnum):
 class ErrorCodeTRT(PybindEnum):
     """The class of an error that is reported."""
 
-    (
-        SUCCESS, UNSPECIFIED_ERROR, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_CONFIG, FAILED_ALLOCATION,
-        FAILED_INITIALIZATION, FAILED_EXECUTION, FAILED_COMPUTATION, INVALID_STATE, UNSUPPORTED_STATE,
-    ) = range(11)  # fmt: skip
+    SUCCESS = 0
+    UNSPECIFIED_ERROR = 1
+    INTERNAL_ERROR = 2
+    INVALID_ARGUMENT = 3
+    INVALID_CONFIG = 4
+    FAILED_ALLOCATION = 5
+    FAILED_INITIALIZATION = 6
+    FAILED_EXECUTION = 7
+    FAILED_COMPUTATION = 8
+    INVALID_STATE = 9
+    UNSUPPORTED_STATE = 10
 
 
 class TensorFormat(PybindEnum):
     """The memory layout of a tensor at the boundary of an engine."""
 
-    LINEAR, CHW2, HWC8, CHW4, CHW16, CHW32, DHWC8, CDHW32, HWC, DLA_LINEAR, DLA_HWC4, HWC16, DHWC = range(13)
+    LINEAR = 0
+    CHW2 = 1
+    HWC8 = 2
+    CHW4 = 3
+    CHW16 = 4
+    CHW32 = 5
+    DHWC8 = 6
+    CDHW32 = 7
+    HWC = 8
+    DLA_LINEAR = 9
+    DLA_HWC4 = 10
+    HWC16 = 11
+    DHWC = 12
 
 
 class TensorIOMode(PybindEnum):
@@ -507,7 +685,12 @@ class DeviceType(PybindEnum):
 class WeightsRole(PybindEnum):
     """The use that a layer makes of weights."""
 
-    KERNEL, BIAS, SHIFT, SCALE, CONSTANT, ANY = range(6)
+    KERNEL = 0
+    BIAS = 1
+    SHIFT = 2
+    SCALE = 3
+    CONSTANT = 4
+    ANY = 5
 
 
 class DataType(PybindEnum):
@@ -547,16 +730,68 @@ if IS_TENSORRT_10:  # before any other module reads them
     globals().update((name, _made(name, members, module=__name__)) for name, members in ENUMERATIONS_OF_10.items())
 
 __all__ = [
-    "APILanguage", "ActivationType", "AllocatorFlag", "AttentionIOForm", "AttentionNormalizationOp",
-    "BoundingBoxFormat", "BuilderFlag", "CausalMaskKind", "CollectiveOperation", "CumulativeOperation",
-    "DLAWorkspaceAllocationStrategy", "DataType", "DeviceType", "DimensionOperation", "ElementWiseOperation",
-    "EngineCapability", "EngineStat", "ErrorCode", "ErrorCodeTRT", "ExecutionContextAllocationStrategy",
-    "FillOperation", "GatherMode", "HardwareCompatibilityLevel", "InterpolationMode", "KVCacheMode",
-    "LayerInformationFormat", "LayerType", "LoopOutput", "MatrixOperation", "MemoryPoolType", "MoEActType",
-    "NetworkDefinitionCreationFlag", "PaddingMode", "PluginArgDataType", "PluginArgType", "PluginCapabilityType",
-    "PluginCreatorVersion", "PluginFieldType", "PoolingType", "PreviewFeature", "ProfilingVerbosity", "PybindEnum",
-    "QuickPluginCreationRequest", "ReduceOperation", "ResizeCoordinateTransformation", "ResizeRoundMode",
-    "ResizeSelector", "RuntimePlatform", "SampleMode", "ScaleMode", "ScatterMode", "SeekPosition",
-    "SerializationFlag", "TacticSource", "TempfileControlFlag", "TensorFormat", "TensorIOMode", "TensorLocation",
-    "TensorRTPhase", "TilingOptimizationLevel", "TopKOperation", "TripLimit", "UnaryOperation", "WeightsRole",
-]  # fmt: skip
+    "APILanguage",
+    "ActivationType",
+    "AllocatorFlag",
+    "AttentionIOForm",
+    "AttentionNormalizationOp",
+    "BoundingBoxFormat",
+    "BuilderFlag",
+    "CausalMaskKind",
+    "CollectiveOperation",
+    "CumulativeOperation",
+    "DLAWorkspaceAllocationStrategy",
+    "DataType",
+    "DeviceType",
+    "DimensionOperation",
+    "ElementWiseOperation",
+    "EngineCapability",
+    "EngineStat",
+    "ErrorCode",
+    "ErrorCodeTRT",
+    "ExecutionContextAllocationStrategy",
+    "FillOperation",
+    "GatherMode",
+    "HardwareCompatibilityLevel",
+    "InterpolationMode",
+    "KVCacheMode",
+    "LayerInformationFormat",
+    "LayerType",
+    "LoopOutput",
+    "MatrixOperation",
+    "MemoryPoolType",
+    "MoEActType",
+    "NetworkDefinitionCreationFlag",
+    "PaddingMode",
+    "PluginArgDataType",
+    "PluginArgType",
+    "PluginCapabilityType",
+    "PluginCreatorVersion",
+    "PluginFieldType",
+    "PoolingType",
+    "PreviewFeature",
+    "ProfilingVerbosity",
+    "PybindEnum",
+    "QuickPluginCreationRequest",
+    "ReduceOperation",
+    "ResizeCoordinateTransformation",
+    "ResizeRoundMode",
+    "ResizeSelector",
+    "RuntimePlatform",
+    "SampleMode",
+    "ScaleMode",
+    "ScatterMode",
+    "SeekPosition",
+    "SerializationFlag",
+    "TacticSource",
+    "TempfileControlFlag",
+    "TensorFormat",
+    "TensorIOMode",
+    "TensorLocation",
+    "TensorRTPhase",
+    "TilingOptimizationLevel",
+    "TopKOperation",
+    "TripLimit",
+    "UnaryOperation",
+    "WeightsRole",
+]
