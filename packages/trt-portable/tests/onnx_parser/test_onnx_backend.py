@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import onnx_backend_cases as backend
 import onnx_running as running
 import pytest
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from trt_portable.onnx_parser.registry import supported_operators
 
 REPORT: Final = "TRT_ONNX_REPORT"
 """Where the outcomes of all cases are written, if it is set."""
+
+FLOAT: Final = TensorProto.FLOAT
+INTS: Final = AttributeProto.INTS
+OUTSIDE: Final = ("lacks a type", "newer", "not in TensorRT")
+"""Outcomes of what TensorRT's parser does not promise either."""
 
 TENSORRT: Final = frozenset(
     [
@@ -208,7 +218,7 @@ def _run(model: Any, case: Any, kept: list[int]) -> tuple[str, str]:
             arrays = {name: value.numpy() for name, value in data.items() if value.dtype in running.HAS_NUMPY}
             engine = running.build(network, {name: tuple(value.shape) for name, value in data.items()}, arrays)
             for found, wanted in zip(running.run(engine, data), outputs, strict=True):
-                problem = backend.compared(found, wanted, case.rtol)
+                problem = backend.compared(found, wanted, case.rtol, getattr(case, "atol", 1e-5))
                 if problem is not None:
                     return "wrong", problem
     except running.Refused as refusal:
@@ -236,7 +246,7 @@ def problems(found: dict[str, tuple[str, str]]) -> dict[str, str]:
         excluded = backend.why_excluded(name)
         if passed and excluded is not None:
             wrong[name] = f"passes, although it is excluded: {excluded}"
-        elif not passed and excluded is None and outcome not in ("lacks a type", "newer", "not in TensorRT"):
+        elif not passed and excluded is None and outcome not in OUTSIDE:
             wrong[name] = f"{outcome}: {reason}"
     return wrong
 
@@ -253,6 +263,116 @@ def test_cases_that_spell_operators_out_as_functions_pass_too() -> None:
     sample = {name: backend.all_cases()[name] for name in list(backend.names_of("spelled"))[::6]}
     found = problems({name: outcome_of(name, case) for name, case in sample.items()})
     assert not found, "\n".join(f"{name}: {why}" for name, why in found.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("letters", ["a-f", "g-p", "q-s", "t-z"])
+def test_operators_are_what_older_opsets_made_of_them(letters: str) -> None:
+    names = (name for name in backend.names_of("first") if re.match(f"[{letters}]", name))
+    found = {}
+    for name, model, inputs, outputs in backend.older_forms(names):
+        atol = 1e-3 if name.startswith(("dft", "stft")) else 1e-5  # sums of hundreds of numbers that end near zero
+        case = SimpleNamespace(model=model, data_sets=[(inputs, outputs)], rtol=1e-3, atol=atol)
+        found[name] = outcome_of(name, case)
+    assert len(found) > 20
+    wrong = {name: one for name, one in found.items() if one[0] not in ("passed", "passed with constants", *OUTSIDE)}
+    assert not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items())
+
+
+def _branch(operator: str) -> Any:
+    info = [helper.make_tensor_value_info("r", FLOAT, None)]
+    return helper.make_graph([helper.make_node(operator, ["x"], ["r"])], operator, [], info)
+
+
+def _trips() -> Any:
+    infos = [("i", TensorProto.INT64, []), ("c", TensorProto.BOOL, []), ("sum", FLOAT, [2, 3, 4, 4])]
+    nodes = [
+        helper.make_node("Add", ["sum", "x"], ["next"]),
+        helper.make_node("Identity", ["c"], ["go"]),
+        helper.make_node("Identity", ["next"], ["kept"]),
+    ]
+    ends = [("go", TensorProto.BOOL, []), ("next", FLOAT, [2, 3, 4, 4]), ("kept", FLOAT, [2, 3, 4, 4])]
+    return helper.make_graph(
+        nodes, "trips", *([helper.make_tensor_value_info(*one) for one in i] for i in (infos, ends))
+    )
+
+
+def _steps() -> Any:
+    infos = [("sum", FLOAT, [3, 4, 4]), ("row", FLOAT, [3, 4, 4])]
+    nodes = [helper.make_node("Add", ["sum", "row"], ["next"]), helper.make_node("Identity", ["next"], ["kept"])]
+    ends = [("next", FLOAT, [3, 4, 4]), ("kept", FLOAT, [3, 4, 4])]
+    return helper.make_graph(
+        nodes, "steps", *([helper.make_tensor_value_info(*one) for one in i] for i in (infos, ends))
+    )
+
+
+_CONSTANTS: Final = {
+    "scales": np.array([1, 1, 2, 1.5], np.float32),
+    "none": np.zeros(0, np.float32),
+    "sizes": np.array([2, 3, 7, 3]),
+    "scale": np.float32(0.05),
+    "scale3": np.array([0.05, 0.1, 0.02], np.float32),
+    "zero": np.int8(3),
+    "zero3": np.array([3, 0, -2], np.int8),
+    "yes": np.array(True),
+    "three": np.array(3),
+    "row": np.ones((3, 4, 4), np.float32),
+}
+_FORMS: Final[dict[str, tuple[range, list[tuple[Any, ...]], dict[str, Any]]]] = {
+    "resize scales": (range(10, 11), [("Resize", ["x", "scales"], ["y"])], {"mode": "nearest"}),
+    "resize scales, linear": (range(10, 11), [("Resize", ["x", "scales"], ["y"])], {"mode": "linear"}),
+    "resize region": (range(11, 25), [("Resize", ["x", "none", "scales"], ["y"])], {"mode": "linear"}),
+    "resize sizes": (
+        range(11, 25),
+        [("Resize", ["x", "none", "none", "sizes"], ["y"])],
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    ),
+    "resize sizes, cubic": (range(13, 25), [("Resize", ["x", "", "", "sizes"], ["y"])], {"mode": "cubic"}),
+    "upsample": (range(9, 10), [("Upsample", ["x", "scales"], ["y"])], {"mode": "linear"}),
+    "quantize": (
+        range(10, 25),
+        [("QuantizeLinear", ["x", "scale", "zero"], ["q"]), ("DequantizeLinear", ["q", "scale", "zero"], ["y"])],
+        {},
+    ),
+    "quantize channels": (
+        range(13, 25),
+        [("QuantizeLinear", ["x", "scale3", "zero3"], ["q"]), ("DequantizeLinear", ["q", "scale3", "zero3"], ["y"])],
+        {"axis": 1},
+    ),
+    "global lp pool": (range(9, 22), [("GlobalLpPool", ["x"], ["y"])], {"p": 2}),
+    "reduce over no axes": (range(9, 13), [("ReduceSum", ["x"], ["y"])], {"axes": []}),
+    "clip crossed": (range(9, 11), [("Clip", ["x"], ["y"])], {"min": 2.0, "max": 1.0}),
+    "if": (range(9, 25), [("If", ["yes"], ["y"])], {"then_branch": _branch("Relu"), "else_branch": _branch("Neg")}),
+    "loop": (range(9, 25), [("Loop", ["three", "yes", "x"], ["last", "y"])], {"body": _trips()}),
+    "scan": (range(9, 25), [("Scan", ["row", "x"], ["last", "y"])], {"body": _steps(), "num_scan_inputs": 1}),
+    "scan backwards": (
+        range(9, 25),
+        [("Scan", ["row", "x"], ["last", "y"])],
+        {"body": _steps(), "num_scan_inputs": 1, "scan_input_directions": [1], "scan_output_axes": [-1]},
+    ),
+}
+"""Forms that ONNX's tests do not have: opsets, nodes from `x`, (2, 3, 4, 4), to `y`, and the attributes of each."""
+
+
+@pytest.mark.parametrize(("form", "opset"), [(form, opset) for form in _FORMS for opset in _FORMS[form][0]])
+def test_forms_of_all_opsets(form: str, opset: int) -> None:
+    _, nodes, attributes = _FORMS[form]
+    made = [helper.make_node(*node) for node in nodes]
+    for node, (name, given) in itertools.product(made, attributes.items()):
+        node.attribute.append(helper.make_attribute(name, given, attr_type=INTS if given == [] else None))
+    used = {name for node in made for name in node.input}
+    graph = helper.make_graph(
+        made,
+        "form",
+        [helper.make_tensor_value_info("x", FLOAT, [2, 3, 4, 4])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(data), name) for name, data in _CONSTANTS.items() if name in used],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    wanted = backend.by_onnx_runtime(model, {"x": x}) or ReferenceEvaluator(model).run(None, {"x": x})
+    (found,) = running.infer(model.SerializeToString(), {"x": x})
+    assert backend.compared(found, wanted[0], 1e-3) is None
 
 
 def test_operators_of_tensorrt_have_converters() -> None:

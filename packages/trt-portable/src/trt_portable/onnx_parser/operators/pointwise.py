@@ -141,8 +141,8 @@ def bitwise_not(net: NetworkWriter, x: ITensor) -> ITensor:
 
 @operator("Clip", since=6)
 def clip_6(net: NetworkWriter, x: ITensor, *, min: float = -3.4028234e38, max: float = 3.4028234e38) -> ITensor:
-    """Clip(input; min, max) -> output"""
-    return net.activation(x, ActivationType.CLIP, min, max)
+    """Clip(input; min, max) -> output; `max` where `min` is greater"""
+    return net.activation(x, ActivationType.CLIP, min if min <= max else max, max)
 
 
 @operator("Clip", since=11)

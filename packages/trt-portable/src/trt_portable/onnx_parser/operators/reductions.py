@@ -42,9 +42,9 @@ _KINDS: Final = {
 
 @operator(*_KINDS)
 def reduce_along(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = None, keepdims: int = 1) -> ITensor:
-    """ReduceSum(data; axes, keepdims) -> reduced"""
+    """ReduceSum(data; axes, keepdims) -> reduced; an empty list of axes is none: all are reduced"""
     rank = net.rank(data)
-    return _reduced(net, data, range(rank) if axes is None else net.axes(axes, rank), bool(keepdims))
+    return _reduced(net, data, net.axes(axes or range(rank), rank), bool(keepdims))
 
 
 @operator("ReduceSum", since=13)
@@ -65,18 +65,18 @@ def reduce(
     return _reduced(net, data, chosen, bool(keepdims))
 
 
-def _reduced(net: NetworkWriter, data: ITensor, axes: list[int] | range, keep: bool) -> ITensor:
+def _reduced(net: NetworkWriter, data: ITensor, axes: list[int], keep: bool) -> ITensor:
     kind, name = data.dtype, net.node.operator
     x = net.cast(data, DataType.INT32) if kind is DataType.BOOL else data
     if name in ("ReduceLogSum", "ReduceLogSumExp", "ReduceL2") and kind not in FLOATS:
         x = net.cast(x, DataType.FLOAT)
     if name == "ReduceLogSumExp":
-        return net.cast(_log_sum_exp(net, x, list(axes), keep), kind)
+        return net.cast(_log_sum_exp(net, x, axes, keep), kind)
     if name == "ReduceL1":
         x = net.unary(x, UnaryOperation.ABS)
     elif name in ("ReduceL2", "ReduceSumSquare"):
         x = net.binary(x, x, _PROD)
-    x = net.reduce(x, _KINDS[name], list(axes), keep)
+    x = net.reduce(x, _KINDS[name], axes, keep)
     if name == "ReduceL2":
         x = net.unary(x, UnaryOperation.SQRT)
     elif name == "ReduceLogSum":
