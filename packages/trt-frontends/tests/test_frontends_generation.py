@@ -73,6 +73,10 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
     "Cohere": SIZES,
     "Granite": SIZES,
     "Starcoder2": {**SIZES, "sliding_window": 16},
+    "DeepseekV3": {**WHOLE, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16}
+    | {"v_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    | {"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    "JetMoe": {**SIZES, "num_key_value_heads": 2, "kv_channels": 16, "num_local_experts": 4},
     "Mixtral": {**SIZES, "num_local_experts": 4},
     "Qwen3Moe": {**SIZES, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "GptOss": {**SIZES, "head_dim": 16, "sliding_window": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -650,11 +654,31 @@ def test_other_programs_generate_nothing(tmp_path: Path) -> None:
         TextGenerator.load(path)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("Mamba", "MambaForCausalLM"), ("Bert", "BertModel")])
-def test_models_without_such_caches_are_refused(name: str, kind: str) -> None:
-    sizes: dict[str, Any] = {"vocab_size": 300, "hidden_size": 48, "num_hidden_layers": 1}
-    model = getattr(transformers, kind)(getattr(transformers, f"{name}Config")(**sizes)).eval()
-    with pytest.raises(InputError, match="cannot be compiled for generating text"):
+@pytest.mark.parametrize(
+    ("kind", "other", "said"),
+    [
+        ("MambaForCausalLM", {}, "takes no past_key_values: it keeps state in cache_params"),
+        ("RwkvForCausalLM", {}, "takes no past_key_values: it keeps state in state"),
+        ("BertModel", {"hidden_size": 48}, "no keys and values|has no attribute 'logits'"),
+        ("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}, "state of convolutions and recurrences"),
+        ("Qwen3NextForCausalLM", {"layer_types": ["linear_attention", "full_attention"]}, "state of convolutions and"),
+        # local layers look back from the end of the cache, not from a token: wrong tokens, before this was compared
+        (
+            "GPTNeoForCausalLM",
+            {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+            "static cache are not those",
+        ),
+    ],
+)
+def test_models_without_such_caches_are_refused(kind: str, other: dict[str, Any], said: str) -> None:
+    sizes = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 2, "num_layers": 2, "num_heads": 4}
+    taken: Any = getattr(transformers, kind).config_class
+    known = {name: size for name, size in sizes.items() if hasattr(taken(), name)}
+    model = getattr(transformers, kind)(taken(**{**known, **other})).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.08)
+    with pytest.raises(InputError, match=said):
         compile_generation(model, max_length=16)
 
 

@@ -37,6 +37,9 @@ _FIRST_TOKENS: Final = 8
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
+_FORM_ERROR: Final = 0.1
+"""Share of scores up to which those with and without a cache differ by rounding, in bfloat16 and other experts too."""
+
 
 @entry_point
 def compile_generation(
@@ -294,8 +297,7 @@ class CachedStep(nn.Module):
             for name, tensor in (("keys", layer.keys), ("values", layer.values)):
                 shape = (limits.max_batch, tensor.shape[1], length, tensor.shape[3])
                 self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape))
-        if not self._takes_positions or getattr(model.config, "alibi", False):
-            self._find_form()
+        self._find_form()
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
         """Holds the model to what a step calls it with.
@@ -305,9 +307,11 @@ class CachedStep(nn.Module):
         """
         lacking = [name for name in ("input_ids", "past_key_values") if name not in parameters]
         if lacking:
+            instead = [name for name in _OTHER_STATE if name in parameters]
             raise _cannot(
                 self.model,
-                f"its forward takes no {', '.join(lacking)}",
+                f"its forward takes no {', '.join(lacking)}"
+                + (f": it keeps state in {', '.join(instead)}, not keys and values" if instead else ""),
                 "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator",
             )
 
@@ -315,7 +319,7 @@ class CachedStep(nn.Module):
         """Finds out how a model is told places that takes no positions, or whose attention falls with distance (ALiBi).
 
         Some read them from the mask of tokens, some from the length of the cache. What has the scores that the model
-        has without caches, of a padded row and of others, is right.
+        has without caches, of a padded row and of others, is right; so are those of other models held to them.
 
         Raises:
             InputError: Neither is.
@@ -331,29 +335,44 @@ class CachedStep(nn.Module):
         failure: Exception | None = None
         with torch.no_grad():
             model: Any = self.model
-            expected = model(input_ids=ids, attention_mask=real.long(), use_cache=False).logits[:, -1]
-            forms = ((False, True), (True, False)) if self._window is None else ((False, True),)  # windows need masks
+            told = {"position_ids": (real.long().cumsum(1) - 1).clamp(min=0)} if self._takes_positions else {}
+            expected = model(input_ids=ids, attention_mask=real.long(), use_cache=False, **told).logits[:, -1].float()
+            forms = self._forms()
             for self._masks_places, self._knows_length in forms:
                 try:
-                    for place in range(count):
-                        found = self._next(ids[:, place : place + 1], padding.new_tensor([place]), padding)
+                    found = self._in_pieces(ids, padding).float()
                 except Exception as error:
                     failure = error
                     continue
                 finally:
                     for cache in self.buffers(recurse=False):
                         cache.zero_()
-                if float((found - expected).abs().max()) <= 0.02 * float(expected.abs().max()):
+                if float((found - expected).norm()) <= _FORM_ERROR * float(expected.norm()):
                     return
         raise _cannot(
             self.model,
-            "it takes no position_ids, and its scores with a static cache are not those that it has without",
+            "its scores with a static cache are not those that it has without"
+            + ("" if self._takes_positions else ", and it takes no position_ids"),
             cause=failure,
         )
 
-    def _next(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        places = start + torch.arange(input_ids.shape[1], device=input_ids.device)
-        return self._scores(input_ids, places, padding, self._caches(start, places), 1, ())[:, -1]
+    def _forms(self) -> tuple[tuple[bool, bool], ...]:
+        """Ways to tell places: whether masks are of places, and whether caches know their length alone."""
+        if self._takes_positions and not getattr(self.model.config, "alibi", False):
+            return ((False, False),)
+        return ((False, True), (True, False)) if self._window is None else ((False, True),)  # windows need masks
+
+    def _in_pieces(self, ids: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        """Returns the last scores of tokens of which some are read at once, where the step may, and others alone."""
+        count = ids.shape[1]
+        most, begin = min(2, self._limits.prefill_chunk, count), 0
+        while True:
+            places = torch.arange(begin, min(begin + most, count), device=ids.device)
+            caches = self._caches(places[:1], places)
+            found = self._scores(ids[:, begin : begin + most], places, padding, caches, 1, ())[:, -1]
+            begin, most = begin + most, 1
+            if begin >= count:
+                return found
 
     def _probe(self) -> list[Any]:
         """Returns the layers of a static cache that the model has filled once, which say what it keeps."""
@@ -522,6 +541,9 @@ def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
             hook.remove()
 
 
+_OTHER_STATE: Final = ("cache_params", "state", "mems", "cache")
+"""What models of recurrent state are given it as: Mamba, RWKV, XLNet, XLM."""
+
 _AT_POSITIONS: Final = 2
 _POSITIONED: Final = ["past_key_values_length", "position_ids"]
 """What tables of positions of the kind of BART's take beside tokens."""
@@ -536,10 +558,11 @@ def _checked_layers(model: Any, scores: torch.Tensor, cache: Any) -> list[Any]:
     layers: list[Any] = list(cache.layers)
     if not layers or scores.dim() != 3:
         raise _cannot(model, "it keeps no keys and values, which static caches are made of")
-    for layer in layers:
+    for index, layer in enumerate(layers):
         found = [getattr(layer, name, None) for name in ("keys", "values")]
         if any(not isinstance(tensor, torch.Tensor) or tensor.dim() != 4 for tensor in found):
-            raise _cannot(model, f"a layer keeps what {type(layer).__name__} holds, not keys and values alone")
+            held = "convolutions and recurrences" if hasattr(layer, "recurrent_states") else type(layer).__name__
+            raise _cannot(model, f"layer {index} keeps the state of {held}, not keys and values alone")
     return layers
 
 
