@@ -65,11 +65,17 @@ def test_test_files_have_names_of_their_own() -> None:
 
 
 def test_pages_name_files_that_exist() -> None:
-    """A path such as `trt_core/settings.py` or `trt_lowering/passes/` in a page is one of the sources."""
+    """A path such as `trt_core/settings.py` or `trt_lowering/passes/` in a page is one of the sources.
+
+    In the page of a package it may begin inside of that package.
+    """
     sources = {path.relative_to(root).as_posix() for root in ROOT.glob("packages/*/src") for path in root.rglob("*")}
     missing = []
     for page in (*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md"), *ROOT.glob("packages/*/README.md")):
-        for named in re.findall(r"\b(trt_[a-z]+/[\w/]*(?:\.py|/)?)(?![\w<])", page.read_text(encoding="utf-8")):
-            if named.rstrip("/") not in sources:
-                missing.append(f"{page.relative_to(ROOT)}: {named}")
+        text, package = page.read_text(encoding="utf-8"), f"trt_{page.stem}"
+        paths = re.findall(r"\b(trt_[a-z]+/[\w/]*(?:\.py|/)?)(?![\w<])", text)
+        if package in sources:
+            inside = re.findall(r"`((?!trt_)\w+/[\w/]+\.py)`", text)
+            paths += [f"{package}/{path}" for path in inside if not (ROOT / path).exists()]
+        missing += [f"{page.relative_to(ROOT)}: {path}" for path in paths if path.rstrip("/") not in sources]
     assert not missing, "\n".join(missing)

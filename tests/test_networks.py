@@ -84,8 +84,14 @@ def test_an_encoder_layer() -> None:
 def test_a_residual_block() -> None:
     network = only_network(_residual_block(), (torch.randn(2, 8, 6, 6),))
     assert [layer.type.name for layer in layers_of(network)] == [
-        "CONVOLUTION", "SCALE", "RELU", "CONVOLUTION", "SCALE", "ELEMENTWISE", "RELU",
-    ]  # fmt: skip
+        "CONVOLUTION",
+        "SCALE",
+        "RELU",
+        "CONVOLUTION",
+        "SCALE",
+        "ELEMENTWISE",
+        "RELU",
+    ]
 
 
 def test_a_decoder_step() -> None:

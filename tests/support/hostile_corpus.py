@@ -569,9 +569,12 @@ def deadly_values() -> Iterator[Case]:
                 ("prims::div", (At(0), At(1))),
                 ("prims::remainder", (At(0), At(1))),
                 ("prims::fmod", (At(0), At(1))),
-                *((f"div.{kind}_mode", (At(0), value, mode)) for kind, value in (("Tensor", At(1)), ("Scalar", second))
-                  for mode in ("trunc", "floor")),
-            ]  # fmt: skip
+                *(
+                    (f"div.{kind}_mode", (At(0), value, mode))
+                    for kind, value in (("Tensor", At(1)), ("Scalar", second))
+                    for mode in ("trunc", "floor")
+                ),
+            ]
             for at, (name, args) in enumerate(pairs):
                 yield from both(f"{name} {at} {dtype_name(dtype)} {first} {second}", ((name, args),), inputs)
     yield from _linear_algebra()

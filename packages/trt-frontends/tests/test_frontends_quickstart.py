@@ -45,10 +45,20 @@ def test_the_story_is_told_within_eighty_columns(monkeypatch: pytest.MonkeyPatch
     agreed, text = _tell(tmp_path / "kept")
     assert agreed
     told = [
-        "provider", "Two (results)", "traced in", "explained (nothing built) in", "100.00% coverage",
-        "Compiled with: ", "compiled beside eager", "worst relative error", "milliseconds per call", "saved two.trtp",
-        "another process", "loaded beside eager", "every output agrees with eager",
-    ]  # fmt: skip
+        "provider",
+        "Two (results)",
+        "traced in",
+        "explained (nothing built) in",
+        "100.00% coverage",
+        "Compiled with: ",
+        "compiled beside eager",
+        "worst relative error",
+        "milliseconds per call",
+        "saved two.trtp",
+        "another process",
+        "loaded beside eager",
+        "every output agrees with eager",
+    ]
     positions = [text.index(part) for part in told]
     assert positions == sorted(positions)
     assert text.count("output 1") == 2

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import trt_portable as trt
-from trt_portable.attributes import Attribute, WeightsAttribute
+from trt_portable.layer_properties import Attribute, WeightsAttribute
 
 FLOAT, HALF, INT32, INT64, INT8 = trt.float32, trt.float16, trt.int32, trt.int64, trt.int8
 ONES: Final = np.ones((2, 2, 1, 1), np.float32)

@@ -58,23 +58,17 @@ def test_round_trip() -> None:
 
 
 @pytest.mark.parametrize("compiled", [b"", b"kernels"])
-@pytest.mark.parametrize(("is_on_host", "many"), [(True, 1 << 20), (True, 1), (False, 1 << 20)])
-def test_a_large_plan_lies_in_a_file_with_the_same_bytes(
-    monkeypatch: pytest.MonkeyPatch, compiled: bytes, is_on_host: bool, many: int
-) -> None:
+def test_a_large_plan_lies_in_a_file_with_the_same_bytes(monkeypatch: pytest.MonkeyPatch, compiled: bytes) -> None:
     expected = bytes(write_plan({"answer": 42}, WEIGHTS, compiled=compiled))
-    name = "memory_in_file" if is_on_host and many > 1 else "filled_in_file"  # by several threads
-    monkeypatch.setattr(container, "_MANY_PROCESSORS", many)
-    make = getattr(memory, name)
     written: list[memory.IHostMemory | None] = []
 
     def in_file(*arguments: Any) -> memory.IHostMemory | None:
-        written.append(make(*arguments))
+        written.append(memory.filled_in_file(*arguments))
         return written[-1]
 
     monkeypatch.setattr(container, "LARGE_BYTES", 1)
-    monkeypatch.setattr(weight_table.WeightTable, "is_on_host", is_on_host)
-    monkeypatch.setattr(container, name, in_file)
+    monkeypatch.setattr(weight_table, "LARGE_BYTES", 1)  # by several threads
+    monkeypatch.setattr(container, "filled_in_file", in_file)
     found = write_plan({"answer": 42}, WEIGHTS, compiled=compiled)
     assert found is written[0] and isinstance(found, trt.IHostMemory)
     assert bytes(found) == expected and len(found) == found.nbytes == len(expected)

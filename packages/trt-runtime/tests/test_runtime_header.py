@@ -84,9 +84,15 @@ def header_of_a_cache(plan: torch.Tensor, *places: CachePlace) -> PlanHeader:
     ]
     updates = [(0, "updated")]
     return PlanHeader.describe(
-        plan, inputs=inputs, outputs=[], device="cpu", symbols={"s0": (1, 2)}, ranges=ranges, updates=updates,
+        plan,
+        inputs=inputs,
+        outputs=[],
+        device="cpu",
+        symbols={"s0": (1, 2)},
+        ranges=ranges,
+        updates=updates,
         places=places,
-    )  # fmt: skip
+    )
 
 
 @given(

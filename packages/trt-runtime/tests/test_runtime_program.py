@@ -16,7 +16,7 @@ from torch import nn
 
 from trt_core import ExportError, Input, InputError
 from trt_runtime import TRTModule, load, save
-from trt_runtime.program.weights import check_storable
+from trt_runtime.program.stored_tensors import check_storable
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
 

@@ -25,7 +25,19 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
     __version__ = "0+source"
 
 __all__ = [
-    "DYNAMO_CONVERTERS", "BlockInterpreter", "BuiltEngine", "Call", "ConversionContext", "Converter",
-    "ConverterRegistry", "ConverterSupport", "build_block", "converter", "load_converters", "plugin_from_operator",
-    "plugin_status", "preserve_predicate", "require_registry",
-]  # fmt: skip
+    "DYNAMO_CONVERTERS",
+    "BlockInterpreter",
+    "BuiltEngine",
+    "Call",
+    "ConversionContext",
+    "Converter",
+    "ConverterRegistry",
+    "ConverterSupport",
+    "build_block",
+    "converter",
+    "load_converters",
+    "plugin_from_operator",
+    "plugin_status",
+    "preserve_predicate",
+    "require_registry",
+]

@@ -1,7 +1,7 @@
 """What our packages take from PyTorch's private modules: the seam that a new release of PyTorch is fitted at.
 
 Names that several packages use are here, and what one package alone uses is in its own `internals.py`. No other module
-names a private module of PyTorch. All of it is the same in PyTorch 2.11, 2.12 and 2.13, unless the table says more.
+names a private module of PyTorch. All of it is the same in PyTorch 2.11 to 2.15, unless the table says more.
 
 | from | what for | releases |
 |---|---|---|

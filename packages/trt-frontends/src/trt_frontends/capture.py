@@ -88,8 +88,14 @@ def trace(
 
 
 _WALKS: Final = (
-    "buffers", "children", "named_buffers", "named_children", "named_modules", "named_parameters", "parameters",
-)  # fmt: skip
+    "buffers",
+    "children",
+    "named_buffers",
+    "named_children",
+    "named_modules",
+    "named_parameters",
+    "parameters",
+)
 
 
 def require_walkable(mod: Any) -> None:

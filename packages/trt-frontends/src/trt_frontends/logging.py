@@ -33,24 +33,6 @@ def set_level(level: int, logger: logging.Logger | None = None) -> None:
 _LOGGER: Final = logger
 
 
-def _level(level: int, name: str) -> Callable[[], contextlib.AbstractContextManager[None]]:
-    @contextlib.contextmanager
-    def shown() -> Iterator[None]:
-        with log_shown(level):
-            yield
-
-    shown.__name__ = shown.__qualname__ = name
-    shown.__doc__ = f"Logs {name.replace('_', ' ')} and what is worse inside a block, on stderr without a set-up."
-    return shown
-
-
-internal_errors: Final = _level(logging.CRITICAL, "internal_errors")
-errors: Final = _level(logging.ERROR, "errors")
-warnings: Final = _level(logging.WARNING, "warnings")
-info: Final = _level(logging.INFO, "info")
-debug: Final = _level(logging.DEBUG, "debug")
-graphs: Final = _level(logging.DEBUG, "graphs")
-
 _LEVELS: Final = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -59,6 +41,29 @@ _LEVELS: Final = {
     "internal_errors": logging.CRITICAL,
     "graphs": logging.DEBUG,
 }
+
+
+def _level(level: str, name: str = "") -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """What shows a level inside a block, by the name that it has here where that is another."""
+    name = name or level
+
+    @contextlib.contextmanager
+    def shown() -> Iterator[None]:
+        with log_shown(_LEVELS[level]):
+            yield
+
+    shown.__name__ = shown.__qualname__ = name
+    shown.__doc__ = f"Logs {name.replace('_', ' ')} and what is worse inside a block, on stderr without a set-up."
+    return shown
+
+
+internal_errors: Final = _level("internal_errors")
+errors: Final = _level("error", "errors")
+warnings: Final = _level("warning", "warnings")
+info: Final = _level("info")
+debug: Final = _level("debug")
+graphs: Final = _level("graphs")
+
 _INSTEAD: Final = {
     "capture_fx_graph_before": "passes have other names here; explain tells what became of nodes",
     "capture_fx_graph_after": "passes have other names here; explain tells what became of nodes",

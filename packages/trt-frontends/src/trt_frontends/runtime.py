@@ -19,10 +19,19 @@ from trt_runtime.graphed_calls import cuda_graphs
 from trt_runtime.module import engines_of, running_device
 
 __all__ = [
-    "PythonTorchTensorRTModule", "ResourceAllocationStrategy", "TorchTensorRTModule", "enable_cudagraphs",
-    "enable_output_allocator", "enable_pre_allocated_outputs", "get_cudagraphs_mode", "get_whole_cudagraphs_mode",
-    "optimization_profile", "set_cudagraphs_mode", "set_multi_device_safe_mode", "weight_streaming",
-]  # fmt: skip
+    "PythonTorchTensorRTModule",
+    "ResourceAllocationStrategy",
+    "TorchTensorRTModule",
+    "enable_cudagraphs",
+    "enable_output_allocator",
+    "enable_pre_allocated_outputs",
+    "get_cudagraphs_mode",
+    "get_whole_cudagraphs_mode",
+    "optimization_profile",
+    "set_cudagraphs_mode",
+    "set_multi_device_safe_mode",
+    "weight_streaming",
+]
 
 TorchTensorRTModule = PythonTorchTensorRTModule = TRTModule
 

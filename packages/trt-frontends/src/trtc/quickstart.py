@@ -59,9 +59,13 @@ def examples() -> list[Example]:
     """Returns the models: their libraries' own configurations, random weights."""
     image = Input(min_shape=(1, 3, 224, 224), opt_shape=(4, 3, 224, 224), max_shape=(8, 3, 224, 224), name="x")
     tokens = Input(
-        min_shape=(1, 128), opt_shape=(2, 128), max_shape=(4, 128), dtype=torch.int64, name="input_ids",
+        min_shape=(1, 128),
+        opt_shape=(2, 128),
+        max_shape=(4, 128),
+        dtype=torch.int64,
+        name="input_ids",
         tensor_domain=(0, 30000),
-    )  # fmt: skip
+    )
     return [
         Example("ResNet-18 (torchvision)", _resnet18, (image,)),
         Example("BERT-base encoder (transformers)", _bert, (tokens,)),

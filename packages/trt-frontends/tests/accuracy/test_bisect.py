@@ -244,12 +244,12 @@ class Replace(GraphPass):
 @pytest.fixture
 def spoil_lowering(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Puts passes first that replace these operators."""
-    from trt_lowering import pipeline
+    from trt_lowering import pass_order
 
     def spoil(*operators: Any) -> None:
-        passes = pipeline.decomposing_passes
+        passes = pass_order.decomposing_passes
         wrong = [Replace(operator) for operator in operators]
-        monkeypatch.setattr(pipeline, "decomposing_passes", lambda *rest: [*wrong, *passes(*rest)])
+        monkeypatch.setattr(pass_order, "decomposing_passes", lambda *rest: [*wrong, *passes(*rest)])
 
     return spoil
 

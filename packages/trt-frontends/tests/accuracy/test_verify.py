@@ -250,5 +250,9 @@ def test_progress_is_told(deep: nn.Module) -> None:
     told: list[str] = []
     verify(deep, arg_inputs=(torch.randn(2, 8),), samples=1, depth=True, progress=lambda what, *_: told.append(what))
     assert list(dict.fromkeys(told)) == [
-        "capturing", "lowering", "building engines", "comparing with eager", "comparing inside of engines"
-    ]  # fmt: skip
+        "capturing",
+        "lowering",
+        "building engines",
+        "comparing with eager",
+        "comparing inside of engines",
+    ]

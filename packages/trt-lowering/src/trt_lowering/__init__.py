@@ -11,7 +11,7 @@ from trt_lowering.expansion import sizes_left_open
 from trt_lowering.export import export_module
 from trt_lowering.extension import InstalledPass, installed_passes
 from trt_lowering.lower import begin_lowering, begin_lowering_graph, decompose_program, lower, lower_graph
-from trt_lowering.pipeline import DecomposedGraph
+from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.precision_rules import PrecisionRules
 from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers, keep_whole

@@ -32,11 +32,11 @@ from trt_lowering.expansion import replace_result
 from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
 from trt_lowering.operator_traits import mutated_arguments, tensor_value
+from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.flatten import InlineWrappedRegions, RemoveAssertions, find_autocast_region, wrapped_region
 from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
-from trt_lowering.pipeline import DecomposedGraph
 from trt_lowering.results import base_of
 from trt_lowering.tracing import traces
 

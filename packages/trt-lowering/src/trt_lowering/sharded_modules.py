@@ -699,13 +699,17 @@ _REFUSED: Final = {
     **dict.fromkeys(("send", "recv", "isend", "irecv", "batch_isend_irecv"), _BY_PAIRS),
     **dict.fromkeys(
         (
-            "all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list",
-            "scatter_object_list", "send_object_list",
+            "all_gather_object",
+            "broadcast_object_list",
+            "gather_object",
+            "recv_object_list",
+            "scatter_object_list",
+            "send_object_list",
         ),
         _OF_OBJECTS,
     ),
     "monitored_barrier": "call it before the model",
-}  # fmt: skip
+}
 """Functions of `torch.distributed` whose effect a graph would lose without a word, and what to do instead."""
 
 

@@ -118,9 +118,13 @@ def check(module: Any, depth: int, bits: int, tolerance: float = 1e-5) -> torch.
 
 @settings(max_examples=5, deadline=None)
 @given(
-    st.sampled_from([4, 8]), st.integers(2, 4), st.sampled_from([32, 64, 128]), st.sampled_from([8, 24]),
-    st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.sampled_from([4, 8]),
+    st.integers(2, 4),
+    st.sampled_from([32, 64, 128]),
+    st.sampled_from([8, 24]),
+    st.booleans(),
+    st.booleans(),
+)
 def test_codes_packed_along_inputs(
     bits: int, groups: int, size: int, columns: int, ordered: bool, symmetric: bool
 ) -> None:

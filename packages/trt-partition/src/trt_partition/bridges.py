@@ -16,10 +16,14 @@ from trt_partition.planner import Leveling, node_kinds
 
 _LASTING: Final = frozenset(
     {
-        Reason.FORCED_MODULE, Reason.NOT_CONSTANT, Reason.UNSUPPORTED_VALUE, Reason.MUTATION, Reason.SIDE_EFFECT,
+        Reason.FORCED_MODULE,
+        Reason.NOT_CONSTANT,
+        Reason.UNSUPPORTED_VALUE,
+        Reason.MUTATION,
+        Reason.SIDE_EFFECT,
         Reason.HIGHER_ORDER,
     }
-)  # fmt: skip
+)
 """Reasons that a converter for the operator would not remove."""
 
 _WORK: Final = 400_000

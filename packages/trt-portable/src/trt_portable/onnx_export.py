@@ -361,9 +361,7 @@ def _fill(
         raise e.refuse("a ramp along more than one axis")
     kind = layer.to_type
     start = e.constant(layer.alpha, kind) if alpha is None else alpha
-    step = e.constant(layer.beta, kind) if beta is None else e.add(
-        "Squeeze", [beta, e.constant([0])]
-    )  # fmt: skip
+    step = e.constant(layer.beta, kind) if beta is None else e.add("Squeeze", [beta, e.constant([0])])
     extent = e.constant(list(layer.shape or ())) if shape is None else shape
     count = e.add("Cast", [e.add("Squeeze", [extent, e.constant([0])])], to=e.number_of(kind))
     places = e.add("Range", [e.constant(0, kind), count, e.constant(1, kind)])
@@ -780,9 +778,10 @@ def _reduce(e: _Exporter, layer: Any, x: str) -> None:
 
 
 def _top_k(e: _Exporter, layer: Any, x: str, k: str | None = None) -> None:
-    count = e.constant([layer.k]) if k is None else e.add(
-        "Reshape", [e.add("Cast", [k], to=e.number_of(DataType.INT64)), e.constant([1])]
-    )  # fmt: skip
+    if k is None:
+        count = e.constant([layer.k])
+    else:
+        count = e.add("Reshape", [e.add("Cast", [k], to=e.number_of(DataType.INT64)), e.constant([1])])
     found = e.unique("indices")
     largest = int(layer.op is TopKOperation.MAX)
     e.add("TopK", [x, count], [e.out(0), found], axis=_bits(layer.axes)[0], largest=largest)

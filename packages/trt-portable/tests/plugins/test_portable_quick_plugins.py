@@ -86,9 +86,15 @@ def test_every_kind_of_attribute_survives_an_engine(network: Any, load: Any, exe
 
     x = network.add_input("x", trt.float32, (2,))
     values = {
-        "a": -(2**40), "b": 0.1, "c": "tüt", "d": True, "e": b"\0x", "f": np.array([1.5], np.float32),
-        "g": np.array([2**40, -1]), "h": np.array([True, False]),
-    }  # fmt: skip
+        "a": -(2**40),
+        "b": 0.1,
+        "c": "tüt",
+        "d": True,
+        "e": b"\0x",
+        "f": np.array([1.5], np.float32),
+        "g": np.array([2**40, -1]),
+        "h": np.array([True, False]),
+    }
     network.mark_output(network.add_plugin(trtp.op.tests.attributes(x, **values)).get_output(0))
     execute(load(network).create_execution_context(), {"x": torch.ones(2)})
     wanted = (-(2**40), 0.1, "tüt", True, b"\0x", [1.5], [2**40, -1], [True, False], np.float32, np.bool_)
@@ -241,8 +247,11 @@ def test_functions_must_fit_the_description() -> None:
         trtp.impl("tests::shift")(lambda inp, more, outputs, stream: None)
     with pytest.raises(ValueError, match="lacks"):
         trtp.impl("tests::shift")(lambda inp, outputs: None)
-    for wrong in ("def f(x: list) -> trtp.TensorDesc: ...", "def f(x: trtp.TensorDesc) -> int: ...",
-                  "def f(a: int, x: trtp.TensorDesc) -> trtp.TensorDesc: ..."):  # fmt: skip
+    for wrong in (
+        "def f(x: list) -> trtp.TensorDesc: ...",
+        "def f(x: trtp.TensorDesc) -> int: ...",
+        "def f(a: int, x: trtp.TensorDesc) -> trtp.TensorDesc: ...",
+    ):
         scope: dict[str, Any] = {"trtp": trtp}
         exec(wrong, scope)
         with pytest.raises(ValueError, match="tests::wrong"):
@@ -318,8 +327,13 @@ def test_plugins_of_other_names_and_fields_are_timed_apart(builder: trt.Builder)
         trtp.impl(name)(compute)
     cache = builder.create_builder_config().create_timing_cache(b"")
     operators = trtp.op.tests
-    for add in (lambda x: operators.one(x, by=1), lambda x: operators.same(x, by=1), lambda x: operators.one(x, by=2),
-                lambda x: operators.other(x, to=1), lambda x: operators.one(x, by=1)):  # fmt: skip
+    for add in (
+        lambda x: operators.one(x, by=1),
+        lambda x: operators.same(x, by=1),
+        lambda x: operators.one(x, by=2),
+        lambda x: operators.other(x, to=1),
+        lambda x: operators.one(x, by=1),
+    ):
         network = builder.create_network()
         network.mark_output(network.add_plugin(add(network.add_input("x", trt.float32, (2, 3)))).get_output(0))
         config = builder.create_builder_config()

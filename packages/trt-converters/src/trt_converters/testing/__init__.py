@@ -22,6 +22,17 @@ from trt_converters.testing.conversion import (
 )
 
 __all__ = [
-    "TOLERANCES", "ConversionResult", "DynamicAxes", "ExtentOf", "OperatorCall", "OperatorSample", "check_conversion",
-    "compare", "emitted_layers", "record_call", "rounding_bounds", "run_engine", "samples_from_opinfo",
-]  # fmt: skip
+    "TOLERANCES",
+    "ConversionResult",
+    "DynamicAxes",
+    "ExtentOf",
+    "OperatorCall",
+    "OperatorSample",
+    "check_conversion",
+    "compare",
+    "emitted_layers",
+    "record_call",
+    "rounding_bounds",
+    "run_engine",
+    "samples_from_opinfo",
+]

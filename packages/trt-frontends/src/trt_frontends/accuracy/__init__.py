@@ -7,6 +7,16 @@ from trt_frontends.accuracy.verify import AccuracyReport, DepthError, OutputAccu
 from trt_frontends.comparison.output_error import OutputError, measure_error
 
 __all__ = [
-    "AccuracyReport", "BisectReport", "Culprit", "DepthError", "EngineError", "OutputAccuracy", "OutputError",
-    "Stage", "TensorStatistics", "bisect", "measure_error", "verify",
-]  # fmt: skip
+    "AccuracyReport",
+    "BisectReport",
+    "Culprit",
+    "DepthError",
+    "EngineError",
+    "OutputAccuracy",
+    "OutputError",
+    "Stage",
+    "TensorStatistics",
+    "bisect",
+    "measure_error",
+    "verify",
+]

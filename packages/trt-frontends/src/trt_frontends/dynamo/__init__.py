@@ -20,11 +20,26 @@ from trt_partition import PartitionReport
 from trt_runtime import load
 
 __all__ = [
-    "BindingNameMismatchError", "CompilationSettings", "Debugger", "PartitionReport", "SourceIR", "compile",
-    "conversion", "convert_exported_program_to_serialized_trt_engine", "explain", "get_dynamic_shapes_args",
-    "get_dynamic_shapes_kwargs", "load", "lowering", "partitioning", "refit_module_weights", "runtime", "save",
-    "trace", "utils",
-]  # fmt: skip
+    "BindingNameMismatchError",
+    "CompilationSettings",
+    "Debugger",
+    "PartitionReport",
+    "SourceIR",
+    "compile",
+    "conversion",
+    "convert_exported_program_to_serialized_trt_engine",
+    "explain",
+    "get_dynamic_shapes_args",
+    "get_dynamic_shapes_kwargs",
+    "load",
+    "lowering",
+    "partitioning",
+    "refit_module_weights",
+    "runtime",
+    "save",
+    "trace",
+    "utils",
+]
 
 _defaults = utils
 __getattr__, __dir__ = lazy_names(__name__, {}, {name.removeprefix("dynamo."): hint for name, hint in ABSENT.items()})

@@ -18,9 +18,14 @@ from trt_lowering.extension import process_passes
 from trt_lowering.node_metadata import fake_mode_of
 
 __all__ = [
-    "add_lowering_pass", "clean_up_graph_after_modifications", "dump_lowering_passes", "get_decompositions",
-    "post_lowering", "pre_export_lowering", "remove_lowering_pass",
-]  # fmt: skip
+    "add_lowering_pass",
+    "clean_up_graph_after_modifications",
+    "dump_lowering_passes",
+    "get_decompositions",
+    "post_lowering",
+    "pre_export_lowering",
+    "remove_lowering_pass",
+]
 
 Rewrite = Callable[..., fx.GraphModule]
 """`rewrite(gm, settings)` or `rewrite(gm)`, which returns the graph module."""

@@ -231,6 +231,10 @@ def _without_guards(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 __all__ = [
-    "BackendSupport", "get_graph_converter_support", "hierarchical_adjacency_partition", "make_plan", "make_report",
+    "BackendSupport",
+    "get_graph_converter_support",
+    "hierarchical_adjacency_partition",
+    "make_plan",
+    "make_report",
     "split_into_blocks",
-]  # fmt: skip
+]

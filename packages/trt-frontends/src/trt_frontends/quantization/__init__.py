@@ -14,6 +14,15 @@ from trt_frontends.quantization.quantize import (
 )
 
 __all__ = [
-    "Kind", "LayerSensitivity", "Observer", "QuantizationConfig", "QuantizationReport", "QuantizedLayer", "Scheme",
-    "SensitivityReport", "quantization_report", "quantize", "sensitivity",
-]  # fmt: skip
+    "Kind",
+    "LayerSensitivity",
+    "Observer",
+    "QuantizationConfig",
+    "QuantizationReport",
+    "QuantizedLayer",
+    "Scheme",
+    "SensitivityReport",
+    "quantization_report",
+    "quantize",
+    "sensitivity",
+]

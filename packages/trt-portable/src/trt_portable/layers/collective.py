@@ -20,10 +20,10 @@ from typing import Any, Final
 import torch
 
 from trt_core.process_groups import GroupMembers, find_group
-from trt_portable.attributes import Attribute, integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute, integer, member
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_type

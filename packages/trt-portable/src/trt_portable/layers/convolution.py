@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from trt_core.operator_counts import UNROLLED_TYPES
-from trt_portable.attributes import WeightsAttribute, boolean, dims, integer, member, number
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, PaddingMode, PoolingType
+from trt_portable.layer_properties import WeightsAttribute, boolean, dims, integer, member, number
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
 from trt_portable.layers.windows import (

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import boolean, member, number
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import ActivationType, LayerType
 from trt_portable.execution.program import ShapedCompute
+from trt_portable.layer_properties import boolean, member, number
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.layer import ILayer, ITensor

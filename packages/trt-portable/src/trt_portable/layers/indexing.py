@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from trt_portable.attributes import integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import BoundingBoxFormat, DataType, GatherMode, LayerType, ScatterMode
+from trt_portable.layer_properties import integer, member
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
 from trt_portable.layers.reduction import indices_type

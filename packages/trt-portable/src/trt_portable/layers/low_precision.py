@@ -16,7 +16,6 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import boolean, dims, element_type, integer, numbers
 from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS, FLOATS, INDICES, is_scratch
 from trt_portable.enums import DataType, LayerType
@@ -38,6 +37,7 @@ from trt_portable.kernels.low_precision_products import (
     product_kernel,
 )
 from trt_portable.kernels.operands import require_operands
+from trt_portable.layer_properties import boolean, dims, element_type, integer, numbers
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
 from trt_portable.shape_tensors import Value, as_tensor

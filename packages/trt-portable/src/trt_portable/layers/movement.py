@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import torch
 
-from trt_portable.attributes import OverriddenDims, boolean, integer, permutation
 from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import OverriddenDims, boolean, integer, permutation
 from trt_portable.layers.contracts import Bound, moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import joined

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, WeightsAttribute, integer, member, number
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
 from trt_portable.execution.program import ShapedCompute
+from trt_portable.layer_properties import Attribute, WeightsAttribute, integer, member, number
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor

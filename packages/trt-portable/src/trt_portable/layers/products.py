@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute, member
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute, member
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
 from trt_portable.network.definition import LayerFactory, expect_tensor

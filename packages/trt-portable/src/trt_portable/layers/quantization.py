@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.attributes import dims, element_type, integer
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, LARGEST, QUANTIZED, is_scratch, round_to
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import dims, element_type, integer
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type

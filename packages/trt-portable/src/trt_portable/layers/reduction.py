@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, boolean, element_type, integer, member
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CumulativeOperation, DataType, LayerType, ReduceOperation, TopKOperation
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute, boolean, element_type, integer, member
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise, reduced

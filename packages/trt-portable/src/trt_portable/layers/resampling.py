@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, boolean, member, number, optional_dims
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     DataType,
@@ -23,6 +22,7 @@ from trt_portable.enums import (
     SampleMode,
 )
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute, boolean, member, number, optional_dims
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_rank, require_type

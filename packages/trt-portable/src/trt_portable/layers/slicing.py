@@ -9,11 +9,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import OverriddenDims, member
 from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import OverriddenDims, member
 from trt_portable.layers.contracts import Bound, elements, moved
 from trt_portable.layers.movement import MOVABLE
 from trt_portable.network.definition import LayerFactory, expect_tensor

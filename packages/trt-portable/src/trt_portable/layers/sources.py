@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute, WeightsAttribute, element_type, member, optional_dims
-from trt_portable.attributes import dims as dims_attribute
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute, WeightsAttribute, element_type, member, optional_dims
+from trt_portable.layer_properties import dims as dims_attribute
 from trt_portable.layers.contracts import Bound, broadcast, moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Final
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import boolean, dims, element_type, integer, member, number
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, INDICES, round_to
 from trt_portable.enums import (
@@ -25,6 +24,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import attend
+from trt_portable.layer_properties import boolean, dims, element_type, integer, member, number
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
 from trt_portable.layers.products import multiply

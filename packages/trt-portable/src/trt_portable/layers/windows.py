@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from trt_portable.attributes import Attribute, dims, optional_dims
 from trt_portable.dims import Dims
 from trt_portable.enums import PaddingMode
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute, dims, optional_dims
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require
 from trt_portable.shape_tensors import is_unknown

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.limits import UNLIMITED, Account, charging, open_account
-from trt_portable.attributes import boolean, integer, member, text
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
 from trt_portable.errors import Refusal, UnknownExtents
 from trt_portable.execution.bounded_runs import TURNS, TURNS_VARIABLE, most_turns
+from trt_portable.layer_properties import boolean, integer, member, text
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.recurrence import Recurrence

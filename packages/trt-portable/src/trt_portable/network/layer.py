@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, Ty
 import torch
 
 from trt_core.files import typed
-from trt_portable.attributes import Attribute
 from trt_portable.dims import Dims, as_dims
 from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, storage_dtype
 from trt_portable.enums import DataType, LayerType, TensorFormat, TensorLocation
 from trt_portable.errors import Refusal
+from trt_portable.layer_properties import Attribute
 from trt_portable.pybind import Sealed, to_boolean, to_integer, to_text
 from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import Value

@@ -13,7 +13,7 @@ from trt_portable.enums import ErrorCode, OnnxParserFlag
 from trt_portable.errors import NetworkError, strict
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason, require_onnx
-from trt_portable.onnx_parser.graph import GraphImporter
+from trt_portable.onnx_parser.graph_walk import GraphImporter
 from trt_portable.onnx_parser.initializers import ConstantReader, Initializer
 from trt_portable.onnx_parser.registry import find_converter, supported_operators
 from trt_portable.plugin.interfaces import NodeIndices

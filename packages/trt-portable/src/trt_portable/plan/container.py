@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,18 +25,16 @@ from trt_core.files.container import Container, Section
 from trt_core.files.strict_json import parse_json
 from trt_portable.api_version import RELEASE
 from trt_portable.errors import PortableError, is_out_of_memory
-from trt_portable.memory import IHostMemory, filled_in_file, memory_in_file, wrap_address, zeros
+from trt_portable.memory import IHostMemory, filled_in_file, wrap_address, zeros
 from trt_portable.plan import tables
 from trt_portable.plan.tables import FORMAT_VERSION
-from trt_portable.plan.weight_table import LARGE_BYTES, WeightTable, bytes_of
+from trt_portable.plan.weight_table import LARGE_BYTES, WeightTable
 
 MAGIC: Final = b"TRTPORT\n"
 # What a reader of this version understands; a plan that uses anything else is refused by name.
 KNOWN_FEATURES: Final = frozenset({"loops", "conditionals", "plugins", "stripped"})
 
 _ALIGNMENT: Final = 64
-_MANY_PROCESSORS: Final = 4
-"""With fewer, a file is written sooner in one go than through memory that threads fill, which is made page by page."""
 _MOST_JSON_BYTES: Final = 1 << 30
 """Longest text of a plan, whose values are bounded besides."""
 
@@ -171,33 +168,12 @@ def write_plan(
         weights.write_all(targets)
         PLAN.seal(content, sections)
 
-    in_file = None
-    if num_bytes >= LARGE_BYTES and weights.is_on_host and (os.cpu_count() or 1) < _MANY_PROCESSORS:
-        contents = [(SectionKind.STRUCTURE, [text]), (SectionKind.WEIGHTS, _parts(table, weights, offsets, data_bytes))]
-        if compiled:
-            contents.append((SectionKind.COMPILED, [compiled]))
-        in_file = memory_in_file(lambda file: PLAN.write(file, contents))
-    elif num_bytes >= LARGE_BYTES:
-        in_file = filled_in_file(num_bytes, fill)
+    in_file = filled_in_file(num_bytes, fill) if num_bytes >= LARGE_BYTES else None
     if in_file is not None:
         return in_file
     memory = zeros(num_bytes)
     fill(memory)
     return memory
-
-
-def _parts(
-    table: bytes, weights: WeightTable, offsets: Mapping[str, int], data_bytes: int
-) -> Iterator[bytes | memoryview]:
-    """The section of weights, piece by piece, of which only one has to be in memory at a time."""
-    yield table
-    end = 0
-    for name in weights:
-        yield bytes(offsets[name] - end)
-        data = bytes_of(weights[name])
-        yield data
-        end = offsets[name] + data.nbytes
-    yield bytes(data_bytes - end)
 
 
 def read_plan(buffer: Any, *, is_verified: bool = False) -> Plan:

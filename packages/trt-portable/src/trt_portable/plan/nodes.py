@@ -14,10 +14,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from trt_portable.attributes import Attribute
 from trt_portable.dtypes import PACKED, pack, unpack, volume
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import PortableError
+from trt_portable.layer_properties import Attribute
 from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layer_class, layers_from_json

@@ -210,11 +210,6 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         copy_all(copied)
         return found
 
-    @property
-    def is_on_host(self) -> bool:
-        """Whether nothing has to be copied from a GPU."""
-        return all(entry.device == _HOST for entry in self._entries.values())
-
     def write_all(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Puts weights into flat host memory of their types and sizes, by key."""
         ready = {key: entry for key in targets if isinstance(entry := self._entries[key], torch.Tensor)}

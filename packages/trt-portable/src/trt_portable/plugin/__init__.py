@@ -40,10 +40,31 @@ if TYPE_CHECKING:
     from trt_portable.plugin.interfaces import KernelLaunchParams
 
 __all__ = [
-    "AutoTuneCombination", "KernelLaunchParams", "Shape", "ShapeExpr", "ShapeExprs", "SizeTensorDesc",
-    "SizeTensorShapeExpr", "SymExpr", "SymExprs", "SymInt32", "SymIntExpr", "SymIntExprs", "Tensor", "TensorDesc",
-    "aot_impl", "autotune", "cdiv", "from_shape_expr", "impl", "max", "min", "op", "register", "size_tensor",
-]  # fmt: skip
+    "AutoTuneCombination",
+    "KernelLaunchParams",
+    "Shape",
+    "ShapeExpr",
+    "ShapeExprs",
+    "SizeTensorDesc",
+    "SizeTensorShapeExpr",
+    "SymExpr",
+    "SymExprs",
+    "SymInt32",
+    "SymIntExpr",
+    "SymIntExprs",
+    "Tensor",
+    "TensorDesc",
+    "aot_impl",
+    "autotune",
+    "cdiv",
+    "from_shape_expr",
+    "impl",
+    "max",
+    "min",
+    "op",
+    "register",
+    "size_tensor",
+]
 
 if not TYPE_CHECKING:
     _HOMES = dict.fromkeys(__all__, "decorators")

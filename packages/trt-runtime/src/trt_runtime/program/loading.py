@@ -72,7 +72,7 @@ from trt_runtime.program.graph import (
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.loaded_program import LoadedProgram, bounds_of_calls, most_untold
-from trt_runtime.program.weights import unpack
+from trt_runtime.program.stored_tensors import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
 from trt_runtime.signatures import read_keys, why_not_trusted
 

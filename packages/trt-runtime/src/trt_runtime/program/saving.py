@@ -82,7 +82,7 @@ from trt_runtime.program.input_reader import InputReader, homes_of, places_of
 from trt_runtime.program.literals import NoLiteral, to_json
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.model_facts import ModelFacts, literal_attributes, require_facts, result_classes
-from trt_runtime.program.weights import check_storable, pack, view_key
+from trt_runtime.program.stored_tensors import check_storable, pack, view_key
 from trt_runtime.program_file import PROGRAM as FILE
 from trt_runtime.program_file import SectionKind
 from trt_runtime.signatures import INSTALL, Signer, can_sign, signing_key

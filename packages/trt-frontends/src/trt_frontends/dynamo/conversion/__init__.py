@@ -12,6 +12,16 @@ from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
 from trt_frontends.dynamo.conversion.registration import ConverterPriority, SourceIR, dynamo_tensorrt_converter
 
 __all__ = [
-    "DYNAMO_CONVERTERS", "CompilationSettings", "ConversionContext", "ConverterPriority", "ConverterRegistry",
-    "ConverterSupport", "SourceIR", "converter", "converter_utils", "dynamo_tensorrt_converter", "impl", "plugins",
-]  # fmt: skip
+    "DYNAMO_CONVERTERS",
+    "CompilationSettings",
+    "ConversionContext",
+    "ConverterPriority",
+    "ConverterRegistry",
+    "ConverterSupport",
+    "SourceIR",
+    "converter",
+    "converter_utils",
+    "dynamo_tensorrt_converter",
+    "impl",
+    "plugins",
+]

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute
 from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS, PACKED
 from trt_portable.enums import (
@@ -26,6 +25,7 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.layer_properties import Attribute
 from trt_portable.layers.fused import ClampLayer, GateLayer, LinearLayer
 from trt_portable.layers.low_precision import (
     BIAS,

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.attributes import Attribute
 from trt_portable.device import current_device
 from trt_portable.dims import Dims
 from trt_portable.dtypes import FLOATS, storage_bytes, volume
@@ -26,6 +25,7 @@ from trt_portable.enums import (
     PaddingMode,
 )
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
+from trt_portable.layer_properties import Attribute
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.indexing import IGatherLayer
 from trt_portable.layers.low_precision import (

@@ -20,9 +20,9 @@ from functools import cached_property
 from itertools import chain, count
 from typing import Any, Final
 
-from trt_portable.attributes import Attribute
 from trt_portable.dims import MAX_RANK, Dims, Permutation
 from trt_portable.enums import DataType, ElementWiseOperation, LayerType, MatrixOperation, SampleMode
+from trt_portable.layer_properties import Attribute
 from trt_portable.layers.movement import IConcatenationLayer, IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer

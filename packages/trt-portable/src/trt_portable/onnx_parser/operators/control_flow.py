@@ -126,9 +126,14 @@ def _close(
 
 
 def _collected(
-    net: NetworkWriter, outer: ILoop, value: ITensor, count: ITensor, trips: ITensor | None, axis: int = 0,
+    net: NetworkWriter,
+    outer: ILoop,
+    value: ITensor,
+    count: ITensor,
+    trips: ITensor | None,
+    axis: int = 0,
     reverse: bool = False,
-) -> ITensor:  # fmt: skip
+) -> ITensor:
     """The values of all iterations along a new axis, cut to the trips that there were."""
     kind = LoopOutput.REVERSE if reverse else LoopOutput.CONCATENATE
     layer = net.layer(outer.add_loop_output(value, kind, axis))

@@ -325,10 +325,8 @@ def _dilated(net: NetworkWriter, x: ITensor, kind: PoolingType, windows: _Window
     ones = net.expand(net.constant(np.ones((1,) * rank), x.dtype), extents)
     if counts_padding:  # what is padded counts, but not what only the last window reaches
         starts: list[Extent] = [0, 0, *(-pad for pad in windows.before)]
-        sizes = [*extents[:2], *(
-            net.combine(extent, before + after, _SUM)
-            for extent, before, after in zip(extents[2:], windows.before, windows.after, strict=True)
-        )]  # fmt: skip
+        ends = zip(extents[2:], windows.before, windows.after, strict=True)
+        sizes = [*extents[:2], *(net.combine(extent, before + after, _SUM) for extent, before, after in ends)]
         ones = net.slice(ones, starts, sizes, mode=SampleMode.FILL, fill=net.constant(1, x.dtype))
         zeros = [0] * len(windows.kernel)
         windows = replace(windows, before=zeros, after=zeros)

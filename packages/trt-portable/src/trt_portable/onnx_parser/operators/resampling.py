@@ -124,9 +124,18 @@ def resize(
     for axis, (have, want, scale, ends) in plan.items():
         net.take_room(want * (have + _ROW), "Resize")
         weights = _axis_weights(
-            have, want, scale, ends, mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a,
-            bool(exclude_outside), bool(antialias), extrapolation_value,
-        )  # fmt: skip
+            have,
+            want,
+            scale,
+            ends,
+            mode,
+            coordinate_transformation_mode,
+            nearest_mode,
+            cubic_coeff_a,
+            bool(exclude_outside),
+            bool(antialias),
+            extrapolation_value,
+        )
         value = _apply_axis(net, value, axis, *weights)
     return net.cast(value, kind)
 

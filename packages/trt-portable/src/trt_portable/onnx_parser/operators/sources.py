@@ -17,7 +17,7 @@ from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-    from trt_portable.onnx_parser.graph import ImportingWriter
+    from trt_portable.onnx_parser.graph_walk import ImportingWriter
 
 _LARGEST: Final = 1 << 40
 """Elements of a tensor that a model describes by its shape alone."""
