@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_core.limits import CallLimits
+from trt_portable.execution.bounded_runs import BoundedRuns, RunBounds
 from trt_portable.execution.weight_streaming import WeightTransfers, resident_weights
 
 NONE, TRANSPOSE = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
@@ -102,6 +104,26 @@ def test_a_program_with_streamed_weights_computes_the_same(builder: trt.Builder,
         program.load_constants()
         (found,) = program.run([x])
         assert torch.equal(found, expected)
+
+
+def test_runs_of_strangers_take_streamed_weights_too(
+    builder: trt.Builder, load: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their first run is watched, later ones are not; each brings every weight that lies on the host."""
+    state = load(_with_everything(builder), BATCH, flags=[trt.BuilderFlag.WEIGHT_STREAMING])._state
+    program, taken = state.streaming.program, []
+    take = WeightTransfers.take
+    monkeypatch.setattr(WeightTransfers, "take", lambda transfers: taken.append(take(transfers)) or taken[-1])
+    by_identity = {(id(state.layers[slot.layer]), slot.role): state.layers[slot.layer] for slot in state.weights.slots}
+    program.stream([(by_identity[use], use[1]) for use in program.streamable])
+    program.load_constants()
+    runs = BoundedRuns(program, RunBounds(CallLimits(), is_exempt=lambda: False, held=1 << 20))
+    x = torch.randn(3, 4, 6, 6)
+    (expected,) = state.program.run([x])
+    for run in range(1, 4):
+        (found,) = runs.run([x])
+        assert torch.equal(found, expected)
+        assert len(taken) == 4 * run
 
 
 def test_scratch_memory_is_what_two_layers_read(builder: trt.Builder, load: Any) -> None:

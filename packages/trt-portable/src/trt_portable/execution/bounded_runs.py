@@ -13,17 +13,16 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch.autograd import profiler
 
 from trt_core.limits import Account, CallLimits, charging
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
-from trt_portable.execution.program import LayerFailure, Program, in_ranges
+from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
-    from trt_portable.execution.program import LayerCall, Observer
+    from trt_portable.execution.program import LayerCall, Observer, Step
     from trt_portable.layers.contracts import Contract
     from trt_portable.network.layer import ILayer
 
@@ -183,12 +182,15 @@ class _Watcher:
 
     def run(self, values: Sequence[Value]) -> list[Value]:
         """Runs the program; see `Program.run_observed`."""
+        with self._program.running_steps() as steps:
+            return self._walk(values, steps)
+
+    def _walk(self, values: Sequence[Value], steps: Sequence[Step]) -> list[Value]:
         program, account, observer, watched = self._program, self._account, self._observer, self._watched
         is_timed = account.limits.is_timed
         slots = program.start(values)
         given = slots.copy()
         unknown: set[int] = set()
-        steps = in_ranges(program.steps) if profiler._is_profiler_enabled else program.steps
         for at, (compute, read, outputs, dying, call) in enumerate(steps):
             account.has_seen_data = False
             try:

@@ -6,7 +6,8 @@ import ctypes
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -398,10 +399,13 @@ class Program:
         slots = self._template.copy()  # as `start`, which costs a call
         for at, value in zip(self._input_slots, values):  # noqa: B905 - warm path, lengths agree
             slots[at] = value
-        call: LayerCall | None = None
         steps = self._aimed(targets) if targets and self._placed else self.steps
         if profiler._is_profiler_enabled and not _is_rewritten():
             steps = in_ranges(steps)
+        return self._walk(slots, steps)
+
+    def _walk(self, slots: _Slots, steps: Sequence[Step]) -> list[Value]:
+        call: LayerCall | None = None
         try:
             for compute, read, outputs, dying, call in steps:  # noqa: B007
                 for at, result in zip(outputs, compute(read(slots))):  # noqa: B905
@@ -411,6 +415,11 @@ class Program:
         except Exception as error:
             raise LayerFailure(call.name if call else "", error) from error
         return [slots[at] for at in self.output_slots]  # type: ignore[misc]
+
+    @contextmanager
+    def running_steps(self) -> Iterator[Sequence[Step]]:
+        """The steps of one run whose caller takes them, in order, one by one; see `start`."""
+        yield in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
 
     def _aimed(self, targets: Sequence[torch.Tensor | None]) -> Sequence[Step]:
         """The steps, of which some write to targets."""
@@ -428,20 +437,20 @@ class Program:
             LayerFailure: A layer refused its operands or failed.
         """
         slots = self.start(values)
-        steps = in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
-        for compute, read, outputs, dying, call in steps:
-            try:
-                operands = read(slots)
-                observer.before(call, operands)
-                results = compute(operands)
-            except Exception as error:
-                raise LayerFailure(call.name, error) from error
-            if len(results) != len(outputs):
-                made = ValueError(f"it makes {len(results)} results, and has {len(outputs)}")
-                raise LayerFailure(call.name, made)
-            observer.after(call, results)
-            for at, result in zip(outputs, results, strict=True):
-                slots[at] = result
-            for at in dying:
-                slots[at] = None
+        with self.running_steps() as steps:
+            for compute, read, outputs, dying, call in steps:
+                try:
+                    operands = read(slots)
+                    observer.before(call, operands)
+                    results = compute(operands)
+                except Exception as error:
+                    raise LayerFailure(call.name, error) from error
+                if len(results) != len(outputs):
+                    made = ValueError(f"it makes {len(results)} results, and has {len(outputs)}")
+                    raise LayerFailure(call.name, made)
+                observer.after(call, results)
+                for at, result in zip(outputs, results, strict=True):
+                    slots[at] = result
+                for at in dying:
+                    slots[at] = None
         return [slots[at] for at in self.output_slots]  # type: ignore[misc]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +16,7 @@ from torch.autograd import profiler
 from trt_portable.dtypes import PACKED, storage_bytes
 from trt_portable.enums import LayerType
 from trt_portable.execution.launcher import is_capturing
-from trt_portable.execution.program import LayerCall, LayerFailure, Observer, Program, in_ranges
+from trt_portable.execution.program import Compute, LayerCall, Program, Step, in_ranges
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.plan.engine_info import is_host_constant
 from trt_portable.shape_tensors import Value, as_tensor, is_known_to_host
@@ -104,43 +106,24 @@ class StreamedProgram(Program):
         if self._batches and self._side is None and self._device.type == "cuda":
             self._side = torch.cuda.Stream(self._device)
 
-    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
-        """See `Program.run`."""
-        return self._run(values, None)
-
-    def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
-        """See `Program.run_observed`; a layer's time includes what it waits for its weights."""
-        return self._run(values, observer)
-
-    def _run(self, values: Sequence[Value], observer: Observer | None) -> list[Value]:
-        slots = self.start(values)
-        plan, transfers = self._plan, WeightTransfers(self._batches, self._window, self._device, self._side)
-        call: LayerCall | None = None
-        steps = in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
+    @contextmanager
+    def running_steps(self) -> Iterator[Sequence[Step]]:
+        """See `Program.running_steps`; a step that reads weights on the host waits for them."""
+        transfers = WeightTransfers(self._batches, self._window, self._device, self._side)
+        steps = list(self.steps)
+        for at, sites in self._plan.items():
+            compute, *rest, call = steps[at]
+            fed = partial(_feed, compute, sites, transfers, call.layer)
+            steps[at] = (fed, *rest, call)  # type: ignore[assignment]
         try:
-            for step, (compute, read, outputs, dying, call) in enumerate(steps):
-                operands = read(slots)
-                if observer is not None:
-                    observer.before(call, operands)
-                sites = plan.get(step)
-                if sites is None:
-                    results = compute(operands)
-                else:
-                    batch = transfers.take()
-                    results = compute(_with_weights(operands, sites, batch, call.layer))
-                    transfers.release(batch)
-                    del batch, operands
-                if observer is not None:
-                    observer.after(call, results)
-                for at, result in zip(outputs, results, strict=True):
-                    slots[at] = result
-                for at in dying:
-                    slots[at] = None
-        except Exception as error:
-            raise LayerFailure(call.name if call else "", error) from error
+            yield in_ranges(steps) if profiler._is_profiler_enabled else steps
         finally:
             transfers.finish()
-        return [slots[at] for at in self.output_slots]  # type: ignore[misc]
+
+    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
+        """See `Program.run`."""
+        with self.running_steps() as steps:
+            return self._walk(self.start(values), steps)
 
     def _find_sites(self) -> Mapping[tuple[int, str], list[_Site]]:
         found: dict[tuple[int, str], list[_Site]] = {}
@@ -173,6 +156,16 @@ class StreamedProgram(Program):
 def _most_of_two(sizes: Sequence[int]) -> int:
     """The most that two neighbours have together."""
     return max((one + other for one, other in zip(sizes, [*sizes[1:], 0], strict=False)), default=0)
+
+
+def _feed(
+    compute: Compute, sites: Sequence[_Site], transfers: WeightTransfers, layer: ILayer, given: Sequence[Value | None]
+) -> Sequence[Value]:
+    """Computes a layer on operands of which some come from the host now."""
+    batch = transfers.take()
+    results = compute(_with_weights(given, sites, batch, layer))
+    transfers.release(batch)
+    return results
 
 
 def _with_weights(
