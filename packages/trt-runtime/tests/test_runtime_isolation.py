@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import itertools
 import json
 import logging
 import os
@@ -34,9 +35,10 @@ from trt_core import ExecutionError, InputError, PlanError, TrtError
 from trt_core.limits import CallLimits
 from trt_runtime import load, save
 from trt_runtime.command_line import main
-from trt_runtime.isolation import IsolatedProgram, Isolation, confinement
+from trt_runtime.isolation import IsolatedProgram, Isolation, confinement, isolated_program
 from trt_runtime.isolation.isolated_program import _Answered, _Running
-from trt_runtime.isolation.messages import _HEADER, Arena, decode, encode, place_tensors
+from trt_runtime.isolation.messages import _HEADER, Arena, decode, encode, place_tensors, send
+from trt_runtime.isolation.worker import _Worker
 from trt_runtime.program.model_facts import Record
 
 pytestmark = pytest.mark.skipif(bool(confinement.why_not_here()), reason=confinement.why_not_here() or "isolates")
@@ -192,6 +194,86 @@ def test_a_crash_is_an_error_and_the_next_call_has_a_new_process(
     assert _process(isolated) != before
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)  # it is waited for
+
+
+_DEATHS = [(message, when) for message in range(7) for when in ("before", "after")]
+if "TRT_STRESS" not in os.environ:
+    _DEATHS = [_DEATHS[number] for number in (4, 11)]
+"""Messages of loading (options, what it is) and of a first call (memory, call, room, memory, results), in order."""
+
+
+def _descriptors() -> list[str]:
+    found = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
+    return sorted(os.readlink(place) for place in found if os.path.islink(place))
+
+
+@pytest.mark.parametrize(("message", "when"), _DEATHS)
+def test_a_process_that_dies_at_a_message_is_one_error_and_leaves_nothing(
+    path: Path, message: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    turns = itertools.count()
+    gc.collect()
+    before = _descriptors()
+    begin = isolated_program._begin
+    monkeypatch.setattr(isolated_program, "_begin", lambda *args: started.append(begin(*args)) or started[-1])
+
+    def dying(act: Any) -> Any:
+        def acted(*args: Any, **options: Any) -> Any:
+            here = when if next(turns) == message else ""
+            if here == "before":
+                _end_at_once(started[-1].pid)
+            done = act(*args, **options)
+            if here == "after":
+                _end_at_once(started[-1].pid)
+            return done
+
+        return acted
+
+    for name in ("send", "receive"):
+        monkeypatch.setattr(isolated_program, name, dying(getattr(isolated_program, name)))
+    program, ends = None, []
+    for _ in range(4):
+        try:
+            program = program or load(path, isolated=True)
+            ends.append(program(*_inputs())["calls"].item())
+        except ExecutionError as error:
+            ends.append(str(error))
+    assert len(started) == 2
+    assert ends[-1] in (2, 3)
+    (told,) = (end for end in ends if isinstance(end, str))
+    assert "SIGKILL" in told and "next call begins with a new process" in told
+    assert program is not None
+    _end_at_once(started[-1].pid)
+    program.close()
+    program.close()
+    for process in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, 0)
+    del program  # it keeps the file's content as long as it may be called
+    gc.collect()
+    assert _descriptors() == before
+
+
+def _end_at_once(process: int) -> None:
+    os.kill(process, signal.SIGKILL)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+
+
+def test_memory_that_grows_takes_the_place_of_what_was_there() -> None:
+    mine, theirs = socket.socketpair()
+    worker = _Worker(theirs)
+    counts = []
+    for size in range(1, 5):
+        for what in ("inputs", "results"):
+            arena = Arena.make(size << 12)
+            send(mine, {"do": "memory", "for": what, "size": arena.size}, [arena.descriptor])
+            worker.answer()
+            arena.close()
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert len(set(counts)) == 1
+    for channel in (mine, theirs):
+        channel.close()
 
 
 def test_a_call_that_hangs_is_ended(path: Path) -> None:

@@ -534,6 +534,18 @@ def test_a_model_is_asked_about_node_by_node() -> None:
     assert parser.supports_operator("Conv") and not parser.supports_operator("NoSuch")
 
 
+def test_models_that_end_the_inference_of_shapes_end_nothing_else() -> None:
+    """ONNX's own inference reads as many extents of a Split's results as `num_outputs` says, and writes all results."""
+    nodes = [
+        helper.make_node("Split", ["x"], ["a", "b", "c", "d"], num_outputs=2, axis=0),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    model = model_of(nodes, [value("x", 4, 2)], [value("y", 2, 2)])
+    parser = trt.OnnxParser(trt.Builder(QuietLogger()).create_network(), QuietLogger())
+    assert not parser.supports_model_v2(model.SerializeToString())
+    assert parser.num_errors
+
+
 def test_flags_are_kept() -> None:
     logger = QuietLogger()
     builder = trt.Builder(logger)

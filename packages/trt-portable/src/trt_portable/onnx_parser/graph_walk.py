@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -622,14 +625,38 @@ def _is_newer(name: str, domain: str, opset: int) -> bool:
         return False
 
 
+_INFER: Final = """
+import json, sys
+sys.path[:] = json.loads(sys.argv[1])
+try:
+    import resource
+    for limit, most in ((resource.RLIMIT_AS, 8 << 30), (resource.RLIMIT_CPU, 60), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(limit, (most, most))
+except (ImportError, ValueError, OSError):
+    pass
+import onnx
+graph = onnx.shape_inference.infer_shapes(sys.stdin.buffer.read(), data_prop=True).graph
+found = onnx.GraphProto(value_info=graph.value_info, output=graph.output)
+sys.stdout.buffer.write(found.SerializeToString())
+"""
+_INFER_SECONDS: Final = 120
+
+
 def _inferred_types(model: ModelProto) -> dict[str, ValueInfoProto]:
-    """What ONNX's own shape inference finds out about the values of a model's graph."""
+    """What ONNX's own shape inference finds out about the values of a model's graph.
+
+    It runs in a process of its own: models can end it (a Split of more results than it says), or have it take memory
+    without end.
+    """
     import onnx
 
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception:  # whatever a broken model makes of it
-        inferred = model.graph
+    inferred = model.graph
+    command = [sys.executable, "-I", "-c", _INFER, json.dumps(sys.path)]
+    with suppress(Exception):  # whatever a broken model makes of it
+        done = subprocess.run(
+            command, input=model.SerializeToString(), capture_output=True, check=True, timeout=_INFER_SECONDS
+        )
+        inferred = onnx.GraphProto.FromString(done.stdout)
     return {value.name: value for value in (*inferred.value_info, *inferred.output)}
 
 

@@ -368,7 +368,7 @@ class _Running:
             raise
         finally:
             theirs.close()
-        self.end = weakref.finalize(self, _end, self._process, self._channel, self._said, self.owner)
+        self.end = weakref.finalize(self, _end, self._process, self._channel, self._said, self._arenas, self.owner)
         try:
             options = {**source.options, "parent": self.owner, "log_level": logger.getEffectiveLevel()}
             self._until(limits.load_seconds)
@@ -513,12 +513,16 @@ class _Running:
         return ExecutionError(what, where=self._name, why=why, hint="the next call begins with a new process")
 
 
-def _end(process: subprocess.Popen[bytes], channel: socket.socket, said: int, owner: int) -> None:
+def _end(
+    process: subprocess.Popen[bytes], channel: socket.socket, said: int, arenas: Mapping[str, Arena], owner: int
+) -> None:
     if os.getpid() == owner:
         process.kill()
         process.wait()
     channel.close()
     os.close(said)
+    for arena in arenas.values():
+        arena.close()
 
 
 _spawner: ThreadPoolExecutor | None = None

@@ -122,7 +122,7 @@ class Arena:
     """Memory that both sides see. Its size is fixed for good, so that nobody can take it away under the other.
 
     Args:
-        descriptor: Of the memory; closed with this object.
+        descriptor: Of the memory; `close` closes it.
         size: Its bytes.
     """
 

@@ -82,8 +82,7 @@ class _Worker:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._records = _Records()
-        self._given: Arena | None = None
-        self._room: Arena | None = None
+        self._arenas: dict[str, Arena] = {}
         self._program: LoadedProgram | None = None
 
     def begin(self, options: Mapping[str, Any], file: int) -> None:
@@ -129,11 +128,10 @@ class _Worker:
         """Answers one request."""
         message, descriptors = receive(self._channel, with_descriptors=True)
         if message["do"] == "memory":
-            arena = Arena(descriptors[0], message["size"])
-            if message["for"] == "inputs":
-                self._given = arena
-            else:
-                self._room = arena
+            before = self._arenas.pop(message["for"], None)
+            if before is not None:
+                before.close()
+            self._arenas[message["for"]] = Arena(descriptors[0], message["size"])
             return
         try:
             self._call(message) if message["do"] == "call" else self._example(message)
@@ -164,8 +162,7 @@ class _Worker:
         assert self._program is not None
         tensors = []
         for place in message["tensors"]:
-            assert self._given is not None
-            tensor = self._given.at(place)
+            tensor = self._arenas["inputs"].at(place)
             tensors.append(tensor if place[4] == "cpu" else tensor.to(self._program.device))
         return tensors
 
@@ -175,14 +172,12 @@ class _Worker:
         count = len(tensors)
         tensors += [inputs[number] for number in written]
         places, size = place_tensors(tensors)
-        if size and (self._room is None or self._room.size < size):
-            self._room = None
+        if size and ("results" not in self._arenas or self._arenas["results"].size < size):
             send(self._channel, {"room": size})
             self.answer()
         for tensor, place in zip(tensors, places, strict=True):
             if tensor.numel():
-                assert self._room is not None
-                self._room.at(place).copy_(tensor)
+                self._arenas["results"].at(place).copy_(tensor)
         reply = {"result": value, "tensors": places, "count": count, "written": written}
         send(self._channel, {**reply, "logs": self._records.take()})
 
