@@ -324,6 +324,62 @@ def test_a_loop_collects_what_its_trips_made_until_its_condition_fails() -> None
     np.testing.assert_array_equal(collected, [2, 4, 6])
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("first", ["grown", "same", "cast"])
+@pytest.mark.parametrize("reader", [None, "kept", "Shape"])
+def test_a_loop_may_append_to_what_it_carries(axis: int, first: str, reader: str | None) -> None:
+    nodes = [
+        helper.make_node("Identity", ["grown"], ["same"]),
+        helper.make_node("Cast", ["grown"], ["cast"], to=FLOAT),
+        helper.make_node("Add", ["sum", "x"], ["next"]),
+        helper.make_node("Concat", [first, "next", "x"], ["more"], axis=axis),
+        helper.make_node("Identity", ["c"], ["go"]),
+    ]
+    nodes = [node for node in nodes if node.output[0] not in ("same", "cast") or node.output[0] == first]
+    kept = "more" if reader == "kept" else "next"
+    if reader == "Shape":  # then the value has to be there in each trip
+        nodes.append(helper.make_node("Shape", ["more"], [kept := "extents"]))
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [value("i", dtype=TensorProto.INT64), value("c", dtype=TensorProto.BOOL), value("grown"), value("sum")],
+        [value("go", dtype=TensorProto.BOOL), value("more"), value("next"), value(kept)],
+    )
+    for graph in (body.input[2], body.input[3], body.output[1], body.output[2], body.output[3]):
+        graph.type.tensor_type.ClearField("shape")
+    node = helper.make_node("Loop", ["trips", "", "x", "zero"], ["all", "last", "each"], body=body)
+    constants = [
+        numpy_helper.from_array(np.array(3), "trips"),
+        numpy_helper.from_array(np.zeros((2, 3), np.float32), "zero"),
+    ]
+    ends = [value("all", None, None), value("last", 2, 3), value("each", None, None, None)]
+    model = model_of([node], [value("x", 2, 3)], ends[:3] if reader is None else ends[:2], constants)
+    x = array(2, 3)
+    if reader is not None:
+        with pytest.raises(Refused, match="differs from the first"):
+            infer(model.SerializeToString(), {"x": x})
+        return
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    for found, expected in zip(infer(model.SerializeToString(), {"x": x}), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_sizes_of_a_resize_follow_from_those_of_another_input(mode: str) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["own"], end=2),
+        helper.make_node("Shape", ["like"], ["other"], start=1),
+        helper.make_node("Concat", ["own", "other"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode),
+    ]
+    inputs = [value("x", "batch", 3, "height", "width"), value("like", 1, "rows", "columns")]
+    model = model_of(nodes, inputs, [value("y", None, 3, None, None)])
+    given = {"x": array(2, 3, 4, 5), "like": array(1, 7, 6)}
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    (found,) = infer(model.SerializeToString(), given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
 # --- external data ----------------------------------------------------------------------------------------------------
 
 

@@ -213,6 +213,13 @@ class NetworkWriter:
             found = self.numbers(operand)
         return found
 
+    def known_numbers(self, operand: Operand) -> list[Any]:
+        """The values of an operand one by one, each a number, an expression of extents, or None."""
+        found = self.shape_numbers(operand)
+        if found is None and isinstance(operand, ITensor):
+            found = list(operand._host or ())
+        return found or [None] * math.prod(operand.shape)
+
     def integers(self, operand: Operand | None, what: str) -> list[int]:
         """The values of an operand, which must be known now.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
 
 if TYPE_CHECKING:
-    from onnx import GraphProto
+    from onnx import GraphProto, NodeProto
 
 
 _MOST_TRIPS: Final = 1 << 31
@@ -58,6 +59,9 @@ def _of_equal_rank(net: NetworkWriter, first: ITensor, second: ITensor) -> tuple
 @operator("Loop")
 def loop(net: Any, M: Operand | None, cond: Operand | None, *v_initial: Operand, body: GraphProto) -> list[Operand]:
     """Loop(M, cond, v_initial; body) -> v_final_and_scan_outputs"""
+    grown = _growing(body, len(v_initial))
+    if grown:
+        return _loop_that_grows(net, M, cond, v_initial, body, grown)
     counts, starts = net.numbers(M), net.numbers(cond)
     if (starts is not None and not starts[0]) or (counts is not None and counts[0] < 0):
         counts, M, cond = [0], net.constant(0, DataType.INT64), None
@@ -94,6 +98,77 @@ def loop(net: Any, M: Operand | None, cond: Operand | None, *v_initial: Operand,
     if not is_endless:
         trips = net.reshape(net.output(outer.add_loop_output(net.output_of(step), LoopOutput.LAST_VALUE)), (1,))
     return [*last, *(_collected(net, outer, value, count, trips) for value in scans)]
+
+
+def _growing(body: GraphProto, carried: int) -> dict[int, int]:
+    """The carried values to which a body does nothing but append, and the axis of each; an engine's have one shape."""
+    makers = {name: node for node in body.node for name in node.output}
+    readers = Counter(name for node in _all_nodes(body) for name in node.input)
+    readers.update(value.name for value in body.output)
+    found = {}
+    for place in range(min(carried, len(body.input) - 2, len(body.output) - 1)):
+        given, end = body.input[2 + place], body.output[1 + place].name
+        node = makers.get(end)
+        axis = [attribute.i for attribute in node.attribute if attribute.name == "axis"] if node else []
+        if node is None or node.op_type != "Concat" or len(node.input) < 2 or not axis or readers[end] != 1:
+            continue
+        name = node.input[0]
+        for _ in body.node:
+            if readers[name] == 1 and name in makers and _is_same(makers[name], given.type.tensor_type.elem_type):
+                name = makers[name].input[0]
+        if name == given.name and readers[name] == 1:
+            found[place] = axis[0]
+    return found
+
+
+def _is_same(node: NodeProto, elem_type: int) -> bool:
+    """Whether a node gives what it takes, of a type."""
+    to = [attribute.i for attribute in node.attribute]
+    return len(node.input) == 1 and (node.op_type == "Identity" or (node.op_type == "Cast" and to == [elem_type]))
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(inner)
+
+
+def _loop_that_grows(
+    net: Any, M: Operand | None, cond: Operand | None, initial: Sequence[Operand], body: GraphProto,
+    grown: Mapping[int, int],
+) -> list[Operand]:  # fmt: skip
+    """A Loop whose values that grow are outputs of all trips, joined to what they were before."""
+    rest = type(body)()
+    rest.CopyFrom(body)
+    for place in grown:
+        end = rest.output[1 + place].name
+        del next(node for node in reversed(rest.node) if end in node.output).input[0]
+    for place in sorted(grown, reverse=True):
+        rest.output.append(rest.output.pop(1 + place))
+        _drop(rest, rest.input.pop(2 + place).name)
+    kept = [place for place in range(len(initial)) if place not in grown]
+    made = loop(net, M, cond, *(initial[place] for place in kept), body=rest)
+    scans = made[len(kept) :]
+    results = dict(zip(kept, made, strict=False))
+    for place, value in zip(sorted(grown), reversed(scans), strict=False):
+        first, whole = net.tensor(initial[place]), net.tensor(value)
+        axis = net.axis(grown[place], net.rank(first))
+        order = list(range(1, net.rank(whole)))
+        moved = net.transpose(whole, [*order[:axis], 0, *order[axis:]])
+        extents = net.extents(moved)
+        extents[axis : axis + 2] = [net.product(extents[axis : axis + 2])]
+        results[place] = net.concat([first, net.reshape(moved, extents)], axis)
+    return [*(results[place] for place in range(len(initial))), *scans[: len(scans) - len(grown)]]
+
+
+def _drop(graph: GraphProto, name: str) -> None:
+    """Removes the casts and identities that nothing but the end of a chain from a value reads."""
+    for node in list(graph.node):
+        if name in node.input:
+            graph.node.remove(node)
+            _drop(graph, node.output[0])
 
 
 def _recurrence(net: NetworkWriter, outer: ILoop, initial: ITensor) -> IRecurrenceLayer:

@@ -161,8 +161,9 @@ def _resize_layer(
     rank = net.rank(x)
     moving = [axis for axis, factor in zip(axes, factors, strict=False) if factor != 1.0] if factors else list(axes)
     known_sizes = None if sizes is None else net.numbers(sizes)
-    if known_sizes is not None:
-        moving = [axis for axis, size in zip(axes, known_sizes, strict=False) if x.shape[axis] != size]
+    if sizes is not None:
+        extents = x._extents or ()
+        moving = [axis for axis, size in zip(axes, net.known_numbers(sizes), strict=False) if extents[axis] != size]
     limit = 2 if mode == "cubic" else 3
     if any(axis < rank - limit for axis in moving):
         return None
@@ -173,15 +174,15 @@ def _resize_layer(
         by_axis = dict(zip(axes, factors, strict=True))
         layer.scales = tuple(by_axis.get(axis, 1.0) for axis in range(rank))
     else:
-        extents = net.extents(x)
+        wanted = net.extents(x)
         assert sizes is not None
         vector = None if known_sizes is not None else net.index_vector(sizes)
         for place, axis in enumerate(axes):
-            extents[axis] = int(known_sizes[place]) if known_sizes else net.narrow(vector, 0, place, 1)  # type: ignore[arg-type]
-        if all(isinstance(extent, int) for extent in extents):
-            layer.shape = tuple(extents)
+            wanted[axis] = int(known_sizes[place]) if known_sizes else net.narrow(vector, 0, place, 1)  # type: ignore[arg-type]
+        if all(isinstance(extent, int) for extent in wanted):
+            layer.shape = tuple(wanted)
         else:
-            layer.set_input(1, net.vector(extents))
+            layer.set_input(1, net.vector(wanted))
     layer.resize_mode = _MODES[mode]
     layer.coordinate_transformation = _COORDINATES[mapping]
     if mapping == "pytorch_half_pixel":
