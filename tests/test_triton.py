@@ -33,6 +33,7 @@ from typer.testing import CliRunner
 import trt_frontends as trt
 import trt_runtime
 from trt_core import InputError
+from trt_frontends.integrations import triton
 from trt_frontends.integrations.triton import export_triton
 
 SERVER_PYTHON = os.environ.get("TRITON_PYTHON", "")
@@ -116,6 +117,34 @@ def test_models_and_versions_are_never_overwritten(tmp_path: Path) -> None:
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=2)
     with pytest.raises(InputError, match="takes, returns or runs something else"):
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=3, instances=4)
+
+
+@pytest.mark.parametrize("other", ["a program", "a pipe", "zeros"])
+def test_a_program_that_is_swapped_after_it_was_read_is_not_served(
+    tmp_path: Path, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if other != "a program" and not hasattr(os, "mkfifo"):
+        pytest.skip("there are no pipes")
+    path, second = tmp_path / "scores.trtp", tmp_path / "other"
+    _saved(path)
+    content = path.read_bytes()
+    if other == "a program":
+        trt_runtime.save(Product().eval(), second, arg_inputs=(torch.ones(2, 4),))
+    elif other == "a pipe":
+        os.mkfifo(second)
+    else:
+        second.symlink_to("/dev/zero")
+    inspect = triton.inspect_file
+
+    def swapped(*args: Any) -> Any:
+        found = inspect(*args)
+        second.replace(path)
+        return found
+
+    monkeypatch.setattr(triton, "inspect_file", swapped)
+    folder = export_triton(path, tmp_path / "models", instances=2)
+    assert (folder / "1" / "model.trtp").read_bytes() == content
+    assert (folder / "config.pbtxt").read_text() == CONFIG
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:

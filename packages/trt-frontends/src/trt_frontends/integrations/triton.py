@@ -7,9 +7,9 @@ backend, which needs nothing else.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_core import InputError, Provider
-from trt_core.files.opening import map_file, read_file
+from trt_core.files.opening import read_file
 from trt_core.held_arguments import held_to_signature
-from trt_runtime.command_line.inspection import inspect_file
+from trt_runtime.command_line.inspection import content_of, inspect_file
 from trt_runtime.engine_file import plan_from_memory
 from trt_runtime.triton_model import PROGRAM_FILE, TEXT_INPUTS, TEXT_OPTIONS
 
@@ -79,7 +79,7 @@ class TritonModel:
         max_batch_size: Most rows of a call; 0 for a model whose requests are not put together.
         kind: `KIND_GPU` or `KIND_CPU`.
         instances: How many run at the same time.
-        files: What the repository holds, by name: bytes, or a file to copy.
+        files: What the repository holds, by name.
         is_decoupled: Whether a request may have any number of responses.
     """
 
@@ -90,7 +90,7 @@ class TritonModel:
     max_batch_size: int
     kind: str
     instances: int
-    files: Mapping[str, bytes | Path] = field(default_factory=dict, compare=False)
+    files: Mapping[str, bytes | mmap.mmap] = field(default_factory=dict, compare=False)
     is_decoupled: bool = False
 
     def to_config(self) -> str:
@@ -158,15 +158,16 @@ def export_triton(
 
 
 def _describe(source: Path, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
-    found = inspect_file(source)
+    content = content_of(source)  # opened once: what is described is what is served
+    found = inspect_file(source, content)
     if found["kind"] == "plan":
-        return _of_plan(source, name, instances, max_batch_size)
+        return _of_plan(source, content, name, instances, max_batch_size)
     if found["generation"] is not None:
-        return _of_generator(source, found, name, instances, max_batch_size)
+        return _of_generator(source, content, found, name, instances, max_batch_size)
     inputs = _tensors([entry for entry in found["inputs"] if "always" not in entry], str(source))
     outputs = _tensors([entry for entry in found["outputs"] if entry.get("always", "") is not None], str(source))
     size = _batch_size(inputs, outputs, max_batch_size)
-    files = _files_of(source, "TritonPythonModel")
+    files = _files_of(content, "TritonPythonModel")
     return TritonModel(name, "python", inputs, outputs, size, _kind_of(found), instances, files)
 
 
@@ -176,12 +177,17 @@ def _kind_of(found: Mapping[str, Any]) -> str:
     return "KIND_GPU" if "cuda" in devices else "KIND_CPU"
 
 
-def _files_of(source: Path, served_by: str) -> dict[str, bytes | Path]:
-    return {PROGRAM_FILE: source, "model.py": (_MODEL % served_by).encode()}
+def _files_of(content: mmap.mmap, served_by: str) -> dict[str, bytes | mmap.mmap]:
+    return {PROGRAM_FILE: content, "model.py": (_MODEL % served_by).encode()}
 
 
 def _of_generator(
-    source: Path, found: Mapping[str, Any], name: str, instances: int, max_batch_size: int | None
+    source: Path,
+    content: mmap.mmap,
+    found: Mapping[str, Any],
+    name: str,
+    instances: int,
+    max_batch_size: int | None,
 ) -> TritonModel:
     reads = found["generation"]["source"]
     if reads is not None and not reads["max_length"]:
@@ -199,13 +205,12 @@ def _of_generator(
     inputs = [_Tensor(name, _TYPES[dtype], (-1, -1)) for name, dtype in TEXT_INPUTS.items()]
     inputs[1:] = [replace(mask, is_optional=True) for mask in inputs[1:]]
     inputs += [_Tensor(name, _TYPES[dtype], (1,), is_optional=True) for name, dtype in TEXT_OPTIONS.items()]
-    files = _files_of(source, "TritonTextModel as TritonPythonModel")
+    files = _files_of(content, "TritonTextModel as TritonPythonModel")
     tokens = (_Tensor("tokens", "TYPE_INT64", (-1,)),)
     return TritonModel(name, "python", tuple(inputs), tokens, 0, _kind_of(found), instances, files, is_decoupled=True)
 
 
-def _of_plan(source: Path, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
-    content = map_file(str(source), "a plan", "trt_runtime.write_plan")
+def _of_plan(source: Path, content: mmap.mmap, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
     header, plan = plan_from_memory(content, where=str(source), check=False)  # whoever serves it checks
     if header.provider != Provider.TENSORRT.value:
         raise InputError(
@@ -230,7 +235,7 @@ def _of_plan(source: Path, name: str, instances: int, max_batch_size: int | None
         )
         for kind, bindings in (("inputs", header.inputs), ("outputs", header.outputs))
     }
-    files: dict[str, bytes | Path] = {"model.plan": plan.numpy().tobytes()}
+    files = {"model.plan": plan.numpy().tobytes()}
     return TritonModel(name, "tensorrt", tensors["inputs"], tensors["outputs"], 0, "KIND_GPU", instances, files)
 
 
@@ -296,10 +301,7 @@ def _publish(model: TritonModel, repository: Path, version: int) -> Path:
         folder = staged / str(version)
         folder.mkdir(parents=True)
         for name, content in model.files.items():
-            if isinstance(content, Path):
-                shutil.copyfile(content, folder / name)
-            else:
-                (folder / name).write_bytes(content)
+            (folder / name).write_bytes(content)
         (staged / "config.pbtxt").write_text(config, encoding="utf-8")
         if target.exists():
             folder.rename(target / str(version))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -26,15 +27,18 @@ from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read
 from trt_runtime.token_choice import TokenChoice
 
 
-def inspect_file(path: Path) -> dict[str, Any]:
+def inspect_file(path: Path, content: mmap.mmap | None = None) -> dict[str, Any]:
     """Describes a file as JSON values.
+
+    Args:
+        path: The file.
+        content: What it holds, where that was read already (`content_of`).
 
     Raises:
         PlanError: It is neither a saved program nor a plan, or it is damaged.
         OSError: It cannot be read.
     """
-    content = map_file(str(path), "a saved program or plan", "trt_runtime.save or trt_runtime.write_plan")
-    data = memoryview(content)
+    data = memoryview(content_of(path) if content is None else content)
     start = bytes(data[: len(PROGRAM.magic)])
     if start == PLAN.magic:
         header, _ = plan_from_memory(content, where=str(path), check=False)
@@ -47,6 +51,16 @@ def inspect_file(path: Path) -> dict[str, Any]:
             hint="give a file that trt_runtime.save or trt_runtime.write_plan wrote",
         )
     return {"kind": "program", "bytes": data.nbytes, **_program(data)}
+
+
+def content_of(path: Path) -> mmap.mmap:
+    """What a saved program or a plan holds, opened once.
+
+    Raises:
+        PlanError: It is empty, or no regular file.
+        OSError: It cannot be read.
+    """
+    return map_file(str(path), "a saved program or plan", "trt_runtime.save or trt_runtime.write_plan")
 
 
 def _program(data: memoryview) -> dict[str, Any]:
