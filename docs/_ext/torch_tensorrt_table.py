@@ -101,7 +101,8 @@ DIFFERENCES: Final = {
 }
 
 _BUT: Final = {
-    "custom_engine_cache": "an argument of `compile`: anything with the `save` and `load` of `BaseEngineCache`",
+    "custom_engine_cache": "an argument of `compile` and `optimize`, an option of `torch.compile`: anything "
+    "with the `save` and `load` of `BaseEngineCache`",
     "enabled_precisions": "mapped to `enable_autocast`, with a warning",
     "ir": '`"dynamo"` and `"default"`; with `"torch_compile"` the same as `optimize`',
     "use_explicit_typing": "always so; False is a warning",

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -291,6 +292,24 @@ def test_engines_are_kept_where_users_keep_them(mlp: nn.Module) -> None:
         assert (len(cache.kept), cache.loads) == (1, loads)
     trt_frontends.compile(mlp, arg_inputs=(X,), min_block_size=1, custom_engine_cache=cache, reuse_cached_engines=False)
     assert cache.loads == 1
+
+
+@pytest.mark.parametrize("door", ["torch.compile", "optimize"])
+def test_engines_of_torch_compile_are_kept_there_too(mlp: nn.Module, door: str) -> None:
+    cache = _InMemory()
+    options: dict[str, Any] = {"min_block_size": 1, "custom_engine_cache": cache}
+    for loads in (0, 1):
+        torch._dynamo.reset()
+        compiled = (
+            torch.compile(mlp, backend="torch_tensorrt", options=options)
+            if door == "torch.compile"
+            else trt_frontends.optimize(mlp, min_block_size=1, custom_engine_cache=cache)
+        )
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(X), mlp(X))
+        assert (len(cache.kept), cache.loads) == (1, loads)
+    with pytest.raises(InputError, match="does not save and load"):
+        trt_frontends.optimize(mlp, custom_engine_cache=object())  # type: ignore[arg-type]
 
 
 def test_engines_that_are_damaged_are_built_anew(mlp: nn.Module, caplog: pytest.LogCaptureFixture) -> None:

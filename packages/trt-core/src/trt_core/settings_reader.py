@@ -312,8 +312,8 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "save_engine_cache": Renamed("cache_built_engines"),
     "load_engine_cache": Renamed("reuse_cached_engines"),
     "custom_engine_cache": Refused(
-        "it is no setting but an argument of compile, and engines of torch.compile are kept in files",
-        "give it to compile, or give engine_cache_dir",
+        "it is no setting but an argument of compile and optimize, and an option of torch.compile",
+        "give it there, or give engine_cache_dir",
         (None,),
     ),
     # running

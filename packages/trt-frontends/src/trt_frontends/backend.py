@@ -24,6 +24,7 @@ from trt_core import CompilationSettings, Device, ExecutionError, InputError, Se
 from trt_core.internals import OpOverload
 from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
+from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
 from trt_frontends.internals import TracingContext, use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trt_core.setting_keywords import SettingKeywords
+    from trt_frontends.custom_engine_cache import BaseEngineCache
 
 
 Runner = Callable[..., Any]
@@ -57,8 +59,8 @@ def torch_tensorrt_backend(
     Args:
         gm: The captured graph.
         sample_inputs: Its inputs; symbolic integers among them stand for sizes that vary.
-        options: Compilation settings, `torch.compile(..., options={...})`; also `"registry"`, as that is the only way
-            for `torch.compile` to hand one over.
+        options: Compilation settings, `torch.compile(..., options={...})`; also `"registry"` and
+            `"custom_engine_cache"`, as that is the only way for `torch.compile` to hand them over.
         registry: Where converters are looked up, `DYNAMO_CONVERTERS` by default.
         keywords: What else `torch.compile` was given; there is nothing that it could mean.
 
@@ -80,6 +82,7 @@ def torch_tensorrt_backend(
     _make_known()
     given = _mapping(options)
     registry = _registry_in(given, registry)
+    cache = _cache_in(given)
     settings = with_device(read_settings(given), given, _device_of(sample_inputs))
     refuse_settings_of_whole_models(settings)
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
@@ -89,7 +92,7 @@ def torch_tensorrt_backend(
     if needed_at and settings.gradients == "pytorch":
         graph.in_pytorch = "gradients are recorded"
         return _run_in_pytorch(gm, sample_inputs, settings)
-    compiled = _compile(gm, sample_inputs, settings, registry, graph)
+    compiled = _compile(gm, sample_inputs, settings, registry, graph, cache)
     return refuse_gradients(compiled, needed_at) if needed_at else compiled
 
 
@@ -129,6 +132,7 @@ def _compile(
     settings: CompilationSettings,
     registry: ConverterRegistry,
     graph: CapturedGraph,
+    cache: CustomCache | None,
 ) -> Runner:
     from trt_frontends.internals import TorchDynamoException, aot_autograd
 
@@ -136,7 +140,7 @@ def _compile(
         if functional.graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
             graph.in_pytorch = "it gives a weight other memory, as libraries do that pack weights at a first call"
             return functional.forward
-        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry)
+        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry, cache)
         return graph.compiled
 
     preserve = preserve_predicate(settings, registry)
@@ -206,6 +210,12 @@ def _registry_in(options: dict[str, Any], given: ConverterRegistry | None) -> Co
     """Takes the registry out of the options, which are settings otherwise."""
     named = options.pop("registry", None)
     return require_registry(named if named is not None else given if given is not None else DYNAMO_CONVERTERS)
+
+
+def _cache_in(options: dict[str, Any]) -> CustomCache | None:
+    """Takes the user's own engine cache out of the options."""
+    given = options.pop("custom_engine_cache", None)
+    return None if given is None else CustomCache(given)
 
 
 @functools.cache
@@ -328,6 +338,7 @@ def optimize(
     dynamic: bool | None = None,
     fullgraph: bool = False,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    custom_engine_cache: BaseEngineCache | None = None,
     **settings: Unpack[SettingKeywords],
 ) -> M:
     """Returns what `torch.compile(model, backend="torch_tensorrt", options=settings)` does, and captures more of it.
@@ -341,6 +352,7 @@ def optimize(
         dynamic: Whether sizes vary: from the first call on (True), never (False), or once they did (None).
         fullgraph: Whether a graph break is an error.
         registry: Where converters are looked up.
+        custom_engine_cache: Keeps built engines, in the place of the engine cache on disk.
         settings: Compilation settings; see `CompilationSettings`.
 
     Returns:
@@ -364,7 +376,11 @@ def optimize(
         raise InputError(f"cannot optimize {kind_of(model)}", hint="give an nn.Module or a function")
     refuse_settings_of_whole_models(read_settings(settings))
     chosen = None if registry is DYNAMO_CONVERTERS else registry
-    make = optimize_with(EngineBackend({**settings}, chosen), nopython=fullgraph, dynamic=dynamic)
+    options: dict[str, Any] = {**settings}
+    if custom_engine_cache is not None:
+        _cache_in({"custom_engine_cache": custom_engine_cache})  # refused here, not at the first call
+        options["custom_engine_cache"] = custom_engine_cache
+    make = optimize_with(EngineBackend(options, chosen), nopython=fullgraph, dynamic=dynamic)
     return cast("M", make(model))
 
 
@@ -372,7 +388,7 @@ class EngineBackend(GraphKeeper):
     """The backend of one model: keeps its settings, and sets Dynamo up in its calls.
 
     Args:
-        settings: Compilation settings as the user gave them.
+        settings: Options as the user gave them.
         registry: Where converters are looked up, None for the default, which models are copied and pickled without.
 
     Attributes:

@@ -37,6 +37,7 @@ from trt_core.sizes.functions import relation_name
 from trt_core.sizes.guards import shape_environment
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
 from trt_frontends.compiled_module import engine_of_whole, flat_function
+from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
 from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
@@ -115,6 +116,7 @@ class CompiledGraph:
         written: Positions of the inputs that the graph, or AOTAutograd after it, writes to.
         settings: What to compile with.
         registry: Where converters are looked up.
+        engine_cache: The user's own engine cache.
 
     Attributes:
         history: What was built so far, the latest last.
@@ -129,6 +131,7 @@ class CompiledGraph:
         written: Collection[int],
         settings: CompilationSettings,
         registry: ConverterRegistry = DYNAMO_CONVERTERS,
+        engine_cache: CustomCache | None = None,
     ) -> None:
         self.history: list[BuildReport] = []
         self._gm = gm
@@ -136,6 +139,7 @@ class CompiledGraph:
         self._attributes, self._written = frozenset(static), frozenset(written)
         self._settings = settings
         self._registry = registry
+        self._engine_cache = engine_cache
         self._sizes = GraphSizes(gm)
         self._counts = set() if _has_seen_numbers_change() else {reading.position for reading in self._sizes.counts}
         self._numbers = (_find_numbers(gm) - self._static) | self._counts
@@ -300,7 +304,8 @@ class CompiledGraph:
         except LoweringError as error:
             logger.warning("a graph of %d nodes runs in PyTorch: %s", len(self._gm.graph.nodes), error)
             return self._in_pytorch(), None
-        model = LoweredModel(lowered, settings, ranges, self._registry, owners=owners_of_results(self._gm.graph))
+        owners = owners_of_results(self._gm.graph)
+        model = LoweredModel(lowered, settings, ranges, self._registry, owners=owners, engine_cache=self._engine_cache)
         if settings.dryrun:
             return self._in_pytorch(), model.leave_in_pytorch().module.meta["partition_report"]
         compiled = model.build().module
