@@ -236,8 +236,13 @@ def window_rank(call: Call) -> Verdict | None:
     plain = set(per_axis(dilation, spatial)) == {1} and call.tensor("self").dtype in FLOATS
     if "with_indices" in str(call.node.target):
         plain = plain and not call.uses(1)
-    rank = call.tensor("self").dim() + spatial
-    if plain or rank <= 8:
+    return None if plain else _too_many_axes(call, spatial)
+
+
+def _too_many_axes(call: Call, windows: int) -> Verdict | None:
+    """Refuses windows of some axes whose elements need more axes than tensors have."""
+    rank = call.tensor("self").dim() + windows
+    if rank <= 8:
         return None
     return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"its windows need {rank} dimensions, at most 8 exist")
 
@@ -456,10 +461,7 @@ def aten_adaptive_avg_pool2d(ctx: ConversionContext, self: Operand, output_size:
 
 def adaptive_window_rank(call: Call) -> Verdict | None:
     """Refuses windows whose elements need more axes than tensors have."""
-    rank = call.tensor("self").dim() + len(call["output_size"])
-    if rank <= 8:
-        return None
-    return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"its windows need {rank} dimensions, at most 8 exist")
+    return _too_many_axes(call, len(call["output_size"]))
 
 
 @converter(

@@ -109,6 +109,14 @@ class _ScaledLayer(ILayer):
         return x, spread(as_tensor(inputs[1]), x, self.axis)
 
 
+def _check_scale(scale: ITensor, x: ITensor, dtype: DataType, what: str) -> None:
+    """Holds the scale of an input to the float type of what is not quantized."""
+    require_type(scale, _SCALE_TYPES, "the scale")
+    fits = scale._dtype in {dtype, DataType.FLOAT, DataType.E8M0}
+    require(fits, f"the scale is {scale._dtype.name}, the {what} {dtype.name}")
+    require_minimum_rank(x, 1, "the input")
+
+
 class IQuantizeLayer(_ScaledLayer):
     """``clamp(round(x / scale))``."""
 
@@ -122,12 +130,7 @@ class IQuantizeLayer(_ScaledLayer):
         assert x is not None and scale is not None
         require_type(x, FLOATS, "the input")
         require(self.to_type in QUANTIZED, f"{self.to_type.name} is not a quantized type")
-        require_type(scale, _SCALE_TYPES, "the scale")
-        require(
-            scale._dtype in {x._dtype, DataType.FLOAT, DataType.E8M0},
-            f"the scale is {scale._dtype.name}, the input {x._dtype.name}",
-        )
-        require_minimum_rank(x, 1, "the input")
+        _check_scale(scale, x, x._dtype, "input")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         self._check_zero_point(inputs, self.to_type)
@@ -153,12 +156,7 @@ class IDequantizeLayer(_ScaledLayer):
         assert x is not None and scale is not None
         require_type(x, QUANTIZED, "the input")
         require(self.to_type in FLOATS, f"{self.to_type.name} is not a float type")
-        require_type(scale, _SCALE_TYPES, "the scale")
-        require(
-            scale._dtype in {self.to_type, DataType.FLOAT, DataType.E8M0},
-            f"the scale is {scale._dtype.name}, the output {self.to_type.name}",
-        )
-        require_minimum_rank(x, 1, "the input")
+        _check_scale(scale, x, self.to_type, "output")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         assert inputs[0] is not None
