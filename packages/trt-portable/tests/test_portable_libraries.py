@@ -74,7 +74,7 @@ def always_win(patch: pytest.MonkeyPatch, ratio: float = 0.5) -> None:
     patch.setattr(
         engine_tactic.Trial, "_glanced", lambda _, executables, values: [1.0] + [ratio] * (len(executables) - 1)
     )
-    patch.setattr(engine_tactic, "_FAR", float("inf"))
+    patch.setattr(engine_tactic, "FAR", float("inf"))
 
 
 @pytest.fixture(autouse=True)
@@ -346,7 +346,7 @@ def test_what_cannot_win_is_given_up_before_the_race(logger: Any) -> None:
         return list(built)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_tactic, "_FAR", 1.3)
+        patch.setattr(engine_tactic, "FAR", 1.3)
         assert left(10.0, 5.0, 6.0) == [first, second]
         assert left(10.0, 5.0, 7.0) == [first]
         assert left(1.0, 5.0, 1.2) == [second]

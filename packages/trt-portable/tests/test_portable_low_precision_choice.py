@@ -42,10 +42,11 @@ def test_a_kernel_that_fails_or_errs_is_not_chosen(build: Any, execute: Any, log
 def test_the_timing_cache_remembers_kernels(build: Any, builder: Any, monkeypatch: Any) -> None:
     define = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))
     cache = builder.create_builder_config().create_timing_cache(b"")
-    monkeypatch.setattr(low_precision, "milliseconds", lambda alone, *_: 1.0 if alone._kernel is REFERENCE else 2.0)
-    monkeypatch.setattr(low_precision, "_HOPELESS", 1e9)
+    monkeypatch.setattr(
+        low_precision, "race_ways", lambda ways, *_: {way: float(way != REFERENCE.name) for way in ways}
+    )
     first = build(define, level=3, cache=cache)
-    monkeypatch.setattr(low_precision, "milliseconds", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(low_precision, "race_ways", lambda *_: pytest.fail("timed again"))
     flags = [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]
     engines = [first, build(define, level=3, cache=cache, flags=flags)]
     names = [
@@ -69,8 +70,7 @@ def test_an_unknown_choice_is_an_error_where_that_is_asked_for(builder: Any, log
 
 def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any) -> None:
     define = linear(make_codes(trt.fp8, COLUMNS, DEPTH), torch.rand(COLUMNS), trt.fp8)
-    monkeypatch.setattr(low_precision, "milliseconds", lambda alone, *_: 1.0 if "once" in alone._kernel.name else 2.0)
-    monkeypatch.setattr(low_precision, "_HOPELESS", 1e9)
+    monkeypatch.setattr(low_precision, "race_ways", lambda ways, *_: {way: float("once" not in way) for way in ways})
     for setting, is_held in (("0", False), ("1", True)):
         monkeypatch.setenv(low_precision.SWITCH, setting)
         (product,) = [la for la in layers_of(build(define, level=3)) if la["LayerType"] == "LOW_PRECISION_PRODUCT"]

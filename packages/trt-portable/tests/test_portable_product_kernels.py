@@ -56,7 +56,7 @@ def test_every_kernel_computes_what_floats_do(kernel: Any, monkeypatch: pytest.M
     for form in accepted:
         for rows in (1, 5):
             for output in (None, trt.int8, trt.fp8):
-                case = ProductCase(form, rows, True, rows == 5, output)
+                case = ProductCase(form, (rows,), True, rows == 5, output)
                 try:
                     assert case.trial(CPU).difference(kernel) is None, (form, rows, output)
                 except (RuntimeError, NotImplementedError) as error:
@@ -73,16 +73,16 @@ def test_what_is_prepared_for_few_rows_is_the_matrix(codes: str, has_offset: boo
     levels = tuple(number / 10 for number in range(-9, 7)) if codes == "levels" else ()
     kind, half, columns = getattr(trt, "int4" if levels else codes), trt.bfloat16, 20  # not a multiple of a tile's rows
     form = ProductForm(columns, depth, kind, half, half, (columns, groups), False, has_offset, levels)
-    few, case = FewRowsOfCodes(), ProductCase(form, 2, False, False, None)
+    few, case = FewRowsOfCodes(), ProductCase(form, (2,), False, False, None)
     trial = case.trial(CPU)
-    scale = trial._scale.to(torch.bfloat16) if groups > 1 else trial._scale
-    matrix, prepared = few.prepare(trial._matrix, scale.float(), form)
+    scale = trial.scale.to(torch.bfloat16) if groups > 1 else trial.scale
+    matrix, prepared = few.prepare(trial.codes, scale.float(), form)
     assert few.reads(matrix, prepared, form) and not few.reads(matrix[:-1], prepared, form)
     assert few.reads(matrix, prepared.flatten()[:-1], form) is False
     given = torch.tensor(by_bits(levels)) if levels else None
     found, wanted = (
         few.decoded(matrix, prepared, form, torch.float32),
-        decode(trial._matrix, scale.float(), form, given),
+        decode(trial.codes, scale.float(), form, given),
     )
     torch.testing.assert_close(found, wanted)
     assert trial.difference(few) is None

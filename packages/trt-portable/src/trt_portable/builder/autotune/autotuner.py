@@ -277,7 +277,7 @@ def fastest(
     if winner is None:
         if torch.cuda.is_current_stream_capturing() or not (build is None or build.may_measure):
             return first
-        runs = _runnable(starts, device, replayed=replayed, is_right=is_right)
+        runs = runnable(starts, device, replayed=replayed, is_right=is_right)
         if not runs:
             return first
         winner = (build or _process).judge(" ".join(map(str, form)), race_on_device(runs))
@@ -287,10 +287,14 @@ def fastest(
     return winner.name
 
 
-def _runnable(
-    starts: Mapping[str, Callable[[], object]], device: torch.device, *, replayed: bool, is_right: Callable[[], bool]
+def runnable(
+    starts: Mapping[str, Callable[[], object]],
+    device: torch.device,
+    *,
+    replayed: bool,
+    is_right: Callable[[], bool] = lambda: True,
 ) -> dict[str, Callable[[], object]]:
-    """What starts each kernel that runs, and computes the right thing."""
+    """What starts each kernel of a GPU that runs, and computes the right thing; arguments are those of `fastest`."""
     runs: dict[str, Callable[[], object]] = {}
     for name, start in starts.items():
         with contextlib.suppress(Exception):  # whatever this Triton or this GPU cannot do

@@ -19,7 +19,7 @@ import torch
 
 from trt_portable.execution.launcher import Executable
 from trt_portable.execution.paging import return_freed_memory
-from trt_portable.execution.program import LayerFailure, PackingCompute, Program
+from trt_portable.execution.program import Compute, LayerFailure, PackingCompute, Program, forget_packed
 from trt_portable.execution.replay import may_record, record_run
 from trt_portable.fusion.packed_products import PrepackedConvolution
 from trt_portable.shape_tensors import Value, as_tensor
@@ -288,6 +288,48 @@ def time_layers(program: Program, values: Sequence[Value], weights: ColdWeights)
         for at in dying:
             slots[at] = None
     return [value for at in program.output_slots if (value := slots[at]) is not None], seconds * 1e3
+
+
+FAR: Final = 1.3
+"""A way that takes that many times as long as the fastest is not timed again."""
+_ROUNDS: Final = 3
+"""Ways take turns so often: other work on the machine disturbs one of them as a rule, and not each time the same."""
+
+
+def race_ways(
+    ways: Mapping[str, Compute], inputs: Sequence[Value | None], weights: ColdWeights, note: Callable[[str], None]
+) -> dict[str, float]:
+    """The least milliseconds of ways to compute a layer on the CPU; those far behind the fastest run less often.
+
+    Packed weights of one way at a time are in memory.
+
+    Args:
+        ways: What computes the layer, by name.
+        inputs: Operands; the layer before has just made the first one.
+        weights: Times runs.
+        note: Hears of ways that fail.
+    """
+    x = as_tensor(inputs[0])  # type: ignore[arg-type]
+    times: dict[str, float] = {}
+    left = list(ways)
+    for _ in range(_ROUNDS):
+        for name in left:
+            way = ways[name]
+            try:
+                way(inputs)  # packs weights
+                seconds = weights.least_seconds(lambda: way(inputs), x)  # noqa: B023 - called at once
+            except Exception as error:  # a kernel may fail in any way
+                note(f"products by {name}: not available here for {tuple(x.shape)}: {type(error).__name__}: {error}")
+                times.pop(name, None)
+                continue
+            finally:
+                forget_packed([way])
+            times[name] = min(seconds, times.get(name, seconds))
+        least = min(times.values(), default=0.0)
+        left = [name for name in left if name in times and times[name] <= least * FAR]
+        if len(left) < 2:
+            break
+    return {name: seconds * 1e3 for name, seconds in times.items()}
 
 
 def _seconds(run: object, repeats: int, device: torch.device) -> float:

@@ -20,12 +20,14 @@ import torch
 
 from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, building, first_difference
 from trt_portable.builder.autotune.clock import (
+    FAR,
     ColdWeights,
     as_engines_run,
     host_clock,
     milliseconds,
     race,
     race_milliseconds,
+    race_ways,
     time_layers,
 )
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, timing_key
@@ -627,7 +629,7 @@ class Trial:
             if tactic.name not in self._glances:
                 (seconds,) = self._glanced([program], self._values)
                 self._glances[tactic.name] = seconds * 1e3
-        limit = _FAR * min(layers, *(self._glances[tactic.name] for tactic in built))
+        limit = FAR * min(layers, *(self._glances[tactic.name] for tactic in built))
         for tactic in [each for each in built if self._glances[each.name] > limit]:
             del built[tactic]
             spent = self._glances[tactic.name]
@@ -781,10 +783,6 @@ def _ends(artifact: Artifact) -> list[tuple[Shape, ...]]:
     return [shapes for shapes in found if artifact.serves(shapes)] or [artifact.shapes]
 
 
-_ROUNDS: Final = 3
-"""Ways take turns so often: other work on the machine disturbs one of them as a rule, and not each time the same."""
-_FAR: Final = 1.3
-"""A way that takes that many times as long as the fastest is not timed again."""
 _EQUAL: Final = 0.97
 """Ways take as long as each other where the fastest takes more than that part of their time."""
 _PREFERRED: Final = (RECURRENT, MKL, ONEDNN, LAYERS)
@@ -866,29 +864,9 @@ def _raced_products(
     note: Callable[[str], None],
     autotuner: Autotuner,
 ) -> str:
-    """The fastest way; packed weights of one way at a time are in memory."""
-    x = as_tensor(inputs[0])  # type: ignore[arg-type]
-    times: dict[str, float] = {}
-    left = list(product.ways)
-    for _ in range(_ROUNDS):
-        for name in left:
-            way = product.ways[name]
-            try:
-                way(inputs)  # packs weights
-                seconds = weights.least_seconds(lambda: way(inputs), x)  # noqa: B023 - called at once
-            except Exception as error:  # a kernel may fail in any way, and layers are one of the ways
-                note(f"products by {name}: not available here for {tuple(x.shape)}: {type(error).__name__}: {error}")
-                times.pop(name, None)
-                continue
-            finally:
-                forget_packed([way])
-            times[name] = min(seconds, times.get(name, seconds))
-        least = min(times.values(), default=0.0)
-        left = [name for name in left if name in times and times[name] <= least * _FAR]
-        if len(left) < 2:
-            break
-    if not left:
+    """The fastest way; layers, the last one, where none can be timed."""
+    times = race_ways(product.ways, inputs, weights, note)
+    if not times:
         return list(product.ways)[-1]
-    spent = {name: times[name] * 1e3 for name in left}
-    subject = f"product of {tuple(x.shape)}"
-    return autotuner.judge(subject, spent, margin=_EQUAL, preferred=_PREFERRED).name
+    subject = f"product of {tuple(as_tensor(inputs[0]).shape)}"  # type: ignore[arg-type]
+    return autotuner.judge(subject, times, margin=_EQUAL, preferred=_PREFERRED).name

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 
-from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, first_difference
-from trt_portable.builder.autotune.clock import milliseconds
+from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, first_difference, runnable
+from trt_portable.builder.autotune.clock import ColdWeights, race_on_device, race_ways
 from trt_portable.builder.autotune.timing_cache import TimingCacheKey
 from trt_portable.builder.tactic import Subject
 from trt_portable.device import current_device
@@ -25,9 +25,9 @@ from trt_portable.dtypes import CARRIERS, FP4_VALUES, volume
 from trt_portable.enums import DataType
 from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import load_network
-from trt_portable.execution.program import LayerCall, Program
-from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
-from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish, ProductForm
+from trt_portable.execution.program import LayerCall, PackingCompute, Program
+from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish
 from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, LowPrecisionProductLayer
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.engine_info import Shape, is_host_constant
@@ -37,6 +37,7 @@ from trt_portable.shape_tensors import Value
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
     from trt_portable.plan.engine_info import EngineInfo
+    from trt_portable.plan.weight_table import WeightTable
     from trt_portable.reporting import Reporter
 
 
@@ -44,7 +45,6 @@ SWITCH: Final = "TRT_PORTABLE_DEQUANTIZE_ONCE"
 """Environment variable that lets engines hold floats in place of weights of few bits, where it is "1" in a build."""
 
 _TIMED_FROM_LEVEL: Final = 3
-_HOPELESS: Final = 4.0  # a candidate that takes so many times as long is not timed further
 _UNKNOWN_ROWS: Final = 64
 _UNKNOWN_IMAGE: Final = (1, 32, 32)
 _META: Final = torch.device("meta")
@@ -56,7 +56,7 @@ _LEFT, _MATRIX = 0, 4  # inputs of either: what comes in, and what was prepared
 def choose_low_precision_kernels(
     structure: Mapping[str, Any],
     info: EngineInfo,
-    tensors: Mapping[str, torch.Tensor],
+    tensors: WeightTable,
     config: IBuilderConfig,
     reporter: Reporter,
 ) -> None:
@@ -74,13 +74,16 @@ def choose_low_precision_kernels(
         _teach_own_kernels()
     makers = {tensor: entry for entry in structure["layers"] for tensor in entry["outputs"]}
     shapes = _optimal_shapes(structure, info, tensors)
-    choose = _Choice(config, reporter, current_device())
+    num_bytes = sum(volume(shape) * dtype.itemsize for dtype, shape in map(tensors.spec, tensors))
+    choose = _Choice(config, reporter, current_device(), num_bytes)
     for layer, entry in zip(layers_from_json(structure).layers, structure["layers"], strict=True):
         shape = shapes.get(entry["inputs"][_LEFT]) if entry["inputs"] else None
         if isinstance(layer, LowPrecisionProductLayer):
-            case: Case = ProductCase.of(layer, _UNKNOWN_ROWS if shape is None else volume(shape[:-1]))
+            rows = _UNKNOWN_ROWS if shape is None else volume(shape[:-1])
+            case: Case = ProductCase(layer._form_and_kernel()[0], (rows,), *_ending(layer))
         elif isinstance(layer, LowPrecisionConvolutionLayer):
-            case = ConvolutionCase.of(layer, _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3]))
+            image = _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3])
+            case = ConvolutionCase(layer._form(), image, *_ending(layer))
         else:
             continue
         entry["implementation"] = makers[entry["inputs"][_MATRIX]]["implementation"] = choose.kernel(case, layer.name)
@@ -132,12 +135,12 @@ class _Shapes:
 class _Choice:
     """Remembers what was chosen for equal cases."""
 
-    def __init__(self, config: IBuilderConfig, reporter: Reporter, device: torch.device) -> None:
+    def __init__(self, config: IBuilderConfig, reporter: Reporter, device: torch.device, nbytes: int) -> None:
         self._autotuner = Autotuner.of(config, reporter)
         self._is_timed = config.builder_optimization_level >= _TIMED_FROM_LEVEL
-        self._iterations = config.avg_timing_iterations
         self._reporter = reporter
         self._device = device
+        self._weights = ColdWeights(nbytes)
         self._known: dict[Case, str] = {}
 
     def kernel(self, case: Case, name: str) -> str:
@@ -157,155 +160,149 @@ class _Choice:
 
     def _first(self, case: Case) -> str:
         trial = case.trial(self._device)
-        names = (each.name for each in self._candidates(case) if self._difference(trial, each) is None)
+        names = (each.name for each in self._candidates(case) if self._is_right(trial, each))
         return next(names, str(case.reference.name))
 
     def _timed(self, case: Case, name: str) -> str:
         candidates = {kernel.name: kernel for kernel in self._candidates(case)}
         key = TimingCacheKey.of("low precision", repr(case), str(self._device), *candidates)
 
-        def contest() -> dict[str, float]:
+        def contest() -> Mapping[str, float]:
             trial = case.trial(self._device)
-            spent: dict[str, float] = {}
-            for kernel in candidates.values():
-                if kernel is case.reference or self._difference(trial, kernel) is None:
-                    spent[kernel.name] = self._milliseconds(trial, kernel, min(spent.values(), default=NEVER))
-            return spent
+            right = {name: each for name, each in candidates.items() if self._is_right(trial, each)}
+            return self._milliseconds(trial, right) or {case.reference.name: NEVER}
 
         return self._autotuner.choose(f"kernel of {name!r}", key, candidates, contest).name
 
-    def _difference(self, trial: Trial, kernel: Any) -> str | None:
-        """Why a candidate is none: it fails, or computes something else."""
+    def _is_right(self, trial: Trial, kernel: Any) -> bool:
+        """Whether a candidate runs, and computes what floats do; says so where it does not."""
         try:
             difference = trial.difference(kernel)
         except Exception as error:  # a kernel may fail in any way, and there is always another
             self._reporter.verbose(f"kernel {kernel.name}: not available here: {type(error).__name__}: {error}")
-            return str(error)
+            return False
         if difference is not None:
             self._reporter.info(f"kernel {kernel.name} is left out, for it computes something else: {difference}")
-        return difference
+        return difference is None
 
-    def _milliseconds(self, trial: Trial, kernel: Any, best: float) -> float:
-        alone = _Alone(trial, kernel)
+    def _milliseconds(self, trial: Trial, kernels: Mapping[str, Any]) -> dict[str, float]:
+        ways = {name: _Way(trial, kernel) for name, kernel in kernels.items()}
         if self._device.type == "cpu":
-            started = time.perf_counter()
-            alone.run(trial.values)
-            took = (time.perf_counter() - started) * 1e3
-            if took > _HOPELESS * best:
-                return took
-        return milliseconds(alone, trial.values, self._device, self._iterations)
+            return race_ways(ways, [trial.left], self._weights, self._reporter.verbose)
+        starts = {name: partial(way, [trial.left]) for name, way in ways.items()}
+        return race_on_device(runnable(starts, self._device, replayed=True))
 
 
-class _Alone:
-    """One layer as a whole program, to be timed."""
+class _Way(PackingCompute):
+    """A layer by one kernel, to be timed."""
 
     def __init__(self, trial: Trial, kernel: Any) -> None:
         self._trial, self._kernel = trial, kernel
-        self._prepared = trial.prepare(kernel)
+        self._prepared: Sequence[torch.Tensor] = ()
 
-    @property
-    def constants(self) -> object:
-        """What was prepared."""
-        return self._prepared
-
-    def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
+    def __call__(self, inputs: Sequence[Value | None]) -> list[Value]:
         """The result of the trial's numbers."""
+        self._prepared = self._prepared or self._trial.prepare(self._kernel)
         return [self._trial.run(self._kernel, self._prepared)]
+
+    def forget(self) -> int:
+        """Gives up what was prepared."""
+        found, self._prepared = self._prepared, ()
+        return sum(tensor.nbytes for tensor in found)
 
 
 _BIAS, _OUTPUT_SCALE = 2, 3
 
 
+@dataclass(frozen=True)
 class Case(ABC):
-    """What the choice of a kernel depends on, beside the device; equal cases share a choice."""
+    """What the choice of a kernel depends on, beside the device; equal cases share a choice.
 
-    reference: Any
+    Attributes:
+        form: The product or convolution apart from its numbers.
+        extents: Rows of the left operand, (M,); or batch and spatial extents of the input, (N, H, W).
+        has_bias: Whether there is a bias.
+        rectifies: Whether negative numbers become 0.
+        output: The type that the result is quantized to, or None.
+    """
+
+    form: Any
+    extents: tuple[int, ...]
+    has_bias: bool
+    rectifies: bool
+    output: DataType | None
+
+    reference: ClassVar[Any]
 
     @abstractmethod
     def candidates(self, device: torch.device) -> list[Any]:
         """Kernels that accept the case."""
 
     @abstractmethod
+    def shapes(self) -> tuple[Shape, Shape, Shape, Shape | None]:
+        """Of the codes, their scales, the left operand, and its scale where a run computes it."""
+
+    @staticmethod
+    @abstractmethod
+    def compute(kernel: Any) -> Callable[..., torch.Tensor]:
+        """What a kernel computes the case by."""
+
     def trial(self, device: torch.device) -> Trial:
         """The case with numbers."""
+        return Trial(self, device)
 
 
-def _output(layer: LowPrecisionProductLayer | LowPrecisionConvolutionLayer) -> DataType | None:
-    """The type that a result is quantized to; None if it is not."""
-    return None if layer._input(_OUTPUT_SCALE) is None else layer.output_type
+def _ending(layer: LowPrecisionProductLayer | LowPrecisionConvolutionLayer) -> tuple[bool, bool, DataType | None]:
+    """Whether a layer has a bias, whether it rectifies, and the type that its result is quantized to, if it is."""
+    has_bias = layer._input(_BIAS) is not None or layer._has_weights("BIAS")
+    return has_bias, layer.rectify, None if layer._input(_OUTPUT_SCALE) is None else layer.output_type
 
 
-@dataclass(frozen=True)
 class ProductCase(Case):
-    """A product.
-
-    Attributes:
-        form: Apart from its numbers.
-        rows: Of the left operand.
-        has_bias: Whether there is a bias.
-        rectifies: Whether negative numbers become 0.
-        output: The type that the result is quantized to, or None.
-    """
-
-    form: ProductForm
-    rows: int
-    has_bias: bool
-    rectifies: bool
-    output: DataType | None
+    """A product."""
 
     reference = REFERENCE
 
-    @staticmethod
-    def of(layer: LowPrecisionProductLayer, rows: int) -> ProductCase:
-        """The case of a layer of a plan."""
-        form, _ = layer._form_and_kernel()
-        return ProductCase(form, rows, layer._input(_BIAS) is not None, layer.rectify, _output(layer))
-
     def candidates(self, device: torch.device) -> list[Any]:
         """Kernels that accept the form, and are made for the rows."""
-        return [each for each in PRODUCT_KERNELS.values() if each.accepts(self.form, device) and each.suits(self.rows)]
+        (rows,) = self.extents
+        return [each for each in PRODUCT_KERNELS.values() if each.accepts(self.form, device) and each.suits(rows)]
 
-    def trial(self, device: torch.device) -> Trial:
-        """The product with numbers."""
-        return ProductTrial(self, device)
-
-
-@dataclass(frozen=True)
-class ConvolutionCase(Case):
-    """A convolution.
-
-    Attributes:
-        form: Apart from its numbers.
-        image: Batch and spatial extents of the input.
-        has_bias: Whether there is a bias.
-        rectifies: Whether negative numbers become 0.
-        output: The type that the result is quantized to, or None.
-    """
-
-    form: ConvolutionForm
-    image: tuple[int, int, int]
-    has_bias: bool
-    rectifies: bool
-    output: DataType | None
-
-    reference = CONVOLUTION_REFERENCE
+    def shapes(self) -> tuple[Shape, Shape, Shape, Shape | None]:
+        """(N, K), the blocks, (M, K) and (M, 1)."""
+        form, rows = self.form, max(self.extents[0], 1)
+        return (form.columns, form.depth), form.blocks, (rows, form.depth), (rows, 1) if form.is_rowwise else None
 
     @staticmethod
-    def of(layer: LowPrecisionConvolutionLayer, image: tuple[int, int, int]) -> ConvolutionCase:
-        """The case of a layer of a plan."""
-        has_bias = layer._input(_BIAS) is not None or layer._has_weights("BIAS")
-        return ConvolutionCase(layer._form(), image, has_bias, layer.rectify, _output(layer))
+    def compute(kernel: Any) -> Callable[..., torch.Tensor]:
+        """Its product."""
+        found: Callable[..., torch.Tensor] = kernel.multiply
+        return found
+
+
+class ConvolutionCase(Case):
+    """A convolution."""
+
+    reference = CONVOLUTION_REFERENCE
 
     def candidates(self, device: torch.device) -> list[Any]:
         """Kernels that accept the form."""
         return [kernel for kernel in CONVOLUTION_KERNELS.values() if kernel.accepts(self.form, device)]
 
-    def trial(self, device: torch.device) -> Trial:
-        """The convolution with numbers."""
-        return ConvolutionTrial(self, device)
+    def shapes(self) -> tuple[Shape, Shape, Shape, Shape | None]:
+        """(K, C / groups, R, S), (K,) or (1,), (N, C, H, W) and ()."""
+        form, (batch, *extents) = self.form, self.extents
+        left = (max(batch, 1), form.kernel[1] * form.groups, *extents)
+        return form.kernel, (form.scales,), left, () if form.is_scaled else None
+
+    @staticmethod
+    def compute(kernel: Any) -> Callable[..., torch.Tensor]:
+        """Its convolution."""
+        found: Callable[..., torch.Tensor] = kernel.convolve
+        return found
 
 
-class Trial(ABC):
+class Trial:
     """A case with made-up numbers.
 
     Args:
@@ -313,48 +310,54 @@ class Trial(ABC):
         device: Where.
 
     Attributes:
-        values: The input.
+        left: The left operand, or the input.
+        codes: The matrix, or the kernel, in the carrier of its type.
+        scale: Its scales, and behind them the offsets where the form has some.
     """
 
-    values: list[Value]
-
-    def __init__(self, case: Any, device: torch.device) -> None:
-        self.form = case.form
-        self._device = device
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self._case, self._device = case, device
         self._generator = torch.Generator().manual_seed(0)
-        self._case = case
-        self.finish = Finish(case.form.result, rectify=case.rectifies, output=case.form.result)
-        self._make()
+        form, (codes, scale, left, left_scale) = case.form, case.shapes()
+        self.codes = self._made(form.codes, codes)
+        self.scale = self._factors(scale)
+        if getattr(form, "has_offset", False):
+            self.scale = torch.stack((self.scale, self._factors(scale) * 4))
+        self.left = self._made(form.left, left)
+        self._finish = Finish(
+            form.result,
+            None if left_scale is None else self._factors(left_scale) * 64,
+            self._floats(codes[:1]).to(device, CARRIERS[form.result]) if case.has_bias else None,
+            case.rectifies,
+            output=form.result,
+        )
         self._expected = self.run(case.reference, self.prepare(case.reference))
         if case.output is not None:
-            scale = (self._expected.float().abs().amax() / 100).clamp(min=1e-6)
-            self.finish = replace(self.finish, scale=scale, output=case.output)
+            step = (self._expected.float().abs().amax() / 100).clamp(min=1e-6)
+            self._finish = replace(self._finish, scale=step, output=case.output)
             self._expected = self.run(case.reference, self.prepare(case.reference))
 
-    @abstractmethod
-    def _make(self) -> None:
-        """Makes the numbers."""
-
-    @abstractmethod
     def prepare(self, kernel: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """The weights for a kernel."""
+        found: tuple[torch.Tensor, torch.Tensor] = kernel.prepare(self.codes, self.scale, self._case.form)
+        return found
 
-    @abstractmethod
-    def run(self, kernel: Any, prepared: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def run(self, kernel: Any, prepared: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result by a kernel."""
+        return self._case.compute(kernel)(self.left, *prepared, self._case.form, self._finish)
 
     def difference(self, kernel: Any) -> str | None:
         """What is wrong with a kernel's result, in words."""
         found = self.run(kernel, self.prepare(kernel))
         return first_difference([_comparable(found)], [_comparable(self._expected)])
 
-    def _floats(self, *shape: int) -> torch.Tensor:
+    def _floats(self, shape: Shape) -> torch.Tensor:
         return torch.randn(shape, generator=self._generator)
 
-    def _factors(self, *shape: int) -> torch.Tensor:
+    def _factors(self, shape: Shape) -> torch.Tensor:
         return ((torch.rand(shape, generator=self._generator) + 0.5) / 64).to(self._device)
 
-    def _codes(self, dtype: DataType, *shape: int) -> torch.Tensor:
+    def _made(self, dtype: DataType, shape: Shape) -> torch.Tensor:
         """Values of a type, in its carrier."""
         if dtype is DataType.INT8:
             made = torch.randint(-127, 128, shape, generator=self._generator)
@@ -363,58 +366,8 @@ class Trial(ABC):
         elif dtype is DataType.FP4:
             made = torch.tensor(FP4_VALUES)[torch.randint(0, 16, shape, generator=self._generator)]
         else:
-            made = self._floats(*shape)
+            made = self._floats(shape)
         return made.to(CARRIERS[dtype]).to(self._device)
-
-    def _bias(self, count: int) -> torch.Tensor | None:
-        return self._floats(count).to(self._device, CARRIERS[self.form.result]) if self._case.has_bias else None
-
-
-class ProductTrial(Trial):
-    """A product with made-up numbers."""
-
-    def _make(self) -> None:
-        form, rows = self.form, max(self._case.rows, 1)
-        self._matrix = self._codes(form.codes, form.columns, form.depth)
-        self._scale = self._factors(*form.blocks)
-        if form.has_offset:
-            self._scale = torch.stack((self._scale, self._factors(*form.blocks) * 4))
-        self.values = [self._codes(form.left, rows, form.depth)]
-        left_scale = self._factors(rows, 1) * 64 if form.is_rowwise else None
-        self.finish = replace(self.finish, left_scale=left_scale, bias=self._bias(form.columns))
-
-    def prepare(self, kernel: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The matrix for a kernel."""
-        found: tuple[torch.Tensor, torch.Tensor] = kernel.prepare(self._matrix, self._scale, self.form)
-        return found
-
-    def run(self, kernel: Any, prepared: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The product by a kernel."""
-        found: torch.Tensor = kernel.multiply(self.values[0], *prepared, self.form, self.finish)
-        return found
-
-
-class ConvolutionTrial(Trial):
-    """A convolution with made-up numbers."""
-
-    def _make(self) -> None:
-        form, (batch, *extents) = self.form, self._case.image
-        self._kernel = self._codes(form.codes, *form.kernel)
-        self._scale = self._factors(form.scales)
-        channels = form.kernel[1] * form.groups
-        self.values = [self._codes(form.left, max(batch, 1), channels, *extents)]
-        left_scale = self._factors() * 64 if form.is_scaled else None
-        self.finish = replace(self.finish, left_scale=left_scale, bias=self._bias(form.kernel[0]))
-
-    def prepare(self, kernel: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """The weights for a kernel."""
-        found: tuple[torch.Tensor, torch.Tensor] = kernel.prepare(self._kernel, self._scale, self.form)
-        return found
-
-    def run(self, kernel: Any, prepared: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The convolution by a kernel."""
-        found: torch.Tensor = kernel.convolve(self.values[0], *prepared, self.form, self.finish)
-        return found
 
 
 def _comparable(result: torch.Tensor) -> torch.Tensor:
