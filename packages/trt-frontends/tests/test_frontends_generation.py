@@ -332,9 +332,19 @@ PICTURES: Final[dict[str, dict[str, Any]]] = {
         "vision_config": {**PATCHES, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32}
         | {"window_size": 16, "fullatt_block_indexes": [1]}
     },
+    "Qwen3VL": {
+        "vision_config": {**PATCHES, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32}
+        | {"num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}
+    },
+    "PaliGemma-2": {"vision_config": {**VISION, "model_type": "siglip_vision_model", "projection_dim": 64}}
+    | {"text_config": {**SIZES, "model_type": "gemma2", "head_dim": 16, "sliding_window": 16}, "projection_dim": 64},
+    "LlavaOnevision": {"vision_config": {**VISION, "model_type": "siglip_vision_model"}}
+    | {"image_grid_pinpoints": [[16, 16], [16, 32]]},
+    "Mistral3": {"vision_config": {**VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2},
 }
 AXES: Final = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
-FILLED: Final = {"Llava": 16, "LlavaNext": 16 + 4 * 9, "PaliGemma": 16, "Qwen2VL": 6, "Qwen2_5_VL": 6}
+FILLED: Final[dict[str, int]] = {"Llava": 16, "LlavaNext": 16 + 4 * 9, "PaliGemma": 16, "Qwen2VL": 6, "Qwen2_5_VL": 6}
+FILLED |= {"Qwen3VL": 6, "PaliGemma-2": 16, "LlavaOnevision": 16 + 4 * 9}
 """Places of a picture, where they are not 4."""
 
 
@@ -342,13 +352,14 @@ def model_with_pictures(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     """Returns a model, and two padded prompts with three pictures."""
     torch.manual_seed(0)
     texts: dict[str, Any] = {**TEXTS, **({"rope_parameters": AXES} if name.startswith("Qwen") else {})}
-    config = getattr(transformers, f"{name}Config")(**{"text_config": texts, "image_token_id": 299} | PICTURES[name])
+    kind, name = name, name.partition("-")[0]
+    config = getattr(transformers, f"{name}Config")(**{"text_config": texts, "image_token_id": 299} | PICTURES[kind])
     config.image_token_index = config.image_token_id = 299
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
     for parameter in model.parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=0.05 if name == "Gemma3" else 0.2)  # tokens follow from pictures
-    fills = FILLED.get(name, 4)
+    fills = FILLED.get(kind, 4)
     length = 50 if fills < 20 else 150
     ids, pictures = torch.randint(3, 290, (2, length)), torch.randn(3, 3, 16, 16)
     mask = torch.ones_like(ids)
@@ -358,7 +369,9 @@ def model_with_pictures(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     given = {"input_ids": ids, "attention_mask": mask, "pixel_values": pictures}
     if name in ("SmolVLM", "Idefics3"):  # a row of pictures for each prompt, filled up with empty ones
         given["pixel_values"] = torch.stack([pictures[:2], torch.stack([pictures[2], torch.zeros(3, 16, 16)])])
-    if name == "LlavaNext":
+    if name == "Mistral3":
+        given["image_sizes"] = torch.tensor([[16, 16]] * 3)
+    if name in ("LlavaNext", "LlavaOnevision"):
         given |= {"pixel_values": torch.randn(3, 3, 3, 16, 16), "image_sizes": torch.tensor([[16, 32]] * 3)}
     types = (ids == 299).long()
     if name in ("Gemma3", "PaliGemma"):
@@ -383,7 +396,7 @@ def of_first_pictures(given: dict[str, torch.Tensor], count: int) -> dict[str, t
 def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str) -> None:
     """In PyTorch: prompts in pieces that cut pictures, two pictures at once, and texts without any."""
     model, given = model_with_pictures(name)
-    chunk = 50 if name == "PaliGemma" else 8
+    chunk = 50 if "PaliGemma" in name else 8
     length = given["input_ids"].shape[1] + 46
     parts = _parts(model, GenerationLimits(2, length, chunk), length, of_first_pictures(given, 2))
     generator = TextGenerator(parts.step, parts.limits, parts.encoder)
@@ -396,7 +409,10 @@ def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str
         cache.zero_()
     refused: list[tuple[dict[str, Any], str]] = [
         (of_first_pictures(given, 1), "places for pictures"),
-        ({"pixel_values": torch.zeros(3)}, "are not 3 pictures" if "Qwen" in name or "Next" in name else "have shape"),
+        (
+            {"pixel_values": torch.zeros(3)},
+            "are not 3 pictures" if "image_sizes" in given or "Qwen" in name else "have shape",
+        ),
         ({"image_size": torch.ones(2, 2)}, "takes no image_size"),
         ({"input_ids": given["input_ids"], "pixel_values": None}, "pixel_values is a tensor"),
     ]
@@ -406,7 +422,7 @@ def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str
     for sizes in {"image_sizes", "image_grid_thw"} & set(given):
         refused.append(({sizes: given[sizes] + 1}, "compiled for pictures whose"))
         refused.append(({"pixel_values": given["pixel_values"][:-1]}, "are not 3 pictures"))
-    if name in ("Gemma3", "PaliGemma", "Qwen2VL", "Qwen2_5_VL"):
+    if name.partition("-")[0] in ("Gemma3", "PaliGemma", "Qwen2VL", "Qwen2_5_VL", "Qwen3VL"):
         cut = given["input_ids"].clone()
         cut[0, 4], cut[0, 6] = 299, 7
         refused.append(({"input_ids": cut, "token_type_ids": None, "mm_token_type_ids": None}, "do not follow each"))
@@ -425,7 +441,7 @@ def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str
 def test_models_with_pictures_are_one_file(name: str, tmp_path: Path) -> None:
     model, given = model_with_pictures(name)
     source, length = of_first_pictures(given, 3), given["input_ids"].shape[1] + 30
-    chunk = length if name == "PaliGemma" else 8
+    chunk = length if "PaliGemma" in name else 8
     generator = compile_generation(model, max_length=length, max_batch=2, prefill_chunk=chunk, source_inputs=source)
     expected = generated_by_transformers(model, given, 20, eos_token_id=None)
     for part in (generator.step, generator.encoder):
@@ -451,10 +467,6 @@ def test_models_with_pictures_that_need_more_say_what() -> None:
         example = {key: value for key, value in example.items() if value is not None}
         with pytest.raises(InputError, match=said):
             compile_generation(model, max_length=16, prefill_chunk=3, source_inputs=example)
-    model, given = model_with_pictures("PaliGemma")
-    model.config.text_config.sliding_window = 16
-    with pytest.raises(InputError, match="PaliGemma 2"):
-        compile_generation(model, max_length=64, source_inputs=of_first_pictures(given, 2))
     with pytest.raises(InputError, match="has no encoder"):
         compile_generation(model_of("Llama"), max_length=16, source_inputs={"pixel_values": torch.zeros(1, 3, 16, 16)})
 

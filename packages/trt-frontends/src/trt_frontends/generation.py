@@ -438,10 +438,11 @@ class CachedStep(nn.Module):
     ) -> torch.Tensor:
         """Returns the logits of the tokens that are asked for, or of more of the last ones: (rows, k, vocabulary)."""
         last, positions = self._layout(places, padding, context)
-        with _head_of(self.model, kept):
+        masks = self._mask(places, padding, last)
+        with _head_of(self.model, kept), _told_masks(self.model, masks):
             result = self.model(
                 **self._embedded(input_ids, context),
-                attention_mask=self._mask(places, padding, last),
+                attention_mask=next(iter(masks.values())) if isinstance(masks, dict) else masks,
                 past_key_values=caches,
                 use_cache=True,
                 **({"position_ids": positions} if self._takes_positions else {}),
@@ -518,6 +519,55 @@ def _head_of(model: Any, kept: torch.Tensor | int) -> Iterator[None]:
         yield
     finally:
         hook.remove()
+
+
+@contextlib.contextmanager
+def _told_masks(model: Any, masks: Any) -> Iterator[None]:
+    """Gives the layers of text the masks of each kind of them, which not every model around them passes on."""
+    if not isinstance(masks, dict):
+        yield
+        return
+
+    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return given, {**named, "attention_mask": masks}
+
+    hook = model.get_decoder().register_forward_pre_hook(tell, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextlib.contextmanager
+def _known_blocks() -> Iterator[None]:
+    """Has Pixtral's towers make the mask of their pictures from lengths, where their own slices by tensors' values."""
+    from transformers.models.pixtral import modeling_pixtral as tower
+
+    def mask(lengths: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+        picture = torch.tensor([index for index, length in enumerate(lengths) for _ in range(length)])
+        apart = (picture[:, None] != picture).to(like.device)
+        return torch.zeros_like(apart, dtype=like.dtype).masked_fill(apart, torch.finfo(like.dtype).min)[None, None]
+
+    own = tower.generate_block_attention_mask
+    tower.generate_block_attention_mask = mask
+    try:
+        yield
+    finally:
+        tower.generate_block_attention_mask = own
+
+
+@contextlib.contextmanager
+def _added(layers: Sequence[nn.Module], terms: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Adds a term to what each of the first layers gives."""
+    hooks = [
+        layer.register_forward_hook(lambda _, __, made, term=term: made + term)
+        for layer, term in zip(layers, terms)  # noqa: B905 - those that there are terms for
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextlib.contextmanager
@@ -778,26 +828,53 @@ class PictureStep(CachedStep):
         planes = context[1].index_select(2, places)
         return (planes[0], positions) if self._ahead else (last, planes)
 
+    def _find_form(self) -> None:
+        """Models of text and pictures take positions."""
+
+    def _scores(
+        self,
+        input_ids: torch.Tensor,
+        places: torch.Tensor,
+        padding: torch.Tensor,
+        caches: Any,
+        kept: torch.Tensor | int,
+        context: tuple[torch.Tensor, ...],
+    ) -> torch.Tensor:
+        width = self.model.get_input_embeddings().embedding_dim
+        if context[0].shape[1] == width:
+            return super()._scores(input_ids, places, padding, caches, kept, context)
+        is_picture = (input_ids >= self._vocabulary)[..., None]
+        deeper = self._rows(input_ids, context[0]).masked_fill(~is_picture, 0)[..., width:].split(width, -1)
+        with _added(self.model.get_decoder().layers, deeper):
+            return super()._scores(input_ids, places, padding, caches, kept, context)
+
+    def _rows(self, input_ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return table[(input_ids - self._vocabulary).clamp(min=0)]
+
     def _embedded(self, input_ids: torch.Tensor, context: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
-        table = context[0]
         is_picture = input_ids >= self._vocabulary
         words = self.model.get_input_embeddings()(input_ids.masked_fill(is_picture, 0))
-        rows = table[(input_ids - self._vocabulary).clamp(min=0)]
+        rows = self._rows(input_ids, context[0])[..., : words.shape[-1]]
         return {"inputs_embeds": torch.where(is_picture[..., None], rows, words)}
 
 
 class PictureEncoder(nn.Module):
     """What makes rows of features of pictures: (n, channels, height, width) to (n, rows, width).
 
+    What is added after the first layers of text (deep stacks) follows in the same rows.
+
     Args:
         model: The model.
         sizes: What it is told of each picture's size; nothing for models whose pictures have one.
+        told: What else it is told of them.
     """
 
-    def __init__(self, model: PreTrainedModel, sizes: Sequence[tuple[int, ...]] = ()) -> None:
+    def __init__(
+        self, model: PreTrainedModel, sizes: Sequence[tuple[int, ...]] = (), told: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.model = model
-        self._sizes = list(sizes)
+        self._sizes, self._told = list(sizes), dict(told or {})
         self._lengths: dict[str, Any] = {}
         tower = getattr(getattr(model, "model", model), "visual", None)
         if tower is not None:
@@ -811,6 +888,12 @@ class PictureEncoder(nn.Module):
         self.register_buffer("position_ids", vision_utils.get_vision_position_ids(grid, merged), persistent=False)
         # arrays, since attention asks for the numbers in them
         self._lengths = {"cu_seqlens": vision_utils.get_vision_cu_seqlens(grid).numpy(force=True)}
+        if hasattr(tower, "num_grid_per_side"):
+            table = {"num_grid_per_side": tower.num_grid_per_side, "mode": tower.interpolation_mode}
+            table |= {"align_corners": tower.interpolation_align_corners, "spatial_merge_size": merged}
+            places, weights = vision_utils.get_vision_interpolation_indices_and_weights(grid, **table)
+            self.register_buffer("interp_indices", places, persistent=False)
+            self.register_buffer("interp_weights", weights, persistent=False)
         if hasattr(tower, "window_size"):
             sizes = {"window_size": tower.window_size, "patch_size": tower.patch_size}
             order, lengths = vision_utils.get_vision_window_index(grid, merged, **sizes)
@@ -828,7 +911,8 @@ class PictureEncoder(nn.Module):
         found: Any = self.model
         if hasattr(inner, "visual"):
             known = {**self._lengths, **dict(self.named_buffers(recurse=False))}
-            features = inner.visual(pixel_values.flatten(0, 1), grid_thw=None, **known).pooler_output
+            found = inner.visual(pixel_values.flatten(0, 1), grid_thw=None, **known)
+            features = torch.cat([found.pooler_output, *(getattr(found, "deepstack_features", None) or ())], -1)
             return (features.unflatten(0, (len(pixel_values), -1)),)
         if hasattr(inner, "connector") and hasattr(inner, "vision_model"):  # its own way also drops empty pictures
             patch = self.model.config.vision_config.patch_size
@@ -838,19 +922,25 @@ class PictureEncoder(nn.Module):
             features = inner.connector(seen)
         else:
             sizes = {"image_sizes": self._sizes} if self._sizes else {}
-            found = found.get_image_features(pixel_values=pixel_values, **sizes)
+            with _known_blocks():
+                found = found.get_image_features(pixel_values=pixel_values, **sizes, **self._told)
             features = getattr(found, "pooler_output", found)
         return (torch.stack(tuple(features)) if isinstance(features, (list, tuple)) else features,)
 
 
 def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any]) -> GenerationParts:
+    source_inputs, told = dict(source_inputs), {}
+    if (counts := source_inputs.pop("batch_num_images", None)) is not None and bool(
+        (torch.as_tensor(counts) > 1).any()
+    ):
+        told = {"batch_num_images": [2] * len(source_inputs.get("image_sizes", ()))}  # several in a prompt: no tiles
     names = _picture_inputs(model, source_inputs)
     given = source_inputs["pixel_values"]
     item = given if isinstance(given, Input) else Input.from_tensor(given)
     sizes = _one_size(source_inputs[names[1]], names[1]) if len(names) > 1 else []
     shape, ahead = _shape_of_pictures(item, sizes), _LOOKING_AHEAD.get(model.config.model_type, "")
     try:
-        encoder = PictureEncoder(model, sizes).eval()
+        encoder = PictureEncoder(model, sizes, told).eval()
         with torch.no_grad():
             (features,) = encoder(torch.zeros(shape, dtype=model.dtype, device=model.device))
     except Exception as error:
@@ -889,7 +979,7 @@ def _shape_of_pictures(item: Input, sizes: Sequence[tuple[int, ...]]) -> tuple[i
         InputError: They are something else, or as many as their sizes are not.
     """
     count, shape = len(sizes), item.opt_shape
-    if item.is_dynamic or len(shape) not in ((2, 5) if sizes else (4, 5)) or (count and shape[0] % count):
+    if item.is_dynamic or len(shape) not in ((2, 4, 5) if sizes else (4, 5)) or (count and shape[0] % count):
         raise InputError(
             f"pictures have one size, (n, channels, height, width), not {item}"
             + (f", for {count} sizes" if sizes else ""),
@@ -918,7 +1008,10 @@ def _one_size(sizes: Any, name: str) -> list[tuple[int, ...]]:
 
 _IMAGE_TOKENS: Final = ("image_token_id", "image_token_index")
 _LOOKING_AHEAD: Final = {"gemma3": "pictures", "paligemma": "prompts"}
-_SIZED: Final = {"image_sizes": ("llava_next",), "image_grid_thw": ("qwen2_vl", "qwen2_5_vl")}
+_SIZED: Final = {
+    "image_sizes": ("llava_next", "llava_onevision", "mistral3"),
+    "image_grid_thw": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
+}
 """What says how large pictures are, and models that features and positions of such are computed for."""
 
 
@@ -940,17 +1033,14 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
         )
     if kind not in _LOOKING_AHEAD and "token_type_ids" in inspect.signature(model.forward).parameters:
         raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
-    if kind == "paligemma" and getattr(model.config.get_text_config(), "sliding_window", None) is not None:
-        raise _cannot(
-            model, "its forward takes one mask, and its layers look back in two ways (PaliGemma 2)", _PICTURES
-        )
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
         raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _PICTURES)
     return names
 
 
 _PICTURES: Final = (
-    "LLaVA, LLaVA-NeXT, InternVL, Idefics3, SmolVLM, Gemma 3, PaliGemma, Qwen2-VL and Qwen2.5-VL are compiled with "
+    "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, Qwen2-VL, "
+    "Qwen2.5-VL and Qwen3-VL are compiled with "
     "pictures; without source_inputs a model continues text"
 )
 

@@ -546,7 +546,9 @@ class TextGenerator(nn.Module):
         names = () if source is None or source.is_text else source.inputs
         said: dict[str, Any] = {}
         if source is not None and source.image_token_id is not None:
-            said = {name: value for name, value in others.items() if name in (_PICTURE_MASK, *_TOKEN_TYPES)}
+            said = {
+                name: value for name, value in others.items() if name in (_PICTURE_MASK, _PICTURE_COUNTS, *_TOKEN_TYPES)
+            }
             others = {name: value for name, value in others.items() if name not in said}
         for name in others:
             if name not in names:
@@ -696,6 +698,7 @@ class TextGenerator(nn.Module):
 
 _CPU: Final = torch.device("cpu")
 _PICTURE_MASK: Final = "pixel_attention_mask"
+_PICTURE_COUNTS: Final = "batch_num_images"  # which the places for pictures in prompts say
 _TOKEN_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
 """What processors say of tokens that tokens say themselves."""
 
@@ -782,7 +785,7 @@ def _sized_pictures(source: SourceLimits, values: torch.Tensor, sizes: torch.Ten
             hint="give the processor pictures of that size, or compile for another one",
         )
     patches = math.prod(size) if source.grid else 0
-    if values.dim() != (2 if patches else 5) or len(values) != len(sizes) * (patches or 1):
+    if values.dim() not in ((2,) if patches else (4, 5)) or len(values) != len(sizes) * (patches or 1):
         raise InputError(f"pixel_values of shape {tuple(values.shape)} are not {len(sizes)} pictures", where=name)
     return values.unflatten(0, (len(sizes), patches)) if patches else values
 
