@@ -340,11 +340,16 @@ PICTURES: Final[dict[str, dict[str, Any]]] = {
     | {"text_config": {**SIZES, "model_type": "gemma2", "head_dim": 16, "sliding_window": 16}, "projection_dim": 64},
     "LlavaOnevision": {"vision_config": {**VISION, "model_type": "siglip_vision_model"}}
     | {"image_grid_pinpoints": [[16, 16], [16, 32]]},
+    "Llava-pixtral": {"vision_config": {**VISION, "model_type": "pixtral", "head_dim": 16}}
+    | {"vision_feature_select_strategy": "full", "vision_feature_layer": -1},
+    "AyaVision": {"vision_config": {**VISION, "model_type": "siglip_vision_model"}, "downsample_factor": 2}
+    | {"vision_feature_select_strategy": "full"},
+    "Cohere2Vision": {"vision_config": {**VISION, "model_type": "siglip_vision_model"}, "downsample_factor": 2},
     "Mistral3": {"vision_config": {**VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2},
 }
 AXES: Final = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
 FILLED: Final[dict[str, int]] = {"Llava": 16, "LlavaNext": 16 + 4 * 9, "PaliGemma": 16, "Qwen2VL": 6, "Qwen2_5_VL": 6}
-FILLED |= {"Qwen3VL": 6, "PaliGemma-2": 16, "LlavaOnevision": 16 + 4 * 9}
+FILLED |= {"Llava-pixtral": 16, "Qwen3VL": 6, "PaliGemma-2": 16, "LlavaOnevision": 16 + 4 * 9}
 """Places of a picture, where they are not 4."""
 
 

@@ -920,12 +920,24 @@ class PictureEncoder(nn.Module):
             whole = torch.ones(count, height // patch, width // patch, dtype=torch.bool, device=pixel_values.device)
             seen = inner.vision_model(pixel_values=pixel_values, patch_attention_mask=whole).last_hidden_state
             features = inner.connector(seen)
+        elif hasattr(getattr(inner, "multi_modal_projector", None), "patch_merger"):  # its own way splits by a tensor
+            with _known_blocks():
+                states = inner.vision_tower(
+                    pixel_values, image_sizes=self._sizes, output_hidden_states=True
+                ).hidden_states
+            layers = self.model.config.vision_feature_layer
+            seen = torch.cat([states[layer] for layer in ([layers] if isinstance(layers, int) else layers)], -1)
+            features = inner.multi_modal_projector(seen[0], self._sizes).unflatten(0, (len(pixel_values), -1))
         else:
             sizes = {"image_sizes": self._sizes} if self._sizes else {}
             with _known_blocks():
                 found = found.get_image_features(pixel_values=pixel_values, **sizes, **self._told)
             features = getattr(found, "pooler_output", found)
-        return (torch.stack(tuple(features)) if isinstance(features, (list, tuple)) else features,)
+        if isinstance(features, (list, tuple)):
+            features = torch.stack(tuple(features))
+        if features.dim() == 3 and len(features) == 1:  # Pixtral gives pictures one after the other
+            features = features.reshape(len(pixel_values), -1, features.shape[2])
+        return (features,)
 
 
 def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any]) -> GenerationParts:
@@ -1009,7 +1021,7 @@ def _one_size(sizes: Any, name: str) -> list[tuple[int, ...]]:
 _IMAGE_TOKENS: Final = ("image_token_id", "image_token_index")
 _LOOKING_AHEAD: Final = {"gemma3": "pictures", "paligemma": "prompts"}
 _SIZED: Final = {
-    "image_sizes": ("llava_next", "llava_onevision", "mistral3"),
+    "image_sizes": ("llava_next", "llava_next_video", "llava_onevision", "mistral3", "lighton_ocr"),
     "image_grid_thw": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
 }
 """What says how large pictures are, and models that features and positions of such are computed for."""
@@ -1031,7 +1043,8 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
         raise InputError(
             f"pictures are given as {' and '.join(names)}, not as {', '.join(source_inputs)}", where="source_inputs"
         )
-    if kind not in _LOOKING_AHEAD and "token_type_ids" in inspect.signature(model.forward).parameters:
+    told = {"token_type_ids", "mm_token_type_ids"} & set(inspect.signature(model.forward).parameters)
+    if told and kind not in (*_LOOKING_AHEAD, *_SIZED["image_grid_thw"]):
         raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
         raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _PICTURES)
