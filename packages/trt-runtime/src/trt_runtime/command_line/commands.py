@@ -579,15 +579,15 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
 def _profile(parsed: argparse.Namespace) -> None:
     from trt_runtime.profiling import profile_layers
 
-    if parsed.trace is not None and parsed.trace.exists():
-        raise InputError(f"{parsed.trace} exists already", where="--trace", hint="give a new file")
+    if parsed.trace is not None:
+        _require_new(parsed.trace)
     program = _load(parsed)
     args, kwargs = _call_of(parsed, program)
     profile = profile_layers(program, args, kwargs, calls=parsed.calls)
     _say(json.dumps(profile.to_json(), indent=1) if parsed.json else profile.to_text(parsed.most))
     if parsed.trace is not None:
-        with parsed.trace.open("x", encoding="utf-8") as file:
-            json.dump(profile.to_chrome_trace(), file)
+        with replacing(parsed.trace) as file:
+            file.write(json.dumps(profile.to_chrome_trace()).encode())
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
@@ -778,6 +778,10 @@ def require_writable(path: Path) -> None:
         InputError: The ending is unknown, the file exists, or there is no such folder.
     """
     _check_ending(path)
+    _require_new(path)
+
+
+def _require_new(path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} exists already", hint="remove it, or give another path")
     if not path.absolute().parent.is_dir():
