@@ -132,7 +132,13 @@ PEERS: Final[dict[str, Callable[[torch.nn.Module, dict[str, Any], Sizes], Call]]
 
 
 def measure(
-    name: str, peer: str, *, streamed: int = 32, profiles: Path | None = None, log: bool = False
+    name: str,
+    peer: str,
+    *,
+    streamed: int = 32,
+    measured: int | None = None,
+    profiles: Path | None = None,
+    log: bool = False,
 ) -> dict[str, Any]:
     """Builds and times one peer in this process.
 
@@ -140,6 +146,7 @@ def measure(
         name: Of `RANGES`.
         peer: Of `PEERS`, or ``fixed``.
         streamed: How many sizes the stream has.
+        measured: How many sizes are measured, of those of the model the first; all by default.
         profiles: A folder for tables of the kernels that each size took.
         log: Whether the builder says on stderr what it tries.
 
@@ -152,6 +159,7 @@ def measure(
     if log:
         _show_builds()
     sizes = RANGES[name]
+    shapes = sizes.all[:measured]
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder, "inductor"))  # every peer begins with empty caches
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "triton"))
@@ -167,24 +175,27 @@ def measure(
             if peer == "fixed":
                 calls = {sizes.usual: _fixed(model, spec, sizes.usual)}
                 seconds = time.perf_counter() - started
-                calls |= {shape: _fixed(model, spec, shape) for shape in sizes.others}
+                calls |= {shape: _fixed(model, spec, shape) for shape in shapes[1:]}
             else:
                 call = PEERS[peer](model, spec, sizes)
                 call(_tensor(sizes.usual, spec))
                 wait_for_device()
                 seconds = time.perf_counter() - started
-                calls = dict.fromkeys(sizes.all, call)
-                for shape in sizes.all:  # what is compiled for a size alone is, before anybody is timed
+                calls = dict.fromkeys(shapes, call)
+                for shape in shapes:  # what is compiled for a size alone is, before anybody is timed
                     for _ in range(3):
                         call(_tensor(shape, spec))
             wait_for_device()
+            path = None if profiles is None else profiles / f"{name}-{peer.replace(' ', '-')}.txt"
+            if path is not None:  # which takes seconds the first time
+                _profile({sizes.usual: calls[sizes.usual]}, spec, path)
         with among_others(fcntl.LOCK_EX):
             times = {shape: _median(each, _tensor(shape, spec)) for shape, each in calls.items()}
             found = {"build_seconds": seconds, "milliseconds": {_text(shape): found for shape, found in times.items()}}
             if peer != "fixed":
                 found |= _streamed(call, [_tensor(shape, spec) for shape in sizes.stream(streamed)])
-            if profiles is not None:
-                found["kernel_milliseconds"] = _profile(calls, spec, profiles / f"{name}-{peer.replace(' ', '-')}.txt")
+            if path is not None:
+                found["kernel_milliseconds"] = _profile(calls, spec, path)
     return found
 
 
@@ -267,6 +278,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="how many peers build at a time; calls are timed alone")
     parser.add_argument("--seconds", type=float, default=90, help="when a peer is given up")
     parser.add_argument("--stream", type=int, default=32, help="how many sizes a stream has")
+    parser.add_argument("--sizes", type=int, help="how many sizes of a model are measured; all by default")
     parser.add_argument("--results", type=Path, help="append what was measured to that file")
     parser.add_argument("--profiles", type=Path, help="a folder for tables of kernels")
     parser.add_argument("--log", action="store_true", help="with --peer: show what the builder tried, on stderr")
@@ -274,13 +286,21 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if arguments.peer:
         (name,) = arguments.models
-        found = measure(name, arguments.peer, streamed=arguments.stream, profiles=arguments.profiles, log=arguments.log)
+        found = measure(
+            name,
+            arguments.peer,
+            streamed=arguments.stream,
+            measured=arguments.sizes,
+            profiles=arguments.profiles,
+            log=arguments.log,
+        )
         sys.stdout.write(json.dumps(found) + "\n")
         return
 
     def run(job: tuple[str, str]) -> None:
         name, peer = job
         rest = ["--stream", str(arguments.stream)]
+        rest += [] if arguments.sizes is None else ["--sizes", str(arguments.sizes)]
         if arguments.profiles is not None and peer in ("range", "fixed"):
             rest += ["--profiles", str(arguments.profiles.resolve())]
         try:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_portable.errors import PortableError
 from trt_portable.execution import launch_list
 from trt_portable.execution.launch_list import CompiledProgram, with_waits
-from trt_portable.plan.artifact import Artifact, read_artifacts, write_artifacts
+from trt_portable.plan.artifact import Artifact, Varying, read_artifacts, write_artifacts
 from trt_portable.plan.weight_store import WeightStore
 
 CPU = torch.device("cpu")
@@ -126,3 +127,35 @@ def test_a_list_with_collectives_runs() -> None:
     made = Artifact("t", {}, ((2,),), json.loads(json.dumps(document)), {})
     program = CompiledProgram(made, WeightStore((), (), ()), CPU)
     assert [value.tolist() for value in program.run([torch.tensor([-1.0, 2.0])])] == [[-1.0, 4.0], [-1.0, 2.0]]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_attention_of_sizes_that_are_new_waits_for_no_plan(is_causal: bool, order: tuple[int, ...]) -> None:
+    operator = "aten::_scaled_dot_product_cudnn_attention"
+    x = {"slot": 0}
+    steps = [["op", operator, [x, x, x, None, False, 0.0, is_causal], {"scale": 0.25}, [1, *[None] * 8]]]
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 2, "outputs": [1]}
+    varying = (Varying(0, 2, 1, 64),)
+    made = Artifact("t", {}, ((2, 3, 24, 32),), document, {}, varying)
+    program = CompiledProgram(made, WeightStore((), (), ()), torch.device("cuda"))
+    assert program.plans_late
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    for length in (24, 7):
+        given = torch.randn([(2, 3, length, 32)[at] for at in order], device="cuda", dtype=torch.float16).permute(order)
+        calls: list[str] = []
+        with Seen():
+            first, second = (program.run([given])[0] for _ in range(2))
+        assert calls.count(operator) == 1
+        assert first.stride() == second.stride()
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            *[given.float()] * 3, is_causal=is_causal, scale=0.25
+        )
+        torch.testing.assert_close(first.float(), expected, rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(second.float(), expected, rtol=2e-2, atol=2e-2)

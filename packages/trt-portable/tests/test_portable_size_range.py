@@ -25,9 +25,10 @@ from trt_portable.builder.inductor.tactic import (
     trace_program,
 )
 from trt_portable.builder.tactic import Subject, Tactic
-from trt_portable.execution.launch_list import SpecializedProgram
+from trt_portable.execution.launch_list import EXTENT, SpecializedProgram
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.plan.artifact import Artifact, Varying, machine_of, read_artifacts, write_artifacts
+from trt_portable.plan.extents import SIZE
 
 WIDTH = 4
 
@@ -125,7 +126,7 @@ def test_one_recording_serves_a_range(build: Any, execute: Any, shape: tuple[int
     executable = engine._state.executable
     assert isinstance(executable, SpecializedProgram)
     ranges = [each.artifact for each in executable._compiled if each.artifact.varying]
-    assert len(ranges) == 2  # PyTorch's products ask whether there is one matrix or several
+    assert len(ranges) == 1  # though PyTorch's products ask whether there is one matrix or several
     x = torch.randn(*shape, WIDTH)
     assert [each.serves((tuple(x.shape),)) for each in ranges].count(True) == 1
     executable._program = None  # the layers must not run
@@ -193,6 +194,31 @@ def test_a_batch_of_1_has_an_artifact_of_its_own(build: Any, execute: Any, lengt
         torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
 
 
+_BATCH = [SIZE, 0, 0]
+_AT_1 = {EXTENT: ["max", 0, ["add", 2, ["mul", -1, _BATCH]]]}
+"""1 at a batch of 1, otherwise 0."""
+
+
+@pytest.mark.parametrize("step", [["aten::add_.Scalar", _AT_1], ["aten::select.int", 0, 1]])
+def test_a_range_that_is_wrong_or_fails_at_a_size_of_1_begins_at_2(build: Any, execute: Any, step: Any) -> None:
+    class WrongAtOne(Ranged):
+        def build_range(self, subject: Subject, profile: int) -> Artifact:
+            made = super().build_range(subject, profile)
+            if len(made.varying) == 2:
+                (y,) = made.document["outputs"]
+                made.document["steps"].append(["op", step[0], [{"slot": y}, *step[1:]], {}, [made.document["slots"]]])
+                made.document["slots"] += 1
+            return made
+
+    engine = build(_attention, SHAPES, WrongAtOne())
+    found = [each.artifact for each in engine._state.executable._compiled]
+    assert [[each.least for each in artifact.varying] for artifact in found] == [[], [2, 2], [2]]
+    engine._state.executable._program = None  # the layers must not run
+    for shape in ((1, 2), (1, 40), (2, 3), (9, 40)):
+        x = torch.randn(*shape, WIDTH)
+        torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
+
+
 def test_refits_reach_it(build: Any, builder: trt.Builder, execute: Any, logger: Any) -> None:
     def define(network: Any) -> None:
         _attention(network)
@@ -256,9 +282,9 @@ def test_the_choice_for_a_range_is_remembered(build: Any, builder: trt.Builder, 
         engine = trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan)
         return any(each.artifact.varying for each in engine._state.executable._compiled)
 
-    assert again() and tactic.ranges == 2  # with sizes of 1 apart
+    assert again() and tactic.ranges == 1
     monkeypatch.setattr(Trial, "race_range", lambda *_: pytest.fail("raced again"))
-    assert again(flags=1 << int(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)) and tactic.ranges == 4
+    assert again(flags=1 << int(trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS)) and tactic.ranges == 2
 
 
 def _traced(shape: tuple[int, ...]) -> Any:

@@ -20,10 +20,14 @@ Document::
 An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype": "float16"}`` and so on
 for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expression}`` stands for a number that follows
 from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes is made of it when they come first.
+
+cuDNN plans attention for 40 to 70 ms when sizes come first. Where extents vary, the first run of a list takes the flash
+kernel, which has nothing to plan, so that sizes of which no two are alike never wait.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,6 +52,7 @@ from trt_portable.shape_tensors import Value, as_tensor
 _NAMESPACE: Final = "aten"
 EXTENT: Final = "extent"
 _WAIT: Final = "wait"
+_ATTENTION: Final = "aten::_scaled_dot_product_cudnn_attention"
 _MOST_LISTS: Final = 64
 """Of one program with varying extents, each for some shapes; some hundred kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -97,6 +102,11 @@ class CompiledProgram:
     def constants(self) -> object:
         """The constants that a run which starts now reads."""
         return self._template
+
+    @property
+    def plans_late(self) -> bool:
+        """Whether the second run of some shapes plans what later ones use."""
+        return bool(self.artifact.varying) and any(step[0] == "op" and step[1] == _ATTENTION for step in self._document)
 
     def load_constants(self) -> None:
         """Takes the engine's weights as they are now, in the layouts that the kernels want."""
@@ -191,7 +201,7 @@ class CompiledProgram:
         return run
 
     def _call(self, name: str, arguments: Any, keywords: Any, results: Sequence[int | None]) -> _Step:
-        operator = _operator(name)
+        operator = _unplanned_at_first() if name == _ATTENTION and self.artifact.varying else _operator(name)
         arguments = self._read(arguments)
         keywords = {key: self._read(value) for key, value in keywords.items()}
 
@@ -328,6 +338,40 @@ def _operator(name: str) -> Callable[..., Any]:
     if not isinstance(found, OpOverload):
         raise ValueError(f"{name!r} is no operator")
     return found
+
+
+def _unplanned_at_first() -> Callable[..., Any]:
+    """Attention by cuDNN for some sizes, whose first call is computed by the flash kernel where that is able to."""
+    planned = _operator(_ATTENTION)
+    calls = 0
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1 and _is_for_flash(q, k, v, *rest):
+            with contextlib.suppress(RuntimeError):  # its kernels take fewer forms
+                _, _, *others = rest
+                found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
+                laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
+                return (found if found.stride() == laid_out.stride() else laid_out.copy_(found), *[None] * 8)
+        return planned(q, k, v, *rest, **keywords)
+
+    return attend
+
+
+def _is_for_flash(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    needs_sums: bool,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    *_: Any,
+) -> bool:
+    """Whether the flash kernel computes the same: a causal mask begins elsewhere there where lengths differ."""
+    is_plain = bias is None and not needs_sums and not dropout and q.shape[-1] == v.shape[-1]
+    return is_plain and (not is_causal or q.shape[-2] == k.shape[-2])
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -468,6 +512,11 @@ class SpecializedProgram:
         self._varying = [each for each in compiled if each.artifact.varying]
         self._by_shapes = {each.artifact.shapes: each for each in compiled if not each.artifact.varying}
         self._program = program
+
+    @property
+    def plans_late(self) -> bool:
+        """Whether the second run of some shapes plans what later ones use."""
+        return any(each.plans_late for each in self._varying)
 
     @property
     def constants(self) -> object:

@@ -39,7 +39,7 @@ from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.execution.launch_list import CompiledProgram
 from trt_portable.execution.launcher import Executable, WithoutTF32
-from trt_portable.execution.program import PackingCompute, Program, forget_packed
+from trt_portable.execution.program import LayerFailure, PackingCompute, Program, forget_packed
 from trt_portable.execution.replay import may_record
 from trt_portable.fusion.epilogues import LAYERS, MKL, NAMES, ONEDNN, RECURRENT, Ways
 from trt_portable.libraries import NAMES as LIBRARIES
@@ -578,8 +578,10 @@ class Trial:
             if artifact is None:
                 return None
             program = self._program_of(artifact)
-            with torch.inference_mode():
-                if not self._is_right_at_ends(tactic, program):
+            if not self._is_right_for_all(tactic, program):
+                artifact = _from_two(artifact)
+                program = self._program_of(artifact)
+                if not self._is_right_for_all(tactic, program):
                     return None
         except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
             self._reporter.info(f"tactic {tactic.name}: none for a range: {type(error).__name__}: {error}")
@@ -587,6 +589,15 @@ class Trial:
         spans = ", ".join(f"{each.least}..{each.most}" for each in artifact.varying)
         self._reporter.verbose(f"tactic {tactic.name}: built for {spans} in {time.monotonic() - started:.1f} s")
         return artifact, program
+
+    def _is_right_for_all(self, tactic: Tactic, program: MadeProgram) -> bool:
+        """As `_is_right_at_ends`; a program that fails there is not right."""
+        try:
+            with torch.inference_mode():
+                return self._is_right_at_ends(tactic, program)
+        except LayerFailure as error:
+            self._reporter.info(f"tactic {tactic.name}: fails within its range: {error}")
+            return False
 
     def _is_right_at_ends(self, tactic: Tactic, program: MadeProgram) -> bool:
         """Whether what serves a range computes what interpreting computes at both ends of it."""
@@ -769,6 +780,12 @@ class Trial:
     @cached_property
     def _weights(self) -> WeightStore:
         return self._subject.weights()
+
+
+def _from_two(artifact: Artifact) -> Artifact:
+    """An artifact for a range without extents of 1, which compilers treat apart."""
+    varying = (replace(each, least=max(each.least, min(each.most, 2))) for each in artifact.varying)
+    return replace(artifact, varying=tuple(varying))
 
 
 def _ends(artifact: Artifact) -> list[tuple[Shape, ...]]:

@@ -1308,6 +1308,8 @@ def _narrowed(guard: Any, spans: Mapping[Any, range], usual: Mapping[Any, int]) 
         raise FixedSizes(f"it is assumed that {guard}")
     (symbol,) = symbols
     start = spans[symbol].start
+    if start == 1 < usual[symbol] and bool(holds.reshape(-1)[1:].all()):
+        return dict(spans)  # PyTorch asks whether extents of 1 are to be repeated, which those of one symbol never are
     for begin, end in runs(holds.reshape(-1)):
         if start + begin <= usual[symbol] <= start + end:
             return {**spans, symbol: range(start + begin, start + end + 1)}
