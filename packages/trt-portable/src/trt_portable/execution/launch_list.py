@@ -21,14 +21,15 @@ An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype":
 for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expression}`` stands for a number that follows
 from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes is made of it when they come first.
 
-cuDNN plans attention for 40 to 70 ms when sizes come first. Where extents vary, the first run of a list takes the flash
-kernel, which has nothing to plan, so that sizes of which no two are alike never wait.
+cuDNN plans attention for 40 to 70 ms when sizes come first. Where extents vary, the first runs of a list take the flash
+kernel, which has nothing to plan, but for a run that is to be recorded: sizes of which no two are alike never wait.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -53,6 +54,7 @@ _NAMESPACE: Final = "aten"
 EXTENT: Final = "extent"
 _WAIT: Final = "wait"
 _ATTENTION: Final = "aten::_scaled_dot_product_cudnn_attention"
+_RUNS_BEFORE_PLANNING: Final = 16  # about as many as make up for the plan
 _MOST_LISTS: Final = 64
 """Of one program with varying extents, each for some shapes; some hundred kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -105,7 +107,7 @@ class CompiledProgram:
 
     @property
     def plans_late(self) -> bool:
-        """Whether the second run of some shapes plans what later ones use."""
+        """Whether runs of shapes that are new take kernels that need no plan."""
         return bool(self.artifact.varying) and any(step[0] == "op" and step[1] == _ATTENTION for step in self._document)
 
     def load_constants(self) -> None:
@@ -201,7 +203,7 @@ class CompiledProgram:
         return run
 
     def _call(self, name: str, arguments: Any, keywords: Any, results: Sequence[int | None]) -> _Step:
-        operator = _unplanned_at_first() if name == _ATTENTION and self.artifact.varying else _operator(name)
+        operator = _attention_of_new_sizes() if name == _ATTENTION and self.artifact.varying else _operator(name)
         arguments = self._read(arguments)
         keywords = {key: self._read(value) for key, value in keywords.items()}
 
@@ -340,15 +342,29 @@ def _operator(name: str) -> Callable[..., Any]:
     return found
 
 
-def _unplanned_at_first() -> Callable[..., Any]:
-    """Attention by cuDNN for some sizes, whose first call is computed by the flash kernel where that is able to."""
+_planning: Final = threading.local()
+
+
+@contextlib.contextmanager
+def with_plans() -> Iterator[None]:
+    """Runs of this thread plan what they use, whether their shapes are new or not."""
+    _planning.is_on = True
+    try:
+        yield
+    finally:
+        _planning.is_on = False
+
+
+def _attention_of_new_sizes() -> Callable[..., Any]:
+    """Attention by cuDNN for some sizes, whose first calls are computed by the flash kernel where that is able to."""
     planned = _operator(_ATTENTION)
     calls = 0
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls == 1 and _is_for_flash(q, k, v, *rest):
+        is_new = calls <= _RUNS_BEFORE_PLANNING and not getattr(_planning, "is_on", False)
+        if is_new and _is_for_flash(q, k, v, *rest):
             with contextlib.suppress(RuntimeError):  # its kernels take fewer forms
                 _, _, *others = rest
                 found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
@@ -515,7 +531,7 @@ class SpecializedProgram:
 
     @property
     def plans_late(self) -> bool:
-        """Whether the second run of some shapes plans what later ones use."""
+        """Whether runs of shapes that are new take kernels that need no plan."""
         return any(each.plans_late for each in self._varying)
 
     @property

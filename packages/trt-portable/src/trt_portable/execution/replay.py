@@ -24,7 +24,7 @@ import torch
 
 from trt_core.device import abandon_capture
 from trt_portable.enums import LayerType
-from trt_portable.execution.launch_list import SpecializedProgram
+from trt_portable.execution.launch_list import SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
 from trt_portable.runtime.binding import Binding
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SWITCH: Final = "TRT_PORTABLE_REPLAY"
 """Environment variable that turns replay off where it is "0"; read when a context is created."""
 
-_WARM_UP_RUNS: Final = 1  # first runs choose algorithms and fill allocators; where they plan late, the second too
+_WARM_UP_RUNS: Final = 1  # first runs choose algorithms and fill allocators
 _MAX_SHAPES: Final = 8
 _MAX_KNOWN_SHAPES: Final = 256
 _RUNS_BEFORE_EVICTION: Final = 16  # keeps the cost of recordings small against runs when shapes never settle
@@ -180,8 +180,7 @@ class ReplayLauncher:
     def __init__(self, state: EngineState, executable: Executable) -> None:
         self._state = state
         self._executable = executable
-        plans_late = isinstance(state.executable, SpecializedProgram) and state.executable.plans_late
-        self._warm_up_runs = _WARM_UP_RUNS + plans_late
+        self._plans_late = isinstance(state.executable, SpecializedProgram) and state.executable.plans_late
         self._device = state.device
         self._generation = state.generation
         self._stream: torch.cuda.Stream | None = None
@@ -255,7 +254,7 @@ class ReplayLauncher:
             self._runs.clear()
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         is_full = len(self._recordings) >= _MAX_SHAPES
-        if runs <= (_RUNS_BEFORE_EVICTION if is_full else self._warm_up_runs):
+        if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
             return None
         buffers = [
             None if at in self._updated else torch.empty(value.shape, dtype=value.dtype, device=self._device)
@@ -311,7 +310,10 @@ class ReplayLauncher:
         try:
             if self._stream is None or self._pool is None:
                 self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
-            graph, results = _recorded(self._stream, self._pool, run)
+            with with_plans():
+                if self._plans_late and not outputs:
+                    self._executable.run(values)
+                graph, results = _recorded(self._stream, self._pool, run)
         except RuntimeError:
             self._is_refused = True
             self._forget()
