@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from api_pages import API, api
+from large_table import LARGE, large
 from latency_table import LATENCY, latency
 from operators_table import CONFORMANCE, converters, example_of, operators
 from precision_table import PRECISION, precision
@@ -64,6 +65,7 @@ def _escaped(part: str) -> str:
 
 
 _TEXTS: Final[dict[str, Callable[[], str]]] = {
+    "large": large,
     "latency": latency,
     "converters": lambda: converters(_cell),
     "operators": lambda: operators(_cell),
@@ -82,6 +84,7 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
 }
 
 _DATA: Final = {
+    "large": LARGE,
     "latency": LATENCY,
     "operators": CONFORMANCE,
     "precision": PRECISION,

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tools.bench.latency_results import append, machine, today
 from tools.bench.measure import in_fresh_process, peak_anonymous_bytes, wait_for_device, waited_milliseconds
 from tools.bench.models import LlamaBlock
 from trt_core import Input
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=_WIDTH)
     parser.add_argument("--words", type=int, default=_WORDS)
     parser.add_argument("--offload", action="store_true", help="compile with offload_module_to_cpu")
+    parser.add_argument("--results", type=Path, help="append what was measured to that file")
     parser.add_argument("--here", action="store_true", help="measure in this process")
     arguments = parser.parse_args()
     sizes = [f"--width={arguments.width}", f"--words={arguments.words}", *["--offload"] * arguments.offload]
@@ -124,6 +126,9 @@ def main() -> None:
             found = in_fresh_process("tools.bench.large", "--here", f"--layers={layers}", *sizes)
         sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
+        if arguments.results is not None:
+            kind = "bfloat16" if torch.cuda.is_available() else "float32"
+            append(arguments.results, found | {"date": today(), "machine": machine() | {"dtype": kind}})
 
 
 if __name__ == "__main__":
