@@ -600,8 +600,8 @@ class Trial:
             return False
 
     def _is_right_at_ends(self, tactic: Tactic, program: MadeProgram) -> bool:
-        """Whether what serves a range computes what interpreting computes at both ends of it."""
-        for shapes in _ends(program.artifact):
+        """Whether what serves a range computes what interpreting computes at both ends of it, and at sizes of 1."""
+        for shapes in dict.fromkeys((*_ends(program.artifact), *_sizes_of_1(program.artifact))):
             values = self._subject.example_inputs(self.profile, shapes)
             expected = self._interpreted.run(self._subject.with_own_updates(values))
             if not self._is_right(f"{tactic.name} for {shapes}", program.run(values), expected):
@@ -780,6 +780,15 @@ class Trial:
     @cached_property
     def _weights(self) -> WeightStore:
         return self._subject.weights()
+
+
+def _sizes_of_1(artifact: Artifact) -> Iterator[tuple[Shape, ...]]:
+    """The shapes that an artifact was compiled at but for one extent, which is 1."""
+    for each in artifact.varying:
+        shapes = [list(shape) for shape in artifact.shapes]
+        shapes[each.source][each.axis] = 1
+        if each.least == 1 and artifact.serves(found := tuple(map(tuple, shapes))):
+            yield found
 
 
 def _from_two(artifact: Artifact) -> Artifact:

@@ -1302,14 +1302,12 @@ def _narrowed(guard: Any, spans: Mapping[Any, range], usual: Mapping[Any, int]) 
     holds = _holds(guard, spans)
     if holds is None:
         raise FixedSizes(f"it is assumed that {guard}")
-    if bool(holds.all()):
-        return dict(spans)
+    if bool(holds[tuple(slice(spans[symbol].start == 1 < usual[symbol], None) for symbol in symbols)].all()):
+        return dict(spans)  # whether sizes are 1 matters to operands that are repeated and to strides: values will tell
     if len(symbols) > 1:
         raise FixedSizes(f"it is assumed that {guard}")
     (symbol,) = symbols
     start = spans[symbol].start
-    if start == 1 < usual[symbol] and bool(holds.reshape(-1)[1:].all()):
-        return dict(spans)  # PyTorch asks whether extents of 1 are to be repeated, which those of one symbol never are
     for begin, end in runs(holds.reshape(-1)):
         if start + begin <= usual[symbol] <= start + end:
             return {**spans, symbol: range(start + begin, start + end + 1)}
