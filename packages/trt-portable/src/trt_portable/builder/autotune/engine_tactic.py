@@ -37,7 +37,7 @@ from trt_portable.builder.tactic import INTERPRET, LIBRARY_TACTICS, PREPACKED, N
 from trt_portable.device import current_device
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError, is_out_of_memory
-from trt_portable.execution.launch_list import CompiledProgram
+from trt_portable.execution.launch_list import CompiledProgram, with_plans
 from trt_portable.execution.launcher import Executable, WithoutTF32
 from trt_portable.execution.program import LayerFailure, PackingCompute, Program, forget_packed
 from trt_portable.execution.replay import may_record
@@ -614,7 +614,8 @@ class Trial:
         executables = [self._as_allowed(each) for each in (self._interpreted, program)]
         for shapes in _ends(program.artifact):
             values = self._subject.example_inputs(self.profile, shapes)
-            found = race_milliseconds(executables, values, self._subject.device, self._iterations)
+            with with_plans():  # as recordings have them
+                found = race_milliseconds(executables, values, self._subject.device, self._iterations)
             for name, spent in zip(times, found, strict=True):
                 times[name].append(NEVER if isinstance(spent, Exception) else spent)
         return {name: math.prod(spent) ** (1 / len(spent)) for name, spent in times.items()}
