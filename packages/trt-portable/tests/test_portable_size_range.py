@@ -311,6 +311,13 @@ def test_guards_narrow_a_range() -> None:
         served_sizes([x], limits)
 
 
+def test_guards_that_ask_whether_sizes_are_1_narrow_nothing() -> None:
+    x = _traced((6, 8))
+    rows, columns = x.shape
+    assert rows != 1 and columns < rows * columns
+    assert served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))])[0] == (Varying(0, 0, 1, 64), Varying(0, 1, 1, 64))
+
+
 def test_sizes_that_have_to_be_equal_are_compared() -> None:
     x = _traced((6, 6))
     assert x.shape[0] == x.shape[1]
