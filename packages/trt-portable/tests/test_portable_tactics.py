@@ -237,6 +237,15 @@ def test_a_subject_offers_inputs_that_every_layer_takes(engine: Any) -> None:
     assert torch.equal(x, replace(subject).example_inputs(0)[0])
 
 
+def test_example_masks_show_something_and_hide_something(builder: trt.Builder, load: Any) -> None:
+    network = builder.create_network()
+    mask = network.add_input("mask", trt.bool, (2, 5))
+    network.mark_output(network.add_unary(mask, trt.UnaryOperation.NOT).get_output(0))
+    state = load(network)._state
+    (found,) = Subject(state.structure, state.info, (), CPU).example_inputs(0)
+    assert found.any(-1).all() and not found.all(-1).any()
+
+
 @pytest.mark.parametrize("has_convolutions", [False, True])
 def test_layouts_of_convolutions_are_candidates_where_there_are_any(
     builder: trt.Builder, load: Any, monkeypatch: pytest.MonkeyPatch, has_convolutions: bool

@@ -61,7 +61,11 @@ class Subject:
         return tuple(self.info.allowed_shape(tensor, profile).opt for tensor in self.info.io if tensor.is_input)
 
     def example_inputs(self, profile: int, shapes: Sequence[Shape] | None = None) -> list[Value]:
-        """Inputs of some shapes, or the optimal ones: normal numbers, and zeros, which every table can be asked for."""
+        """Inputs of some shapes, or the optimal ones: normal numbers, and zeros, which every table can be asked for.
+
+        Of truth values two in three are true: a mask that hides everything leaves attention without a result, of which
+        each way makes another one.
+        """
         values: list[Value] = []
         inputs = [tensor for tensor in self.info.io if tensor.is_input]
         generator = torch.Generator().manual_seed(0)
@@ -73,7 +77,10 @@ class Subject:
             elif dtype in (torch.float32, torch.float16, torch.bfloat16):
                 values.append(torch.randn(shape, generator=generator).to(self.device, dtype))
             else:
-                values.append(torch.zeros(shape, dtype=dtype, device=self.device))
+                value = torch.zeros(shape, dtype=dtype, device=self.device)
+                if dtype is torch.bool and shape:
+                    value |= torch.arange(shape[-1], device=self.device) % 3 != 1
+                values.append(value)
         return values
 
     @cached_property

@@ -403,6 +403,8 @@ class _WindowProducts(_Kernel):
         maps, inner, height, width = kernel.shape
         windows = F.pad(x, (columns, columns, rows, rows)).unfold(2, height, 1).unfold(3, width, 1)
         count, _, down, across = windows.shape[:4]
+        if count > 1 and x.dtype is torch.float32:
+            return None  # cuDNN is faster there (1.1 ms for 8 texts of 499, where products take 3.4)
         if count > 1 and windows.numel() > _MOST_WINDOWED:
             parts = [self.run(image, inputs) for image in x.split(1)]
             return torch.cat([part for part in parts if part is not None])
