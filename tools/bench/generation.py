@@ -3,17 +3,22 @@
 Every way runs in a process of its own, with the same model of random weights, the same static caches and the same loop
 (`trt_runtime.TextGenerator`); only the step differs: eager, `torch.compile(mode="reduce-overhead")`, or engines. The
 peer of a row is `reduce-overhead`; that of engines with weights of few bits is engines with bfloat16.
-`python -m tools.bench.generation engines 1 512 --profile` shows our kernels, `--weights int4` quantizes by torchao.
+`python -m tools.bench.generation engines 1 512 --profile` shows our kernels, `--weights int4` quantizes by torchao,
+`--model 8b` takes Llama 3 8B's sizes, `--layers 4` so many of them. What the table of docs/speed.md is made of is the lines
+that `--results docs/data/generation.jsonl` appends.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import importlib
 import json
+import platform
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -26,9 +31,13 @@ BANDWIDTH: Final = 4.8e12
 """Bytes a second that an H200's memory gives on paper."""
 
 WEIGHTS: Final = ("int8", "int4", "float8")
+_ENQUEUED: Final = 100
+"""Steps of which none is waited for."""
 
 ON_A_GPU: Final = {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
 ON_A_CPU: Final = {"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4}
+OF_8B: Final = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32}
+MODELS: Final = {"1b": ON_A_GPU, "8b": OF_8B, "small": ON_A_CPU}
 
 
 def rows(batches: tuple[int, ...] = (1, 8), length: int = 512) -> list[Row]:
@@ -65,8 +74,29 @@ def quantize_weights(model: Any, kind: str) -> None:
     torchao.quantize_(model, configs[kind]())
 
 
-def measure(way: str, batch: int, length: int, weights: str = "", *, profile: bool = False) -> dict[str, float]:
-    """Returns seconds of a decode step, a token in the loop, a prompt, the build, and of reading the weights once."""
+def measure(
+    way: str,
+    batch: int,
+    length: int,
+    weights: str = "",
+    *,
+    profile: bool = False,
+    name: str = "",
+    layers: int = 0,
+    chunk: int = 512,
+) -> dict[str, float]:
+    """Returns seconds of a decode step, a token in the loop, a prompt, the build, and of reading the weights once.
+
+    Args:
+        way: One of `WAYS`.
+        batch: Rows.
+        length: Places of the caches.
+        weights: One of `WEIGHTS`, or nothing.
+        profile: Show the kernels of a step.
+        name: One of `MODELS`.
+        layers: Of the model; its own number by default.
+        chunk: Tokens of a prompt at a time.
+    """
     import transformers
 
     import trt_frontends
@@ -75,8 +105,11 @@ def measure(way: str, batch: int, length: int, weights: str = "", *, profile: bo
 
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
-    sizes: dict[str, Any] = {**(ON_A_GPU if on_gpu else ON_A_CPU), "max_position_embeddings": max(length, 2048)}
-    config = transformers.LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=True)
+    sizes: dict[str, Any] = {**MODELS[name or ("1b" if on_gpu else "small")], "max_position_embeddings": max(length, 2048)}
+    sizes["num_hidden_layers"] = layers or sizes["num_hidden_layers"]
+    config = transformers.LlamaConfig(
+        **sizes, num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=name != "8b"
+    )
     torch.manual_seed(0)
     with torch.device(device):
         model: Any = transformers.LlamaForCausalLM(config).eval()
@@ -84,7 +117,7 @@ def measure(way: str, batch: int, length: int, weights: str = "", *, profile: bo
         model = model.to(torch.bfloat16)
     if weights:
         quantize_weights(model, weights)
-    limits = GenerationLimits(batch, length, min(length, 512))
+    limits = GenerationLimits(batch, length, min(length, chunk))
     started = time.perf_counter()
     if way == "engines":
         generator = trt_frontends.compile_generation(
@@ -105,6 +138,11 @@ def measure(way: str, batch: int, length: int, weights: str = "", *, profile: bo
     padding = torch.zeros(batch, dtype=torch.int64, device=device)
     with torch.no_grad():
         steps = waited_milliseconds(lambda: generator.step(token, start, padding), least_seconds=0.5)
+        began = time.perf_counter()
+        for _ in range(_ENQUEUED):
+            generator.step(token, start, padding)
+        wait_for_device()
+        enqueued = (time.perf_counter() - began) / _ENQUEUED
         if profile:
             show_kernels(lambda: generator.step(token, start, padding))
     prompts = torch.randint(0, sizes["vocab_size"], (batch, limits.prefill_chunk), device=device)
@@ -114,8 +152,11 @@ def measure(way: str, batch: int, length: int, weights: str = "", *, profile: bo
     generator.generate(prompt, max_new_tokens=new)
     whole, few = (_seconds(generator, prompt, count) for count in (new, 8))
     read = sum(value.numel() * value.element_size() for value in model.parameters())
+    if name == "8b":  # an embedding of its own, of which a step reads a row for each sequence
+        read -= model.model.embed_tokens.weight.nbytes
     return {
         "step": statistics.median(steps) / 1e3,
+        "enqueued": enqueued,
         "prefill": statistics.median(prefill) / 1e3,
         "token": (whole - few) / (new - 8),
         "build": build,
@@ -154,11 +195,21 @@ def main() -> None:
     parser.add_argument("length", type=int)
     parser.add_argument("--weights", choices=WEIGHTS, default="")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--model", choices=MODELS, default="")
+    parser.add_argument("--layers", type=int, default=0)
+    parser.add_argument("--chunk", type=int, default=512)
+    parser.add_argument("--results", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    sys.stdout.write(
-        json.dumps(measure(given.way, given.batch, given.length, given.weights, profile=given.profile)) + "\n"
-    )
+    form = {"name": given.model, "layers": given.layers, "chunk": given.chunk}
+    found = measure(given.way, given.batch, given.length, given.weights, profile=given.profile, **form)
+    sys.stdout.write(json.dumps(found) + "\n")
+    if given.results is not None:
+        of = {key: getattr(given, key) for key in ("way", "batch", "length", "weights", "model", "layers")}
+        device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+        line = {**of, **found, "date": f"{datetime.date.today()}", "device": device, "torch": torch.__version__}
+        with given.results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":
