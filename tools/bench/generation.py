@@ -4,7 +4,7 @@ Every way runs in a process of its own, with the same model of random weights, t
 (`trt_runtime.TextGenerator`); only the step differs: eager, `torch.compile(mode="reduce-overhead")`, or engines. The
 peer of a row is `reduce-overhead`; that of engines with weights of few bits is engines with bfloat16.
 `python -m tools.bench.generation engines 1 512 --profile` shows our kernels, `--weights int4` quantizes by torchao,
-`--model 8b` takes Llama 3 8B's sizes, `--layers 4` so many of them. What the table of docs/speed.md is made of is the lines
+`--model 8b` takes Llama 3 8B's sizes, `--layers 4` so many of them. The table of docs/speed.md is made of the lines
 that `--results docs/data/generation.jsonl` appends.
 """
 
@@ -105,7 +105,8 @@ def measure(
 
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
-    sizes: dict[str, Any] = {**MODELS[name or ("1b" if on_gpu else "small")], "max_position_embeddings": max(length, 2048)}
+    name = name or ("1b" if on_gpu else "small")
+    sizes: dict[str, Any] = {**MODELS[name], "max_position_embeddings": max(length, 2048)}
     sizes["num_hidden_layers"] = layers or sizes["num_hidden_layers"]
     config = transformers.LlamaConfig(
         **sizes, num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=name != "8b"
