@@ -81,7 +81,7 @@ CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1
 CHOSEN_COLUMNS: Final = (Form(64, 64, 4, 1), Form(128, 32, 4, 1), Form(64, 128, 8, 1), Form(128, 64, 8, 1))
 """For chosen matrices whose columns lie in one piece."""
 GROUPED_ROWS: Final = (
-    *(Form(128, 64, 4, 4, 64), Form(64, 64, 4, 4, 64), Form(128, 64, 8, 3, 128)),
+    *(Form(256, 64, 8, 4, 64), Form(128, 64, 4, 4, 64), Form(128, 64, 8, 4, 128)),
     *(Form(128, 64, 4, 4, 32), Form(128, 128, 8, 3, 64), Form(128, 128, 4, 3, 16)),
 )
 """For many rows that are sorted by what they choose."""
@@ -945,24 +945,30 @@ def start_chosen_product(
 
     if not all(each.is_contiguous() for each in (x, places, result)):
         raise RuntimeError("operands of a product with chosen matrices lie in another way")
-    (rows, depth), (count, columns, _) = x.shape, matrices.shape
-    tile = chosen_forms_for(matrices)[form]
-    grid = (math.ceil(columns / tile.columns), rows, 1)
+    columns, tile = matrices.shape[1], chosen_forms_for(matrices)[form]
+    grid = (math.ceil(columns / tile.columns), len(x), 1)
     arguments = (x, places, matrices, result, columns)
     compiled = chosen_product[grid](
         *arguments,
-        DEPTH=depth,
-        MATRICES=count,
-        MATRIX_STEP=matrices.stride(0),
-        COLUMN_STEP=matrices.stride(1),
-        DEPTH_STEP=matrices.stride(2),
-        TILE_COLUMNS=tile.columns,
-        TILE_DEPTH=tile.depth,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        **_matrices_in(matrices, tile),
         **_early(x),
     )
     return None, KernelLaunch(compiled, grid, arguments)
+
+
+def _matrices_in(matrices: torch.Tensor, tile: Form) -> dict[str, int]:
+    """How matrices (E, N, K) lie, and what a block reads of one."""
+    return {
+        "MATRICES": matrices.shape[0],
+        "DEPTH": matrices.shape[2],
+        "MATRIX_STEP": matrices.stride(0),
+        "COLUMN_STEP": matrices.stride(1),
+        "DEPTH_STEP": matrices.stride(2),
+        "TILE_COLUMNS": tile.columns,
+        "TILE_DEPTH": tile.depth,
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+    }
 
 
 def multiply_by_groups(
@@ -1023,23 +1029,15 @@ def start_grouped_product(
 
     if not all(each.is_contiguous() for each in (x, order, ends, result)):
         raise RuntimeError("operands of a grouped product lie in another way")
-    (rows, depth), (count, columns, _), tile = x.shape, matrices.shape, GROUPED_ROWS[form]
+    rows, (count, columns, _), tile = len(x), matrices.shape, GROUPED_ROWS[form]
     tiles = math.ceil(rows / tile.rows) + count  # each matrix, and what chooses none, may have one that is not full
     grid = (tiles, math.ceil(columns / tile.columns), 1)
     arguments = (x, order, ends, matrices, result, rows, columns)
     compiled = grouped_product[grid](
         *arguments,
-        DEPTH=depth,
-        MATRICES=count,
         MATRICES_TILE=1 << count.bit_length(),
-        MATRIX_STEP=matrices.stride(0),
-        COLUMN_STEP=matrices.stride(1),
-        DEPTH_STEP=matrices.stride(2),
         TILE_ROWS=tile.rows,
-        TILE_COLUMNS=tile.columns,
-        TILE_DEPTH=tile.depth,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        **_matrices_in(matrices, tile),
         **_early(x),
     )
     return None, KernelLaunch(compiled, grid, arguments)

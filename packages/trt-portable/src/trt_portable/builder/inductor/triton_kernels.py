@@ -604,10 +604,13 @@ def grouped_product(  # type: ignore[no-untyped-def]
             read = tl.minimum(column, columns - 1).to(tl.int64) * COLUMN_STEP
             right = matrices + matrix.to(tl.int64) * MATRIX_STEP + read[None, :] + (depth * DEPTH_STEP)[:, None]
             for at in range(0, DEPTH, TILE_DEPTH):
-                is_read = depth < DEPTH - at
-                some = tl.load(left + at, mask=is_read[None, :], other=0.0)
-                part = tl.load(right + at * DEPTH_STEP, mask=is_read[:, None], other=0.0)
-                totals = tl.dot(some, part, totals)
+                if DEPTH % TILE_DEPTH == 0:
+                    totals = tl.dot(tl.load(left + at), tl.load(right + at * DEPTH_STEP), totals)
+                else:
+                    is_read = depth < DEPTH - at
+                    some = tl.load(left + at, mask=is_read[None, :], other=0.0)
+                    part = tl.load(right + at * DEPTH_STEP, mask=is_read[:, None], other=0.0)
+                    totals = tl.dot(some, part, totals)
         is_there = (place < last)[:, None] & (column < columns)[None, :]
         found = y + row[:, None] * columns + column[None, :]
         tl.store(found, totals.to(y.dtype.element_ty), mask=is_there)
