@@ -200,10 +200,14 @@ class DataCase:
         engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(plan)
         context = engine.create_execution_context()
         given = iter(self.inputs())
-        memory = []
+        memory: list[Any] = []
+        at: dict[str, Any] = {}
         for name in engine:
             if engine.get_tensor_mode(name) is trt.TensorIOMode.INPUT:
                 memory.append(guarded(next(given)))
+                at[name] = memory[-1]
+            elif engine.get_aliased_input_tensor(name):
+                memory.append(at[engine.get_aliased_input_tensor(name)])
             else:
                 size = context.get_max_output_size(name)
                 if size < 0:
@@ -1028,6 +1032,25 @@ def _honest_places() -> Iterator[DataCase]:
             layer.batch_axis, layer.sequence_axis = 0, 1
             return [layer.get_output(0)]
 
+        def kept(net: plan_fuzzer.Net) -> Any:
+            given = net.input("c", (2, 3, 8, 4)), net.input("f", (2, 3, 2, 4)), net.input("at", (2,), trt.int32)
+            return [net.network.add_kv_cache_update(*given, trt.KVCacheMode.LINEAR).get_output(0)]
+
+        def rotary(net: plan_fuzzer.Net) -> Any:
+            tables = net.input("cos", (8, 2)), net.input("sin", (8, 2))
+            layer = net.network.add_rotary_embedding(net.input("x", (2, 3, 4, 4)), *tables, False, 0)
+            layer.set_input(3, net.input("at", (2, 4), trt.int64))
+            return [layer.get_output(0)]
+
+        def ragged(net: plan_fuzzer.Net) -> Any:
+            bounds = net.input("at", (4, 3, 1), trt.int32)
+            return [net.network.add_ragged_softmax(net.input("x", (4, 3, 6)), bounds).get_output(0)]
+
+        cache, fresh, table = torch.ones(2, 3, 8, 4), torch.ones(2, 3, 2, 4), torch.ones(8, 2)
+        heads, positions = torch.ones(2, 3, 4, 4), torch.full((2, 4), number, dtype=torch.int64)
+        yield DataCase(f"a cache written at {number}", kept, held(cache, fresh, at[:2, 0]))
+        yield DataCase(f"rotation at {number}", rotary, held(table, table, heads, positions))
+        yield DataCase(f"softmax of {number}", ragged, held(at[..., None], torch.ones(4, 3, 6)))
         rows = torch.ones(4, 6)
         for mode in (trt.GatherMode.DEFAULT, trt.GatherMode.ELEMENT):
             yield DataCase(f"gather {mode.name} at {number}", functools.partial(gather, mode=mode), held(rows, at))

@@ -14,6 +14,7 @@ from tools.bench.report import show, write_json
 BENCHMARKS = (
     "import_time",
     "start_up",
+    "isolation",
     "explain_time",
     "compile_cost",
     "cache_and_refit",
