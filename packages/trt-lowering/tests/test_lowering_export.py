@@ -63,6 +63,7 @@ def test_data_dependent_branch_names_the_line_and_the_way_out():
     assert "Branching cannot be exported" in error.value.what
     assert "torch.where" in error.value.hint
     assert __file__ in error.value.where
+    assert "torch.onnx.export(model" in str(error.value)
 
 
 def test_violated_dynamic_dimension_advises_on_ranges():

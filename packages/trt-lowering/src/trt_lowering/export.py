@@ -210,7 +210,9 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
         return (
             "the model branches on, or makes shapes from, the values of a tensor: write it with torch.where or "
             f"torch.cond, or bound the value with torch._check; or compile {_part_to_compile(module)}, "
-            'or use torch.compile(model, backend="torch_tensorrt"), which runs such code in PyTorch'
+            'or use torch.compile(model, backend="torch_tensorrt"), which runs such code in PyTorch; or, as for '
+            "detection models of torchvision, compile the file that torch.onnx.export(model, args, 'model.onnx', "
+            "dynamo=False) writes"
         )
     if "classes.quantized" in text or "QuantizedC" in text:
         return (
