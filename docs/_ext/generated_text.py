@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from api_pages import API, api
+from generation_table import GENERATION, generation
 from large_table import LARGE, large
 from latency_table import LATENCY, latency
 from operators_table import CONFORMANCE, converters, example_of, operators
@@ -66,6 +67,7 @@ def _escaped(part: str) -> str:
 
 _TEXTS: Final[dict[str, Callable[[], str]]] = {
     "large": large,
+    "generation": generation,
     "latency": latency,
     "converters": lambda: converters(_cell),
     "operators": lambda: operators(_cell),
@@ -85,6 +87,7 @@ _TEXTS: Final[dict[str, Callable[[], str]]] = {
 
 _DATA: Final = {
     "large": LARGE,
+    "generation": GENERATION,
     "latency": LATENCY,
     "operators": CONFORMANCE,
     "precision": PRECISION,
