@@ -545,8 +545,8 @@ class PackedInt4(ProductKernel):
         return finish(torch.ops.aten._weight_int4pack_mm_for_cpu(left.contiguous(), matrix, group, scale))
 
 
-_WORDS: Final = (32, 16)
-"""How many words of a row of codes may be a unit; units of 16 rows lie together."""
+_WORDS: Final = 16
+"""How many words of a row of codes are a unit; units of 16 rows lie together."""
 _TILE_ROWS: Final = 16
 
 
@@ -695,20 +695,16 @@ def _integers(codes: torch.dtype, target: str, *, is_half: bool) -> list[str]:
 
 
 def words_of_unit(slots: int, depth: int, groups: int) -> int | None:
-    """How many words a unit has, if there is a number for the extents; it fits groups, and is at most a part of a row.
+    """How many words a unit has, if rows are made of such units, and groups of these or of even parts of them.
 
     Args:
         slots: Codes of a word.
         depth: Codes of a row.
         groups: Groups of a row.
     """
-    group = depth // groups
-    for words in _WORDS:
-        unit = words * slots
-        fits = groups == 1 or not group % unit or not (unit % group or group % words)
-        if fits and not depth % unit:
-            return words
-    return None
+    group, unit = depth // groups, _WORDS * slots
+    fits = groups == 1 or not group % unit or not (unit % group or group % _WORDS)
+    return _WORDS if fits and not depth % unit else None
 
 
 def _padded_rows(form: ProductForm) -> int:

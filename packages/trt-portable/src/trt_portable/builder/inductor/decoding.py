@@ -873,6 +873,10 @@ def _decoded_like(codes: torch.Tensor, scales: torch.Tensor, *given: Any) -> tor
     return codes.new_empty((scales.shape[1], depth), dtype=given[-1])
 
 
+_DECODED: Final = 8
+"""Units that are decoded at a time."""
+
+
 def start_decoding(
     codes: torch.Tensor,
     scales: torch.Tensor,
@@ -893,7 +897,7 @@ def start_decoding(
     slots = 8 if codes.dtype is torch.uint8 else 4
     words = words_of_unit(slots, depth, len(scales))
     assert words is not None
-    grid = (codes.nbytes // (64 * words), 1, 1)
+    grid = (math.ceil(columns / 16) * math.ceil(depth / (words * slots * _DECODED)), 1, 1)
     arguments = (codes, scales, scales if offsets is None else offsets, result, columns)
     compiled = decode_codes[grid](
         *arguments,
@@ -903,7 +907,8 @@ def start_decoding(
         WORDS=words,
         ASSEMBLY=assembly(codes.dtype, result.dtype, tuple(levels)),
         HAS_OFFSETS=offsets is not None,
-        num_warps=1,
+        AT_ONCE=_DECODED,
+        num_warps=4,
         **_early(result),
     )
     return None, KernelLaunch(compiled, grid, arguments)

@@ -476,6 +476,25 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def in_line(  # type: ignore[no-untyped-def]
+    taken, FIRST: tl.constexpr, COUNT: tl.constexpr, UNITS: tl.constexpr, COLUMNS: tl.constexpr, WORDS: tl.constexpr
+):
+    """COUNT of the slots that words were taken apart into, one behind the other: (UNITS, COLUMNS, COUNT * WORDS)."""
+    if COUNT == 8:
+        even = tl.join(tl.join(taken[0], taken[4]), tl.join(taken[2], taken[6]))
+        found = tl.join(even, tl.join(tl.join(taken[1], taken[5]), tl.join(taken[3], taken[7])))
+    elif COUNT == 4:
+        even = tl.join(taken[FIRST], taken[FIRST + 2])
+        found = tl.join(even, tl.join(taken[FIRST + 1], taken[FIRST + 3]))
+    elif COUNT == 2:
+        found = tl.join(taken[FIRST], taken[FIRST + 1])
+    else:
+        found = taken[FIRST]
+    lines = tl.permute(tl.reshape(found, [UNITS, COLUMNS, WORDS, COUNT]), (0, 1, 3, 2))
+    return tl.reshape(lines, [UNITS, COLUMNS, COUNT * WORDS])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def decode_codes(  # type: ignore[no-untyped-def]
     codes,
     scales,
@@ -488,29 +507,35 @@ def decode_codes(  # type: ignore[no-untyped-def]
     WORDS: tl.constexpr,
     ASSEMBLY: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     IS_EARLY: tl.constexpr,
 ):
-    """Writes ``codes * scales - offsets``, in rows of DEPTH numbers, of one unit of 16 columns."""
+    """Writes ``codes * scales - offsets``, in rows of DEPTH numbers, of AT_ONCE units of 16 columns."""
     if IS_EARLY:
         gdc_launch_dependents()
         gdc_wait()
     UNIT: tl.constexpr = WORDS * SLOTS
     UNITS: tl.constexpr = DEPTH // UNIT
-    unit = tl.program_id(0) % UNITS
+    STEPS: tl.constexpr = (UNITS + AT_ONCE - 1) // AT_ONCE
+    PARTS: tl.constexpr = UNIT // GROUP if GROUP < UNIT else 1
+    WIDTH: tl.constexpr = UNIT // PARTS
+    unit = (tl.program_id(0) % STEPS) * AT_ONCE + tl.arange(0, AT_ONCE)
+    tile = tl.program_id(0) // STEPS
     line = tl.arange(0, 16)
-    column = (tl.program_id(0) // UNITS) * 16 + line
-    word = tl.arange(0, WORDS)
-    is_column = (column < columns)[:, None]
-    first = codes.to(tl.pointer_type(tl.int32), bitcast=True) + tl.program_id(0).to(tl.int64) * (16 * WORDS)
-    taken = take_apart(tl.load(first + line[:, None] * WORDS + word[None, :]), y, SLOTS, ASSEMBLY)
-    for slot in tl.static_range(SLOTS):
-        group = (unit * UNIT + slot * WORDS) // GROUP
-        here = group.to(tl.int64) * columns + column[:, None]
-        number = taken[slot].to(tl.float32) * tl.load(scales + here, mask=is_column, other=0.0).to(tl.float32)
+    column = tile * 16 + line
+    is_there = (unit < UNITS)[:, None] & (column < columns)[None, :]
+    at = (tile.to(tl.int64) * UNITS + unit)[:, None, None] * (16 * WORDS) + (line * WORDS)[None, :, None]
+    right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + at + tl.arange(0, WORDS)[None, None, :]
+    taken = take_apart(tl.load(right, mask=(unit < UNITS)[:, None, None], other=0), y, SLOTS, ASSEMBLY)
+    number = tl.arange(0, WIDTH)
+    for each in tl.static_range(PARTS):
+        found = in_line(taken, each * (SLOTS // PARTS), SLOTS // PARTS, AT_ONCE, 16, WORDS).to(tl.float32)
+        here = ((unit * UNIT + each * WIDTH) // GROUP)[:, None] * columns + column[None, :]
+        found *= tl.load(scales + here, mask=is_there, other=0.0).to(tl.float32)[:, :, None]
         if HAS_OFFSETS:
-            number -= tl.load(offsets + here, mask=is_column, other=0.0).to(tl.float32)
-        target = y + column.to(tl.int64)[:, None] * DEPTH + unit * UNIT + slot * WORDS + word[None, :]
-        tl.store(target, number.to(y.dtype.element_ty), mask=is_column)
+            found -= tl.load(offsets + here, mask=is_there, other=0.0).to(tl.float32)[:, :, None]
+        target = column.to(tl.int64)[None, :, None] * DEPTH + (unit * UNIT + each * WIDTH)[:, None, None]
+        tl.store(y + target + number[None, None, :], found.to(y.dtype.element_ty), mask=is_there[:, :, None])
 
 
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
