@@ -90,16 +90,6 @@ def test_other_products_stay(sizes: tuple[int, int, int]) -> None:
     assert not _calls(module, PRODUCT)
 
 
-def test_a_product_of_a_column_and_a_row_is_made_where_it_is_read() -> None:
-    graph = _Graph()
-    module = graph.module(graph.call(ATEN.mm.default, graph.take(300, 1), graph.take(1, 400)))
-    operands = torch.randn(300, 1), torch.randn(1, 400)
-    wanted = module(*operands)[0]
-    write_decoding_operators(module)
-    assert not module.graph.find_nodes(op="call_function", target=ATEN.mm.default)
-    torch.testing.assert_close(module(*operands)[0], wanted, rtol=0, atol=0)
-
-
 def _attention(*, heads: int, groups: int, queries: int = 1, length: int = 192, width: int = 32, masks: int = 1) -> Any:
     """A graph of attention as decoders write it: keys lie with places first, and are repeated for their heads."""
     graph = _Graph()

@@ -66,10 +66,9 @@ class Form:
 
 ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 1024, 2, 1))
 """For vectors, which take no tensor cores."""
-ONE_LONG_ROW: Final = (Form(2, 2048, 4, 1), Form(4, 2048, 4, 1))
-ONE_LONGEST_ROW: Final = (Form(1, 4096, 4, 1), Form(2, 2048, 4, 1), Form(4, 2048, 4, 1))
-"""For vectors of 2048 and of 4096 numbers and more. Blocks of 8 warps are as fast where a product follows itself, as
-when forms are measured, and 2 microseconds slower in a step, where the next kernel waits for room beside them."""
+ONE_LONG_ROW: Final = (Form(2, 2048, 4, 1), Form(4, 2048, 4, 1), Form(8, 2048, 8, 1))
+ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048, 8, 1))
+"""For vectors of 2048 and of 4096 numbers and more."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
 CODES_ONE_ROW: Final = (Form(2, 256, 2, 0), Form(8, 256, 2, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 0))
@@ -98,9 +97,7 @@ def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
     for node in list(graph.graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target is torch.ops.aten.mm.default and node.args[0].meta["val"].shape[1] == 1:
-            _replace_outer_product(graph.graph, node)
-        elif node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+        if node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
             _replace_product(graph.graph, node, kept)
         elif node.target in _ATTENTIONS:
             _replace_attention(graph.graph, node)
@@ -122,15 +119,6 @@ def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
 def _products() -> tuple[Any, ...]:
     """Products of few rows, whose first six operands are alike."""
     return _operators()[PRODUCT], _operators()[CODES_PRODUCT]
-
-
-def _replace_outer_product(graph: fx.Graph, node: fx.Node) -> None:
-    """Lets a compiler make each number of a matrix where it is read, as that of angles from places and frequencies."""
-    with graph.inserting_before(node):
-        made = graph.call_function(torch.ops.aten.mul.Tensor, node.args)
-    made.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
 
 
 def _replace_product(graph: fx.Graph, node: fx.Node, kept: set[fx.Node]) -> None:

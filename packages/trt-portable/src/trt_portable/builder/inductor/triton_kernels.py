@@ -106,12 +106,12 @@ def one_row_product(  # type: ignore[no-untyped-def]
     depth = tl.arange(0, TILE_DEPTH)
     right = matrix + (read.to(tl.int64) * DEPTH)[:, None] + depth[None, :]
     is_read = (depth < DEPTH)[None, :]
-    if IS_EARLY and not IS_WEIGHT:
+    if IS_EARLY:
         gdc_launch_dependents()
-        gdc_wait()
+        if not IS_WEIGHT:
+            gdc_wait()
     part = tl.load(right, mask=is_read, other=0.0, eviction_policy="evict_first")
     if IS_EARLY and IS_WEIGHT:
-        gdc_launch_dependents()  # what they read early comes behind what is read here
         gdc_wait()
     if IS_NORMALIZED:
         least = tl.load(epsilon).to(tl.float32)
