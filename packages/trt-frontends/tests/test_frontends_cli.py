@@ -172,6 +172,16 @@ def test_models_that_cannot_be_found_or_read(source: str, message: str) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("command", ["verify", "bisect", "precision"])
+def test_onnx_models_are_sent_to_the_commands_that_take_them(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x0a")
+    result = run(command, str(path))
+    assert result.exit_code == 2
+    assert "model.onnx is an ONNX model, and this command takes programs of PyTorch" in result.stderr
+    assert "trtc explain, compile and export onnx" in result.stderr
+
+
 def test_compiled_models_are_refused(tmp_path: Path, mlp: nn.Module) -> None:
     x = torch.ones(2, 4)
     trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(x,)), tmp_path / "compiled.pt2", arg_inputs=(x,))

@@ -196,6 +196,24 @@ def test_a_crash_is_an_error_and_the_next_call_has_a_new_process(
         os.kill(before, 0)  # it is waited for
 
 
+def test_what_a_process_answers_last_is_followed_by_a_new_process(
+    isolated: IsolatedProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isolated(*_inputs())
+    before = _process(isolated)
+    answered = isolated_program.receive
+
+    def last(*args: Any, **options: Any) -> Any:
+        reply, descriptors = answered(*args, **options)
+        return {**reply, "error": {"class": "ExecutionError", "what": "an assertion"}, "ends": True}, descriptors
+
+    with monkeypatch.context() as patch, pytest.raises(ExecutionError, match="an assertion"):
+        patch.setattr(isolated_program, "receive", last)
+        isolated(*_inputs())
+    assert isolated(*_inputs())["calls"] == 1
+    assert _process(isolated) != before
+
+
 _DEATHS = [(message, when) for message in range(7) for when in ("before", "after")]
 if "TRT_STRESS" not in os.environ:
     _DEATHS = [_DEATHS[number] for number in (4, 11)]
@@ -520,6 +538,33 @@ def _facing(seconds: float = 20.0) -> tuple[Any, socket.socket, socket.socket]:
     running._name, running._most = "model.trtp", 1 << 30
     running._until(seconds)
     return running, mine, theirs
+
+
+def test_a_process_whose_gpu_has_failed_answers_once_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, mine, theirs = _facing()
+    worker = _Worker(theirs)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    monkeypatch.setattr(worker, "_call", fail)
+    ends = {}
+    for failing in (False, True):
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.cuda, "synchronize", fail if failing else lambda *_: None)
+        running._send({"do": "call"})
+        with contextlib.ExitStack() as held:
+            if failing:
+                held.enter_context(pytest.raises(SystemExit))
+            worker.answer()
+        with pytest.raises((ExecutionError, _Answered), match="device-side assert") as caught:
+            running._receive()
+        ends[failing] = caught.value
+    assert isinstance(ends[False], _Answered)
+    assert isinstance(ends[True], ExecutionError)  # the caller ends it, and begins another
+    assert "the next call begins with a new one" in str(ends[True])
+    mine.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize(

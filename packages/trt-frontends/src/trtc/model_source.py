@@ -62,6 +62,11 @@ def load_model(source: str, shapes: Shapes | None = None, *, needs_inputs: bool 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
     if not path.is_file():
         raise InputError(f"there is no file {path}", hint="give the path of a .pt2 file, or module:callable")
+    if path.suffix == ".onnx":
+        raise InputError(
+            f"{path} is an ONNX model, and this command takes programs of PyTorch",
+            hint="trtc explain, compile and export onnx take ONNX models",
+        )
     with opened(path) as file:
         if file.read(len(PROGRAM.magic)) == PROGRAM.magic:
             raise _already_compiled(path)

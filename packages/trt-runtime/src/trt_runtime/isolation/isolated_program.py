@@ -390,7 +390,8 @@ class _Running:
         """Has the process compute, and returns what it answers.
 
         Raises:
-            _Answered: It answers with an error.
+            _Answered: It answers with an error, and goes on.
+            TrtError: It answers with an error by which it ends.
             ExecutionError: It does not answer, or what is no answer.
         """
         self._until(self._limits.call_seconds)
@@ -488,7 +489,8 @@ class _Running:
             parts = typed.mapping(reply["error"], "an error")
             told = {name: typed.text(value, name, MOST_TEXT) for name, value in parts.items()}
             kind = _ERRORS.get(told.pop("class", ""), ExecutionError)
-            raise _Answered(kind(**{name: told.get(name, "") for name in ("what", "where", "why", "hint")}))
+            answered = kind(**{name: told.get(name, "") for name in ("what", "where", "why", "hint")})
+            raise answered if reply.get("ends") is True else _Answered(answered)
         return reply
 
     def _left(self) -> float | None:

@@ -138,7 +138,11 @@ class _Worker:
         except (EOFError, BrokenPipeError):
             raise
         except BaseException as error:
-            self.tell(error)
+            if _gpu_is_usable():
+                self.tell(error)
+                return
+            self.tell(error, ends=True)
+            raise SystemExit("the use of the GPU has ended") from error
 
     def _call(self, message: Mapping[str, Any]) -> None:
         assert self._program is not None
@@ -181,8 +185,8 @@ class _Worker:
         reply = {"result": value, "tensors": places, "count": count, "written": written}
         send(self._channel, {**reply, "logs": self._records.take()})
 
-    def tell(self, error: BaseException) -> None:
-        """Tells the caller what went wrong."""
+    def tell(self, error: BaseException, *, ends: bool = False) -> None:
+        """Tells the caller what went wrong, and whether this process ends by it."""
         if isinstance(error, TrtError):
             told = {"class": type(error).__name__, "what": error.what, "where": error.where, "why": error.why}
             told["hint"] = error.hint
@@ -191,9 +195,21 @@ class _Worker:
             told["why"] = f"{type(error).__name__}: {error}"
             if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
                 told["hint"] = "give it more memory: isolated=Isolation(memory_bytes=...)"
+        if ends:
+            told["hint"] = "the GPU can no longer be used by the process; the next call begins with a new one"
         shown = {name: text[:MOST_TEXT] for name, text in told.items()}
         with contextlib.suppress(OSError):
-            send(self._channel, {"error": shown, "logs": self._records.take()})
+            send(self._channel, {"error": shown, "ends": ends, "logs": self._records.take()})
+
+
+def _gpu_is_usable() -> bool:
+    """Whether this process has no GPU, or one that still computes: an assertion on it fails all that comes later."""
+    try:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _confine(options: Mapping[str, Any]) -> list[str]:
