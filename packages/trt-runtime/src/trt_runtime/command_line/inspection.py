@@ -38,7 +38,8 @@ def inspect_file(path: Path, content: mmap.mmap | None = None) -> dict[str, Any]
         PlanError: It is neither a saved program nor a plan, or it is damaged.
         OSError: It cannot be read.
     """
-    data = memoryview(content_of(path) if content is None else content)
+    content = content_of(path) if content is None else content
+    data = memoryview(content)
     start = bytes(data[: len(PROGRAM.magic)])
     if start == PLAN.magic:
         header, _ = plan_from_memory(content, where=str(path), check=False)
