@@ -7,7 +7,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -346,10 +346,19 @@ PICTURES: Final[dict[str, dict[str, Any]]] = {
     | {"vision_feature_select_strategy": "full"},
     "Cohere2Vision": {"vision_config": {**VISION, "model_type": "siglip_vision_model"}, "downsample_factor": 2},
     "Mistral3": {"vision_config": {**VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2},
+    "Aria": {"vision_config": {**VISION, "model_type": "idefics3_vision"}, "projector_patch_to_query_dict": {16: 4}}
+    | {"text_config": {**TEXTS, "model_type": "aria_text", "moe_num_experts": 4, "moe_topk": 2}},
+    "Idefics2": {"vision_config": VISION, "text_config": {**TEXTS, "model_type": "mistral"}}
+    | {
+        "perceiver_config": {"hidden_size": 32, "resampler_n_latents": 4, "resampler_depth": 1, "resampler_n_heads": 2}
+        | {"resampler_head_dim": 16, "num_key_value_heads": 1}
+    },
+    "GotOcr2": {"text_config": {**TEXTS, "model_type": "qwen2"}}
+    | {"vision_config": {**VISION, "output_channels": 16, "mlp_dim": 48, "window_size": 2, "global_attn_indexes": [0]}},
 }
 AXES: Final = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
 FILLED: Final[dict[str, int]] = {"Llava": 16, "LlavaNext": 16 + 4 * 9, "PaliGemma": 16, "Qwen2VL": 6, "Qwen2_5_VL": 6}
-FILLED |= {"Llava-pixtral": 16, "Qwen3VL": 6, "PaliGemma-2": 16, "LlavaOnevision": 16 + 4 * 9}
+FILLED |= {"GotOcr2": 1, "Llava-pixtral": 16, "Qwen3VL": 6, "PaliGemma-2": 16, "LlavaOnevision": 16 + 4 * 9}
 """Places of a picture, where they are not 4."""
 
 
@@ -372,7 +381,7 @@ def model_with_pictures(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
         ids[row, place : place + fills] = 299
     ids[1, :3] = mask[1, :3] = 0
     given = {"input_ids": ids, "attention_mask": mask, "pixel_values": pictures}
-    if name in ("SmolVLM", "Idefics3"):  # a row of pictures for each prompt, filled up with empty ones
+    if name in ("SmolVLM", "Idefics2", "Idefics3"):  # a row of pictures for each prompt, filled up with empty ones
         given["pixel_values"] = torch.stack([pictures[:2], torch.stack([pictures[2], torch.zeros(3, 16, 16)])])
     if name == "Mistral3":
         given["image_sizes"] = torch.tensor([[16, 16]] * 3)
@@ -431,7 +440,7 @@ def test_steps_of_models_with_pictures_generate_what_transformers_does(name: str
         cut = given["input_ids"].clone()
         cut[0, 4], cut[0, 6] = 299, 7
         refused.append(({"input_ids": cut, "token_type_ids": None, "mm_token_type_ids": None}, "do not follow each"))
-    if name in ("SmolVLM", "Idefics3"):
+    if name in ("SmolVLM", "Idefics2", "Idefics3"):
         partly = torch.ones(2, 2, 16, 16)
         partly[0, 0, 0] = 0
         refused.append(({"pixel_attention_mask": partly}, "a part of a picture is padding"))
@@ -454,6 +463,25 @@ def test_models_with_pictures_are_one_file(name: str, tmp_path: Path) -> None:
     generator.save(tmp_path / "model.trtp")
     for each in (generator, TextGenerator.load(tmp_path / "model.trtp")):
         assert torch.equal(each.generate(**given, max_new_tokens=20, eos_token_id=()), expected)
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows * 1.5, lambda rows: rows.flip(1), torch.zeros_like])
+def test_pictures_that_lead_to_other_scores_than_those_of_the_model_are_refused(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """A model whose features for the asking are not those that its forward computes."""
+    model, given = model_with_pictures("Llava")
+    own = model.get_image_features
+
+    @functools.wraps(own)
+    def changed(**named: Any) -> torch.Tensor:
+        return change(torch.stack(tuple(own(**named).pooler_output)))
+
+    monkeypatch.setattr(model, "get_image_features", changed)
+    with pytest.raises(InputError, match=r"after a picture are not those of its own generate: they are .* of"):
+        compile_generation(model, max_length=64, max_batch=2, source_inputs=of_first_pictures(given, 2))
+    with pytest.raises(InputError, match="16 places, and the caches hold 15"):
+        compile_generation(model, max_length=15, source_inputs=of_first_pictures(given, 2))
 
 
 def test_models_with_pictures_that_need_more_say_what() -> None:

@@ -437,8 +437,8 @@ class CachedStep(nn.Module):
         context: tuple[torch.Tensor, ...],
     ) -> torch.Tensor:
         """Returns the logits of the tokens that are asked for, or of more of the last ones: (rows, k, vocabulary)."""
-        last, positions = self._layout(places, padding, context)
-        masks = self._mask(places, padding, last)
+        last, positions, ends = self._layout(places, padding, context)
+        masks = self._mask(places, padding, last, ends)
         with _head_of(self.model, kept), _told_masks(self.model, masks):
             result = self.model(
                 **self._embedded(input_ids, context),
@@ -456,15 +456,21 @@ class CachedStep(nn.Module):
 
     def _layout(
         self, places: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the last place that each token looks at, (n,) or (rows, n), and its position, (..., rows, n)."""
-        return places, (places - padding[:, None]).clamp(min=0)
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Returns the last place that each token looks at, (n,) or (rows, n), and its position, (..., rows, n).
 
-    def _mask(self, places: torch.Tensor, padding: torch.Tensor, last: torch.Tensor) -> Any:
+        Where tokens look ahead, the last place that each cached one looks at, (rows, length), follows.
+        """
+        return places, (places - padding[:, None]).clamp(min=0), None
+
+    def _mask(
+        self, places: torch.Tensor, padding: torch.Tensor, last: torch.Tensor, ends: torch.Tensor | None = None
+    ) -> Any:
         """Returns which cached places each token looks at, (rows, 1, n, length), for each kind of layer if they differ.
 
         For models that read places from it, (rows, length) int64: which of them hold tokens.
-        Padding looks at itself, so that no row of a softmax is empty.
+        Padding looks at itself, so that no row of a softmax is empty. Tokens that look ahead to the same `ends` see
+        each other in layers with windows, too.
         """
         masks = {}
         if self._masks_places:
@@ -476,8 +482,10 @@ class CachedStep(nn.Module):
                 cached = places[-1:] - (places[-1:] - cached) % length
             itself = cached == places[:, None]
             seen = (cached <= last[..., None]) & (cached >= padding[:, None, None])
-            near = seen if window is None else seen & (cached > places[:, None] - window)
-            masks[kind] = self._as_attention_takes_it((near | itself)[:, None])
+            if window is not None:
+                near = cached > places[:, None] - window
+                seen = seen & (near if ends is None else near | (ends[:, None] == last[..., None]))
+            masks[kind] = self._as_attention_takes_it((seen | itself)[:, None])
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def _kinds(self) -> list[tuple[str, int | None, int]]:
@@ -821,12 +829,12 @@ class PictureStep(CachedStep):
 
     def _layout(
         self, places: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        last, positions = super()._layout(places, padding, context)
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        last, positions, _ = super()._layout(places, padding, context)
         if len(context) == 1:
-            return last, positions
+            return last, positions, None
         planes = context[1].index_select(2, places)
-        return (planes[0], positions) if self._ahead else (last, planes)
+        return (planes[0], positions, context[1][0]) if self._ahead else (last, planes, None)
 
     def _find_form(self) -> None:
         """Models of text and pictures take positions."""
@@ -914,12 +922,13 @@ class PictureEncoder(nn.Module):
             found = inner.visual(pixel_values.flatten(0, 1), grid_thw=None, **known)
             features = torch.cat([found.pooler_output, *(getattr(found, "deepstack_features", None) or ())], -1)
             return (features.unflatten(0, (len(pixel_values), -1)),)
-        if hasattr(inner, "connector") and hasattr(inner, "vision_model"):  # its own way also drops empty pictures
+        if _in_rows(self.model):  # its own way also drops empty pictures
             patch = self.model.config.vision_config.patch_size
             count, _, height, width = pixel_values.shape
             whole = torch.ones(count, height // patch, width // patch, dtype=torch.bool, device=pixel_values.device)
             seen = inner.vision_model(pixel_values=pixel_values, patch_attention_mask=whole).last_hidden_state
-            features = inner.connector(seen)
+            takes_mask = "attention_mask" in inspect.signature(inner.connector.forward).parameters
+            features = inner.connector(seen, **({"attention_mask": whole.flatten(1)} if takes_mask else {}))
         elif hasattr(getattr(inner, "multi_modal_projector", None), "patch_merger"):  # its own way splits by a tensor
             with _known_blocks():
                 states = inner.vision_tower(
@@ -980,8 +989,100 @@ def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[
         context.append(_fixed(3 if source.grid else 1, limits.max_batch, limits.max_length))
     limits = replace(limits, source=source)
     step = PictureStep(model, limits, source).eval()
+    _require_own_scores(model, TextGenerator(step, replace(limits, rules=TokenRules()), encoder), shape, told)
     taken = Input(shape, dtype=model.dtype, name="pixel_values")
     return GenerationParts(step, limits, tuple(context), encoder, (taken,))
+
+
+def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[int], told: Mapping[str, Any]) -> None:
+    """Holds scores after prompts with pictures of noise to those of the model's own `generate`.
+
+    Args:
+        model: The model.
+        generator: What its step and encoder make, before they are compiled.
+        shape: Shape of pictures that the encoder takes.
+        told: What else the encoder was told; with something, each prompt has two pictures.
+
+    Raises:
+        InputError: They differ by more than rounding and a tenth of what other pictures would change.
+    """
+    source: Any = generator.limits.source
+    each, rows = 2 if told else 1, min(2, generator.limits.max_batch)
+    ids, mask = _prompts_with_pictures(model, generator.limits, rows, each)
+    draw = torch.Generator().manual_seed(0)
+    pictures = torch.randn(2, rows * each, *shape[1:], generator=draw).to(model.device, model.dtype)
+    named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in source.inputs[1:]}
+    types = (ids == source.image_token_id).long() * (source.ahead != "prompts")
+    more = {name: types for name in _TYPES if name in inspect.signature(model.forward).parameters}
+    more |= {name: torch.tensor([each] * rows, device=model.device) for name in told}
+    own: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
+
+    def keep(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        found.append(scores)
+        return scores
+
+    if source.grid:
+        pictures = pictures.flatten(1, 2)
+    try:
+        for given in pictures:
+            row = given.unflatten(0, (rows, each)) if _in_rows(model) else given
+            asked: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "pixel_values": row, **named, **more}
+            how = {"num_beams": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+            own.append(model.generate(**asked, **how, max_new_tokens=1).logits[0].float())
+        generator.generate(ids, mask, max_new_tokens=1, logits_processor=[keep], pixel_values=pictures[0], **named)
+    except Exception as error:
+        raise _cannot(model, "scores after a picture cannot be compared with its own", _PICTURES, error) from error
+    generator.reset()
+    expected, other = own
+    rounding = min(torch.finfo(model.dtype).eps ** 0.5, _FORM_ERROR)
+    apart, meant = float((found[0] - expected).norm()), float((other - expected).norm())
+    scale = float(expected.norm())
+    if not apart <= max(_FORM_ERROR * meant, rounding * scale):
+        raise _cannot(
+            model,
+            f"its scores after a picture are not those of its own generate: they are {apart / scale:.2g} of their norm "
+            f"apart, and other pictures change them by {meant / scale:.2g}",
+            _PICTURES,
+        )
+
+
+def _prompts_with_pictures(
+    model: Any, limits: GenerationLimits, rows: int, each: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns prompts with some pictures in each row, a place of padding in the second one, and their mask.
+
+    Raises:
+        InputError: The caches do not hold a picture.
+    """
+    source: Any = limits.source
+    filled = source.picture_rows * each
+    most = min(limits.max_length, limits.prefill_chunk) if source.ahead else limits.max_length
+    if filled > most:
+        raise InputError(
+            f"a picture has {source.picture_rows} places, and the caches hold {limits.max_length} for a row",
+            where="max_length",
+            hint=f"give max_length={filled + 1} or more, with room for text",
+        )
+    length = min(filled + 5, most)
+    ids = torch.arange(1, rows * length + 1, device=model.device).view(rows, length)
+    ids %= model.get_input_embeddings().num_embeddings - 1
+    ids += ids == source.image_token_id
+    begin = (length - filled + 1) // 2
+    ids[:, begin : begin + filled] = source.image_token_id
+    mask = torch.ones_like(ids)
+    mask[1:, : min(begin, 1)] = 0
+    return ids, mask
+
+
+def _in_rows(model: Any) -> bool:
+    """Whether a model is given pictures in a row for each prompt, as Idefics are."""
+    inner = getattr(model, "model", model)
+    return hasattr(inner, "connector") and hasattr(inner, "vision_model")
+
+
+_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
+"""What models may be told of tokens: which are those of pictures."""
 
 
 def _shape_of_pictures(item: Input, sizes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -1043,7 +1144,7 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
         raise InputError(
             f"pictures are given as {' and '.join(names)}, not as {', '.join(source_inputs)}", where="source_inputs"
         )
-    told = {"token_type_ids", "mm_token_type_ids"} & set(inspect.signature(model.forward).parameters)
+    told = set(_TYPES) & set(inspect.signature(model.forward).parameters)
     if told and kind not in (*_LOOKING_AHEAD, *_SIZED["image_grid_thw"]):
         raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
@@ -1052,7 +1153,7 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
 
 
 _PICTURES: Final = (
-    "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, Qwen2-VL, "
+    "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics 2 and 3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, Qwen2-VL, "
     "Qwen2.5-VL and Qwen3-VL are compiled with "
     "pictures; without source_inputs a model continues text"
 )
