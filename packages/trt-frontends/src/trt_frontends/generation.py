@@ -1030,7 +1030,8 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
             asked: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "pixel_values": row, **named, **more}
             how = {"num_beams": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
             own.append(model.generate(**asked, **how, max_new_tokens=1).logits[0].float())
-        generator.generate(ids, mask, max_new_tokens=1, logits_processor=[keep], pixel_values=pictures[0], **named)
+        ours: dict[str, Any] = {"pixel_values": pictures[0], **named}
+        generator.generate(ids, mask, max_new_tokens=1, logits_processor=[keep], **ours)
     except Exception as error:
         raise _cannot(model, "scores after a picture cannot be compared with its own", _PICTURES, error) from error
     generator.reset()
