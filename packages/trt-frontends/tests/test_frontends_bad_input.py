@@ -97,10 +97,20 @@ def test_an_interrupted_command_ends_and_leaves_nothing(tmp_path: Path) -> None:
         "    return Endless(), (torch.ones(2),)\n"
     )
     command = [sys.executable, "-m", "trtc", "compile", "models:make", "-o", "out.trtp"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=ENVIRONMENT) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "captures\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # jobs in the background ignore it, and hand that on
+    try:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=ENVIRONMENT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "captures\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130 and "Traceback" not in errors
     assert not (tmp_path / "out.trtp").exists()
