@@ -11,10 +11,8 @@ that `--results docs/data/generation.jsonl` appends.
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib
 import json
-import platform
 import statistics
 import sys
 import time
@@ -23,6 +21,7 @@ from typing import Any, Final
 
 import torch
 
+from tools.bench.latency_results import append, machine, today
 from tools.bench.measure import in_fresh_process, wait_for_device, waited_milliseconds
 from tools.bench.report import Row
 
@@ -207,10 +206,8 @@ def main() -> None:
     sys.stdout.write(json.dumps(found) + "\n")
     if given.results is not None:
         of = {key: getattr(given, key) for key in ("way", "batch", "length", "weights", "model", "layers")}
-        device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-        line = {**of, **found, "date": f"{datetime.date.today()}", "device": device, "torch": torch.__version__}
-        with given.results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        kind = "bfloat16" if torch.cuda.is_available() else "float32"
+        append(given.results, {**of, **found, "date": today(), "machine": machine() | {"dtype": kind}})
 
 
 if __name__ == "__main__":

@@ -378,7 +378,7 @@ def optimize(
     chosen = None if registry is DYNAMO_CONVERTERS else registry
     options: dict[str, Any] = {**settings}
     if custom_engine_cache is not None:
-        _cache_in({"custom_engine_cache": custom_engine_cache})  # refused here, not at the first call
+        CustomCache(custom_engine_cache)  # refuses here, not at the first call
         options["custom_engine_cache"] = custom_engine_cache
     make = optimize_with(EngineBackend(options, chosen), nopython=fullgraph, dynamic=dynamic)
     return cast("M", make(model))

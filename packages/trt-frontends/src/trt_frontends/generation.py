@@ -20,7 +20,7 @@ from trt_core.wording import ShownReport, human_bytes, kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
-from trt_runtime.generation import SOURCE_STEP, GenerationLimits, SourceLimits, TextGenerator
+from trt_runtime.generation import SOURCE_STEP, TOKEN_TYPES, GenerationLimits, SourceLimits, TextGenerator
 from trt_runtime.token_choice import TokenChoice, TokenRules
 
 if TYPE_CHECKING:
@@ -1013,7 +1013,7 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
     pictures = torch.randn(2, rows * each, *shape[1:], generator=draw).to(model.device, model.dtype)
     named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in source.inputs[1:]}
     types = (ids == source.image_token_id).long() * (source.ahead != "prompts")
-    more = {name: types for name in _TYPES if name in inspect.signature(model.forward).parameters}
+    more = {name: types for name in TOKEN_TYPES if name in inspect.signature(model.forward).parameters}
     more |= {name: torch.tensor([each] * rows, device=model.device) for name in told}
     own: list[torch.Tensor] = []
     found: list[torch.Tensor] = []
@@ -1082,10 +1082,6 @@ def _in_rows(model: Any) -> bool:
     return hasattr(inner, "connector") and hasattr(inner, "vision_model")
 
 
-_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
-"""What models may be told of tokens: which are those of pictures."""
-
-
 def _shape_of_pictures(item: Input, sizes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Returns the shape of pictures one after the other.
 
@@ -1145,7 +1141,7 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
         raise InputError(
             f"pictures are given as {' and '.join(names)}, not as {', '.join(source_inputs)}", where="source_inputs"
         )
-    told = set(_TYPES) & set(inspect.signature(model.forward).parameters)
+    told = set(TOKEN_TYPES) & set(inspect.signature(model.forward).parameters)
     if told and kind not in (*_LOOKING_AHEAD, *_SIZED["image_grid_thw"]):
         raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):

@@ -547,7 +547,7 @@ class TextGenerator(nn.Module):
         said: dict[str, Any] = {}
         if source is not None and source.image_token_id is not None:
             said = {
-                name: value for name, value in others.items() if name in (_PICTURE_MASK, _PICTURE_COUNTS, *_TOKEN_TYPES)
+                name: value for name, value in others.items() if name in (_PICTURE_MASK, _PICTURE_COUNTS, *TOKEN_TYPES)
             }
             others = {name: value for name, value in others.items() if name not in said}
         for name in others:
@@ -559,7 +559,7 @@ class TextGenerator(nn.Module):
             prompt, padding = self._read_prompt(input_ids, attention_mask, copies)
             if source is None:
                 return _Request(prompt, padding)
-            for name in _TOKEN_TYPES:
+            for name in TOKEN_TYPES:
                 _check_types(source, prompt, said.get(name), name)
             if not others:
                 return _Request(prompt, padding)
@@ -699,7 +699,7 @@ class TextGenerator(nn.Module):
 _CPU: Final = torch.device("cpu")
 _PICTURE_MASK: Final = "pixel_attention_mask"
 _PICTURE_COUNTS: Final = "batch_num_images"  # which the places for pictures in prompts say
-_TOKEN_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
+TOKEN_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
 """What processors say of tokens that tokens say themselves."""
 
 _LOOKED_UP: Final = 3

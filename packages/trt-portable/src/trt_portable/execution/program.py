@@ -161,7 +161,9 @@ def _in_range(name: str, compute: Compute, inputs: Sequence[Value | None]) -> Se
 
 
 def in_ranges(steps: Sequence[Step]) -> Sequence[Step]:
-    """Returns steps that PyTorch's profiler shows under the names of their layers."""
+    """Returns steps that PyTorch's profiler shows under the names of their layers, where one runs; else the steps."""
+    if not profiler._is_profiler_enabled:
+        return steps
     return [(partial(_in_range, step[4].name, step[0]), *step[1:]) for step in steps]
 
 
@@ -419,7 +421,7 @@ class Program:
     @contextmanager
     def running_steps(self) -> Iterator[Sequence[Step]]:
         """The steps of one run whose caller takes them, in order, one by one; see `start`."""
-        yield in_ranges(self.steps) if profiler._is_profiler_enabled else self.steps
+        yield in_ranges(self.steps)
 
     def _aimed(self, targets: Sequence[torch.Tensor | None]) -> Sequence[Step]:
         """The steps, of which some write to targets."""

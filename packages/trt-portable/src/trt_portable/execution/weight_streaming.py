@@ -11,7 +11,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 import torch
-from torch.autograd import profiler
 
 from trt_portable.dtypes import PACKED, storage_bytes
 from trt_portable.enums import LayerType
@@ -116,7 +115,7 @@ class StreamedProgram(Program):
             fed = partial(_feed, compute, sites, transfers, call.layer)
             steps[at] = (fed, *rest, call)  # type: ignore[assignment]
         try:
-            yield in_ranges(steps) if profiler._is_profiler_enabled else steps
+            yield in_ranges(steps)
         finally:
             transfers.finish()
 

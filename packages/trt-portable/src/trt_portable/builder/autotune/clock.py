@@ -307,7 +307,7 @@ def race_ways(
         ways: What computes the layer, by name.
         inputs: Operands; the layer before has just made the first one.
         weights: Times runs.
-        note: Hears of ways that fail.
+        note: Hears of ways that fail, by name.
     """
     x = as_tensor(inputs[0])  # type: ignore[arg-type]
     times: dict[str, float] = {}
@@ -319,7 +319,7 @@ def race_ways(
                 way(inputs)  # packs weights
                 seconds = weights.least_seconds(lambda: way(inputs), x)  # noqa: B023 - called at once
             except Exception as error:  # a kernel may fail in any way
-                note(f"products by {name}: not available here for {tuple(x.shape)}: {type(error).__name__}: {error}")
+                note(f"{name}: not available here for {tuple(x.shape)}: {type(error).__name__}: {error}")
                 times.pop(name, None)
                 continue
             finally:

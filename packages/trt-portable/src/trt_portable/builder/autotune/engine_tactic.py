@@ -892,7 +892,7 @@ def _raced_products(
     autotuner: Autotuner,
 ) -> str:
     """The fastest way; layers, the last one, where none can be timed."""
-    times = race_ways(product.ways, inputs, weights, note)
+    times = race_ways(product.ways, inputs, weights, lambda failure: note(f"products by {failure}"))
     if not times:
         return list(product.ways)[-1]
     subject = f"product of {tuple(as_tensor(inputs[0]).shape)}"  # type: ignore[arg-type]

@@ -188,7 +188,8 @@ class _Choice:
     def _milliseconds(self, trial: Trial, kernels: Mapping[str, Any]) -> dict[str, float]:
         ways = {name: _Way(trial, kernel) for name, kernel in kernels.items()}
         if self._device.type == "cpu":
-            return race_ways(ways, [trial.left], self._weights, self._reporter.verbose)
+            say = self._reporter.verbose
+            return race_ways(ways, [trial.left], self._weights, lambda failure: say(f"kernel {failure}"))
         starts = {name: partial(way, [trial.left]) for name, way in ways.items()}
         return race_on_device(runnable(starts, self._device, replayed=True))
 
