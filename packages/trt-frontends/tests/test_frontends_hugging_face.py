@@ -13,7 +13,7 @@ from torch import nn
 
 import trt_frontends
 import trt_runtime
-from trt_core import Input
+from trt_core import Input, InputError
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -135,6 +135,48 @@ def test_audio_classification(tmp_path: Path) -> None:
         [transformers.modeling_outputs.SequenceClassifierOutput],
         feature_extractor=transformers.Wav2Vec2FeatureExtractor(),
     )
+
+
+def test_text_generation(tmp_path: Path) -> None:
+    """Tokens, sampled ones too, and what pipelines fill in are those of the pipeline around the model itself."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SMALL, num_key_value_heads=2, bos_token_id=2, eos_token_id=3, pad_token_id=None)
+    model = transformers.LlamaForCausalLM(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.3)
+    generator = trt_frontends.compile_generation(
+        model, max_length=300, max_batch=2, min_block_size=1, optimization_level=0
+    )
+    generator.save(tmp_path / "model.trtp")
+    loaded = trt_runtime.TextGenerator.load(tmp_path / "model.trtp")
+
+    def around(module: Any, **options: Any) -> Any:
+        return transformers.pipeline("text-generation", model=module, tokenizer=_tokenizer(), device="cpu", **options)
+
+    def said(pipeline: Any, text: Any, **options: Any) -> Any:
+        torch.manual_seed(5)
+        return pipeline(text, **options)
+
+    texts = ["hello good day", "bad", "world day bad"]
+    calls: list[tuple[Any, dict[str, Any]]] = [
+        ("hello good", {"max_new_tokens": 8, "do_sample": False}),
+        ("hello good", {}),
+        (texts, {"max_new_tokens": 9, "return_full_text": False, "batch_size": 2}),
+        (texts, {"max_new_tokens": 5, "top_k": 3, "temperature": 2.0, "num_return_sequences": 2}),
+        ("world day", {"max_new_tokens": 5, "num_beams": 2, "do_sample": False}),
+    ]
+    plain, short = around(model), around(model, max_length=24, do_sample=False)
+    for module in (generator, loaded):
+        pipeline = around(module)
+        for text, options in calls:
+            assert said(pipeline, text, **options) == said(plain, text, **options)
+        assert around(module, max_length=24, do_sample=False)("hello") == short("hello")
+        assert "text" in repr(pipeline)
+        with pytest.raises(InputError, match="typical_p"):
+            pipeline("hello", generation_config=transformers.GenerationConfig(do_sample=True, typical_p=0.5))
+        with pytest.raises(InputError, match="a GenerationConfig of transformers is needed"):
+            module.generate(IDS[:, :2], generation_config={"max_new_tokens": 3})
 
 
 # Capture -------------------------------------------------------------------------------------------------------------

@@ -134,12 +134,6 @@ def test_a_call_begins_anew() -> None:
     assert torch.equal(generator.generate(prompt, max_new_tokens=5), first)
 
 
-def test_a_pipeline_of_transformers_is_told_what_to_call() -> None:
-    assert not hasattr(generator_of(), "config")
-    with pytest.raises(AttributeError, match="no pipeline of transformers; call its generate"):
-        generator_of().config  # noqa: B018 - asked for, as a pipeline does
-
-
 def test_the_caches_may_be_filled_to_the_end() -> None:
     generator = generator_of(rows=1, length=8)
     made = generator.generate(torch.tensor([[1, 2, 3]]))

@@ -6,12 +6,13 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
 import torch
 from torch import nn
@@ -206,6 +207,58 @@ def _token_or_none(fields: Any, name: str) -> int | None:
     return None if value is None else typed.integer(value, name)
 
 
+_P = ParamSpec("_P")
+
+
+def _configurable(generate: Callable[_P, torch.Tensor]) -> Callable[_P, torch.Tensor]:
+    """Has `generate` take from a `generation_config` of transformers what it is not given."""
+
+    @functools.wraps(generate)
+    def configured(*args: _P.args, **kwargs: _P.kwargs) -> torch.Tensor:
+        given: dict[str, Any] = dict(kwargs)
+        config = given.pop("generation_config", None)
+        if config is not None:
+            prompt: Any = given.get("input_ids", args[1] if len(args) > 1 else None)
+            given = {**_configured(config, prompt), **given}
+        return generate(*args, **given)
+
+    return configured
+
+
+def _configured(config: Any, prompt: torch.Tensor | None) -> dict[str, Any]:
+    """Returns what a configuration of transformers says, as arguments of `generate`.
+
+    Raises:
+        InputError: It is none, or says something that is not done.
+    """
+    if not hasattr(config, "to_dict"):
+        raise InputError(
+            f"a GenerationConfig of transformers is needed, not {kind_of(config)}", where="generation_config"
+        )
+    fields = {name: value for name, value in config.to_dict().items() if value is not None}
+    taken = {name: fields.pop(name) for name in _CONFIGURED if name in fields}
+    if "max_length" in fields and "max_new_tokens" not in taken:
+        taken["max_new_tokens"] = fields["max_length"] - (1 if prompt is None else prompt.shape[1])
+    for name, value in fields.items():
+        says_nothing = value is False or (value is not True and value in (0, 1, [], {}))
+        if not says_nothing and name not in _LEFT and "assistant" not in name:
+            raise _unknown_argument(name, ())
+    return taken
+
+
+_CONFIGURED: Final = (
+    *("max_new_tokens", "eos_token_id", "pad_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p"),
+    *("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "num_beams", "length_penalty"),
+    *("early_stopping", "num_return_sequences", "prompt_lookup_num_tokens"),
+)
+_LEFT: Final = (
+    *("transformers_version", "_from_model_config", "bos_token_id", "decoder_start_token_id", "max_length"),
+    *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
+    *("max_matching_ngram_size", "target_lookbehind", "prefill_chunk_size"),
+)
+"""What a configuration of transformers says that changes no token here."""
+
+
 class TextGenerator(nn.Module):
     """Generates tokens with a compiled step.
 
@@ -236,14 +289,6 @@ class TextGenerator(nn.Module):
         self.limits = limits
         self.encoder = encoder
         self._cached: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "config":  # which pipelines of transformers ask for first
-            raise AttributeError(
-                "a TextGenerator has no config and goes into no pipeline of transformers; call its generate with "
-                "input_ids and attention_mask of the tokenizer, and decode what it returns"
-            )
-        return super().__getattr__(name)
 
     @classmethod
     @held_to_signature
@@ -289,7 +334,46 @@ class TextGenerator(nn.Module):
         """Where the step runs."""
         return next((cache.device for cache in self._caches()), _CPU)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the step's keys and values."""
+        return next((cache.dtype for cache in self._caches()), torch.float32)
+
+    @property
+    def config(self) -> Any:
+        """What pipelines of transformers ask models for, which needs transformers; it says nothing of the model."""
+        from transformers import PretrainedConfig
+
+        return PretrainedConfig(is_encoder_decoder=self.limits.is_encoder_decoder)
+
+    @property
+    def generation_config(self) -> Any:
+        """What the limits say, as a `GenerationConfig` of transformers, which it needs."""
+        from transformers import GenerationConfig
+
+        ends, pad, plain = self.limits.eos_token_ids, self.limits.pad_token_id, asdict(TokenChoice())
+        told = {name: value for name, value in asdict(self.limits.choice).items() if value != plain[name]}
+        if pad != (ends[0] if ends else 0):  # else the model said none, and a pipeline takes its tokenizer's
+            told["pad_token_id"] = pad
+        return GenerationConfig(eos_token_id=list(ends) or None, **told)
+
+    @property
+    def input_modalities(self) -> tuple[str, ...]:
+        """What pipelines of transformers print of a model."""
+        return ("text",)
+
+    output_modalities = input_modalities
+
+    def can_generate(self) -> bool:
+        """Returns True: pipelines of transformers ask."""
+        return True
+
+    def _prepare_generation_config(self, generation_config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns what pipelines of transformers hand to `generate`, and which options are none of it."""
+        return generation_config, generation_config.update(**options)
+
     @torch.no_grad()
+    @_configurable
     def generate(
         self,
         input_ids: torch.Tensor | None = None,
@@ -319,7 +403,7 @@ class TextGenerator(nn.Module):
         assistant_model: TextGenerator | None = None,
         num_assistant_tokens: int | None = None,
         keep_cache: bool = False,
-        **source: torch.Tensor,
+        **source: Any,
     ) -> torch.Tensor:
         """Continues prompts, or writes what follows from a source, until each row has ended or is long enough.
 
@@ -351,7 +435,7 @@ class TextGenerator(nn.Module):
                 which kept them too; what differs from some token on is read from there. Not for encoder-decoders and
                 pictures.
             source: What else the encoder takes, by name: `input_features`, or `pixel_values` and what the processor
-                says of them.
+                says of them. A `generation_config` of transformers says what is not given.
 
         Returns:
             Prompts and what follows them, (rows, length + new), int64, on the device of what was given.
@@ -601,11 +685,7 @@ class TextGenerator(nn.Module):
     def _read_input(self, value: Any, name: str) -> torch.Tensor:
         if not isinstance(value, torch.Tensor) or value.dim() < 1 or 0 in value.shape:
             raise InputError(f"{name} is a tensor with a row at least, not {kind_of(value)}", where=name)
-        return value.to(self.device, self._type if value.is_floating_point() else value.dtype)
-
-    @property
-    def _type(self) -> torch.dtype:
-        return next((cache.dtype for cache in self._caches()), torch.float32)
+        return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
 
     def _read_source_text(
         self, source: SourceLimits, input_ids: Any, attention_mask: Any, copies: int
@@ -956,7 +1036,7 @@ class _Reader:
         source = owner.limits.source
         if source is not None and owner.encoder is not None:
             if source.image_token_id is not None:
-                context = self._with_pictures(source, owner.encoder, request, owner._type)
+                context = self._with_pictures(source, owner.encoder, request, owner.dtype)
             else:
                 made = _tensors_of(owner.encoder(*request.given))
                 context = (request.given[1], *made) if source.is_text else made
