@@ -89,6 +89,28 @@ def test_a_cache_that_is_an_argument_is_updated_in_place() -> None:
     assert copies_of(CACHE, lambda: optimized(cache, rows, place)) == 0
 
 
+def test_counters_of_caches_are_counted_up_where_they_are() -> None:
+    def step(rows: torch.Tensor, *counters: torch.Tensor) -> torch.Tensor:
+        made = rows.sin() + sum(counters)  # read before, and again after
+        for counter in counters:
+            counter.add_(2)
+        return made * counters[0]
+
+    optimized = torch.compile(step, backend=torch_tensorrt_backend, options={"min_block_size": 1})
+    sets = [[torch.tensor(start), torch.tensor(start + 1)] for start in (0, 5)]
+    with torch.no_grad():
+        for turn in (0, 1, 0, 1):
+            wanted, rows = [counter.clone() for counter in sets[turn]], torch.randn(3, 4)
+            torch.testing.assert_close(optimized(rows, *sets[turn]), step(rows, *wanted))
+            assert sets[turn] == wanted
+        for counter in sets[0]:
+            counter.zero_()
+        optimized(rows, *sets[0])
+    assert sets == [[torch.tensor(2), torch.tensor(2)], [torch.tensor(9), torch.tensor(10)]]
+    (graph,) = model_report(optimized).graphs
+    assert [build.partition.coverage for build in graph.builds] == [1.0]
+
+
 def test_a_cache_of_a_length_that_varies_is_updated_in_place() -> None:
     def step(cache: torch.Tensor, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
         cache.index_copy_(2, start, rows * 2)

@@ -290,6 +290,7 @@ class CompiledGraph:
     ) -> tuple[Run, PartitionReport | None]:
         settings = self._settings
         body = fx.GraphModule(self._gm, copy.deepcopy(self._gm.graph))
+        counted = take_counters(body.graph)
         names = [str(node.target) for node in body.graph.find_nodes(op="placeholder")]
         kept = [at for at in range(len(inputs)) if at not in constants]
         try:
@@ -311,7 +312,7 @@ class CompiledGraph:
         compiled = model.build().module
         if settings.torch_fallback == "inductor":
             compile_pytorch_blocks(compiled)
-        return _runner(compiled, kept), compiled.meta["partition_report"]
+        return _counting(_runner(compiled, kept), counted), compiled.meta["partition_report"]
 
     def _states(self, inputs: Sequence[Any]) -> set[int]:
         """Returns the positions of what lasts from call to call, parameters apart: `forward` may assign attributes."""
@@ -363,6 +364,52 @@ def _runner(compiled: fx.GraphModule, kept: Sequence[int]) -> Run:
         return lambda inputs: [engine.forward(*take(inputs))]
     run = flat_function(compiled.graph)
     return lambda inputs: list(run(compiled, *take(inputs)))
+
+
+def take_counters(graph: fx.Graph) -> dict[int, list[int]]:
+    """Takes out of a graph what adds a number to an input in place, as caches count the tokens that they hold.
+
+    An engine would return each counter, to be copied to its place in PyTorch: two copies for each layer of a model.
+
+    Args:
+        graph: A functional graph, which writes to inputs as its last acts; changed in place.
+
+    Returns:
+        The positions of the inputs that are integers and counted up, by what is added.
+    """
+    found: dict[int, list[int]] = {}
+    positions = {node: at for at, node in enumerate(graph.find_nodes(op="placeholder"))}
+    for copied in graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        counter, made = copied.args[:2]
+        if copied.users or counter not in positions or getattr(made, "target", None) is not torch.ops.aten.add.Tensor:
+            continue
+        value, (first, more) = counter.meta["val"], made.args
+        if first is not counter or type(more) is not int or made.kwargs or not _is_integer(value.dtype):
+            continue
+        found.setdefault(more, []).append(positions[counter])
+        graph.erase_node(copied)
+        if not made.users:
+            graph.erase_node(made)
+    return found
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def _counting(run: Run, counted: Mapping[int, Sequence[int]]) -> Run:
+    """Returns what runs a graph, and counts up those of its inputs that `take_counters` returned."""
+    if not counted:
+        return run
+    counters = [(more, _taker(positions)) for more, positions in counted.items()]
+
+    def run_and_count(inputs: Sequence[Any]) -> Sequence[Any]:
+        results = run(inputs)
+        for more, take in counters:
+            torch._foreach_add_(list(take(inputs)), more)
+        return results
+
+    return run_and_count
 
 
 def _taker(positions: Sequence[int]) -> Run:
