@@ -234,7 +234,7 @@ def test_a_second_build_measures_no_kernel(builder: Any, load: Any, compiled_win
         engine = load(_logits(builder, 2051), {"x": ((16, 64), (600, 64), (700, 64))}, flags=flags, config=config)
         assert isinstance(engine._state.executable, SpecializedProgram)
         autotuner._process._cache.reset()
-        monkeypatch.setattr(autotuner, "_runnable", lambda *_, **__: pytest.fail("measured again"))
+        monkeypatch.setattr(autotuner, "runnable", lambda *_, **__: pytest.fail("measured again"))
     assert len(cache.queryKeys()) == 3  # the shape that it is tuned for, the range, and the kernel
 
 
