@@ -95,6 +95,26 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]
 
 
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("unchanged", ("it ran", "it ran")),
+        ("swapped", ("it was saved for rank 1 of 2 with", "it was saved for rank 0 of 2 with")),
+        ("collectives", ("it was saved for rank 0 of 2 with", "it was saved for rank 1 of 2 with")),
+        ("another save", ("rank 1 runs another program than rank 0", "rank 0 runs another program than rank 1")),
+        ("an earlier release", ("it ran", "it ran")),
+    ],
+)
+def test_signed_files_are_held_to_the_manifest(
+    way: str, told: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("cryptography")
+    monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
+    found = run_ranks(2, tmp_path, rank_programs.load_changed, str(tmp_path / "model"), way)
+    for said, wanted in zip(found, told, strict=True):
+        assert wanted in said
+
+
 @pytest.mark.parametrize("way", ["compile", "torch.compile"])
 def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: str, tmp_path: Path) -> None:
     assert run_ranks(2, tmp_path, rank_programs.differ, way) == [

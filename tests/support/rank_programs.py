@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -19,6 +21,7 @@ import trt_frontends as trt
 import trt_runtime as runtime
 from trt_core import ExecutionError, Input, PlanError
 from trt_frontends import engine_source
+from trt_runtime import signatures
 
 
 class Collectives(nn.Module):
@@ -328,6 +331,49 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
         except PlanError as error:
             told[name] = error.what
     return {**told, "gone": _exchange(rank, wrong["mesh"]["mesh"], directory)}
+
+
+def load_changed(rank: int, directory: str, way: str) -> str:
+    """Says what becomes of a folder whose files are all signed, and whose manifest was made to fit other ones."""
+    folder, x = Path(directory), torch.ones(4, 16)
+    compiled = trt.compile(parallel_perceptron("tensor"), arg_inputs=(x,), min_block_size=1)
+    runtime.save_sharded(compiled, folder)
+    if way == "another save":
+        runtime.save_sharded(compiled, f"{folder}-other")
+    elif way == "an earlier release":
+        runtime.save(compiled, folder / f"rank-{rank}.trtp", metadata={})
+    dist.barrier()
+    if rank == 0:
+        _change(folder, way)
+    dist.barrier()
+    key = signatures.verified_signer(folder / f"rank-{rank}.trtp")
+    try:
+        loaded = runtime.load(folder, trusted_keys=[str(key)])
+    except PlanError as error:
+        return str(error)
+    try:
+        torch.testing.assert_close(loaded(x), compiled(x))
+    except ExecutionError as error:
+        return error.what
+    return "it ran"
+
+
+def _change(folder: Path, way: str) -> None:
+    """Changes files of a folder, and its manifest so that it describes them."""
+    first, second = folder / "rank-0.trtp", folder / "rank-1.trtp"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    if way == "swapped":
+        first.rename(folder / "kept")
+        second.rename(first)
+        (folder / "kept").rename(second)
+    elif way == "another save":
+        shutil.copy(f"{folder}-other/rank-1.trtp", second)
+    for path, program in zip((first, second), manifest["programs"], strict=True):
+        content = path.read_bytes()
+        program.update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        if way == "collectives":
+            program["collectives"] = [[ranks, "0" * 64] for ranks, _ in program["collectives"]]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def differ(rank: int, way: str) -> str:

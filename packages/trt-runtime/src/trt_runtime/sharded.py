@@ -49,6 +49,11 @@ _LOCK_SECONDS: Final = 10.0  # others look at it for a moment
 FORMAT_VERSION: Final = 1
 """Version of the manifest; a folder of another version is refused."""
 
+_RANK: Final = "trt.rank"
+_SAVE: Final = "trt.save"
+"""Entries of a program's metadata, which its signature covers as it does not cover the manifest: whose program it is,
+and what all programs of one `save_sharded` have in common. Files of earlier releases have neither."""
+
 _AGAIN: Final = "save the model again"
 _OLD: Final = "-old"
 _MAX_BYTES: Final = 64 << 20
@@ -220,14 +225,14 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
     together = _Together(group, world)
     with contextlib.ExitStack() as held:
 
-        def begin() -> tuple[Mesh | None, str]:
+        def begin() -> tuple[Mesh | None, str, str]:
             shape = None if mesh is None else Mesh.of(mesh)
-            return shape, held.enter_context(_new_folder_for(target)) if rank == 0 else ""
+            return shape, held.enter_context(_new_folder_for(target)) if rank == 0 else "", secrets.token_hex(16)
 
-        shape, folder = together.each(begin)[0]
+        shape, folder, model = together.each(begin)[0]
         staged, seen = Path(folder), _identity(Path(folder))
         try:
-            made = together.each(lambda: _write_part(compiled, staged, rank))
+            made = together.each(lambda: _write_part(compiled, staged, rank, world, model))
             groups: dict[str, Ranks] = {}
             for _, known in made:
                 groups.update(known)
@@ -317,9 +322,25 @@ class RankPart:
             )
 
     def finish(self, module: nn.Module) -> nn.Module:
-        """Lets a loaded program make sure, before its first call, that all ranks have loaded the same folder."""
-        module.meta = {**getattr(module, "meta", {}), "manifest": self.manifest}  # type: ignore[assignment]
-        compare_at_first_call(module, dict.fromkeys(self.manifest.programs[self.rank].collectives, self.digest))
+        """Lets a loaded program make sure, before its first call, that all ranks have loaded the same folder.
+
+        Raises:
+            PlanError: The program says that it is another one than the manifest says.
+        """
+        meta: dict[str, Any] = getattr(module, "meta", {})
+        collectives = self.manifest.programs[self.rank].collectives
+        wanted = _said_of(self.rank, self.manifest.world_size, collectives)
+        found = meta.get(_RANK, wanted)
+        if found != wanted:
+            raise PlanError(
+                "the program of a rank is not the one that the manifest describes",
+                where=str(self.path),
+                why=f"it was saved for {found:.120}, and the manifest gives it to {wanted}",
+                hint="files were exchanged, or the manifest was changed: copy the whole folder again from where it was "
+                "saved",
+            )
+        module.meta = {**meta, "manifest": self.manifest}  # type: ignore[assignment]
+        compare_at_first_call(module, dict.fromkeys(collectives, self.digest + meta.get(_SAVE, "")))
         return module
 
 
@@ -534,7 +555,10 @@ class _Together:
         return found
 
 
-def _write_part(compiled: nn.Module, folder: Path, rank: int) -> tuple[RankProgram, dict[str, Ranks]]:
+def _write_part(
+    compiled: nn.Module, folder: Path, rank: int, world: int, model: str
+) -> tuple[RankProgram, dict[str, Ranks]]:
+    from trt_runtime.program.loaded_program import LoadedProgram
     from trt_runtime.program.saving import save
 
     collectives, groups = _communication_of(compiled)
@@ -545,9 +569,17 @@ def _write_part(compiled: nn.Module, folder: Path, rank: int) -> tuple[RankProgr
             hint="save to a file system that all ranks see",
         )
     path = folder / f"rank-{rank}.trtp"
-    save(compiled, path)
+    meta = compiled.meta if isinstance(compiled, LoadedProgram) else {}
+    kept = {name: text for name, text in meta.items() if isinstance(text, str)}
+    save(compiled, path, metadata={**kept, _RANK: _said_of(rank, world, collectives), _SAVE: model})
     with opened(path) as file:
         return RankProgram(path.name, path.stat().st_size, _digest_of(file), collectives), groups
+
+
+def _said_of(rank: int, world: int, collectives: Mapping[Ranks, str]) -> str:
+    """What the file of a rank says of itself, as text that is compared."""
+    told = json.dumps(sorted((list(ranks), digest) for ranks, digest in collectives.items()))
+    return f"rank {rank} of {world} with the collectives {hashlib.sha256(told.encode()).hexdigest()}"
 
 
 def _communication_of(compiled: nn.Module) -> tuple[dict[Ranks, str], dict[str, Ranks]]:
