@@ -26,6 +26,7 @@ import trt_frontends
 import trt_runtime
 from trt_converters.build import TimingCacheFile
 from trt_core import CacheError, PlanError, TrtError, trt
+from trt_core.files.folder import Folder
 from trt_core.log import provider_logger
 from trt_frontends import refit
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -57,7 +58,10 @@ def _nothing_waits() -> Iterator[None]:
 def _sharded(path: Path) -> Any:
     folder = path.with_name("sharded")
     folder.mkdir()
-    (folder / "manifest.json").symlink_to(path)
+    if path.is_dir():
+        (folder / "manifest.json").mkdir()
+    else:
+        os.link(path, folder / "manifest.json", follow_symlinks=False)
     return trt_runtime.sharded.RankPart.find(str(folder), None, None)
 
 
@@ -327,7 +331,9 @@ def _put_in_place(path: Path, kind: str) -> None:
         os.chown(path, 12345, 12345)
         return
     path.unlink(missing_ok=True)
-    if kind == "pipe":
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
         os.mkfifo(path, 0o600)
     else:
         path.symlink_to("/dev/zero")
@@ -378,6 +384,8 @@ ELSEWHERE: Final = {
     ("trtc/model_source.py", "zipfile.is_zipfile"): "in an open file",
     ("trt_converters/build.py", "Folder.open"): "the ground's own",
     ("trt_runtime/sharded.py", "Folder.open"): "the ground's own",
+    ("trt_runtime/diffusion.py", "Folder.open"): "the ground's own",
+    ("trt_portable/onnx_parser/initializers.py", "Folder.open"): "the ground's own",
     ("trt_runtime/signatures.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/engine_cache.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/isolation/messages.py", "mmap.mmap"): "memory without a file",
@@ -435,9 +443,8 @@ def test_files_are_opened_on_one_ground() -> None:
     assert ELSEWHERE.keys() - found == set()
 
 
-def test_the_program_of_a_rank_is_the_one_that_was_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody swaps the file at the last moment before it is read."""
-    folder = tmp_path / "model"
+def _save_sharded(folder: Path) -> None:
+    """A model of one rank, and another program beside it."""
     folder.mkdir()
     for name, model in (("rank-0.trtp", nn.ReLU()), ("other.trtp", nn.Sigmoid())):
         compiled = trt_frontends.compile(model.eval(), arg_inputs=(torch.ones(2, 3),), min_block_size=1)
@@ -445,18 +452,123 @@ def test_the_program_of_a_rank_is_the_one_that_was_compared(tmp_path: Path, monk
     content = (folder / "rank-0.trtp").read_bytes()
     part = sharded.RankProgram("rank-0.trtp", len(content), hashlib.sha256(content).hexdigest(), {})
     (folder / sharded.MANIFEST).write_text(sharded.Manifest(1, None, {}, (part,)).to_json())
+
+
+def _between(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[], object]) -> None:
+    """Has somebody change files after those of a folder were looked at, and before one of them is opened."""
+    plain = Folder.open_to_read
+    changes = [change]
+
+    def changed(folder: Folder, asked: str) -> int:
+        if asked == name and changes:
+            changes.pop()()
+        return plain(folder, asked)
+
+    monkeypatch.setattr(Folder, "open_to_read", changed)
+
+
+def test_the_program_of_a_rank_is_the_one_that_was_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody swaps the file at the last moment before it is read."""
+    folder = tmp_path / "model"
+    _save_sharded(folder)
     x = torch.randn(2, 3)
     assert torch.equal(trt_runtime.load(folder)(x), x.relu())
-    plain = loading.map_file
-
-    def swapped(path: str, *args: Any, **kwargs: Any) -> Any:
-        if path.endswith("rank-0.trtp"):
-            (folder / "other.trtp").replace(path)
-        return plain(path, *args, **kwargs)
-
-    monkeypatch.setattr(loading, "map_file", swapped)
+    _between(monkeypatch, "rank-0.trtp", lambda: (folder / "other.trtp").replace(folder / "rank-0.trtp"))
     with pytest.raises(PlanError, match="not the one that the manifest describes"):
         trt_runtime.load(folder)
+
+
+def _save_pipeline(folder: Path, model: nn.Module) -> None:
+    """A pipeline whose parts are all compiled: the first one is `model`."""
+    folder.mkdir(exist_ok=True)
+    compiled = trt_frontends.compile(model.eval(), arg_inputs=(torch.ones(2, 3),), min_block_size=1)
+    trt_runtime.save(compiled, folder / "unet.forward.trtp")
+    trt_runtime.save(compiled, folder / "vae.decode.trtp")
+    parts = {
+        part: {"methods": {method: {"file": f"{part}.{method}.trtp", "parameters": ["input"]}}, "numbers": {}}
+        for part, method in (("unet", "forward"), ("vae", "decode"))
+    }
+    (folder / "compiled.json").write_text(json.dumps({"pipeline": "Pipeline", "parts": parts}))
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "Pipeline"}))
+
+
+class _Diffusers:
+    """The part of diffusers that reading a pipeline needs."""
+
+    class DiffusionPipeline:
+        def register_to_config(self, **fields: Any) -> None:
+            pass
+
+    class Pipeline(DiffusionPipeline):
+        def __init__(self, **parts: Any) -> None:
+            self.parts = parts
+
+
+@pytest.fixture
+def _load_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
+    from trt_runtime import diffusion
+
+    monkeypatch.setattr(diffusion, "_diffusers", lambda: _Diffusers)
+    return lambda folder: diffusion.load_pipeline(folder).parts
+
+
+@pytest.mark.parametrize("at", ["unet.forward.trtp", "vae.decode.trtp", "model_index.json"])
+def test_a_pipeline_is_read_from_the_folder_that_was_opened(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _load_parts: Callable[[Path], Any]
+) -> None:
+    """Another folder takes its place while it is read."""
+    folder, other = tmp_path / "ours", tmp_path / "theirs"
+    _save_pipeline(folder, nn.ReLU())
+    _save_pipeline(other, nn.Sigmoid())
+
+    def swap() -> None:
+        folder.rename(tmp_path / "moved")
+        other.rename(folder)
+
+    _between(monkeypatch, at, swap)
+    x = torch.randn(2, 3)
+    parts = _load_parts(folder)
+    assert torch.equal(parts["unet"](x), x.relu()) and torch.equal(parts["vae"]._methods["decode"].program(x), x.relu())
+    assert torch.equal(_load_parts(folder)["unet"](x), x.sigmoid())
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "folder"])
+@pytest.mark.parametrize("at", ["compiled.json", "unet.forward.trtp", "vae.decode.trtp", "model_index.json"])
+def test_files_of_a_pipeline_are_regular_ones_whenever_they_are_put_there(
+    at: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _load_parts: Callable[[Path], Any]
+) -> None:
+    folder = tmp_path / "pipeline"
+    _save_pipeline(folder, nn.ReLU())
+    _between(monkeypatch, at, lambda: _put_in_place(folder / at, kind))
+    before = len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0
+    with pytest.raises(TrtError, match=r"not a regular file|this is a symbolic link|this is a folder"):
+        _load_parts(folder)
+    assert (len(os.listdir("/proc/self/fd")) if sys.platform == "linux" else 0) <= before
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "device", "folder"])
+@pytest.mark.parametrize("at", [sharded.MANIFEST, "rank-0.trtp"])
+def test_files_of_ranks_are_regular_ones_whenever_they_are_put_there(
+    at: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    _save_sharded(folder)
+    _between(monkeypatch, at, lambda: _put_in_place(folder / at, kind))
+    with pytest.raises(TrtError, match=r"not a regular file|this is a symbolic link|this is a folder"):
+        trt_runtime.load(folder)
+
+
+def test_a_generator_is_the_file_that_was_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without others inside was looked at, and then opened once more."""
+    compiled = trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(2, 3),), min_block_size=1)
+    trt_runtime.save(compiled, tmp_path / "program.trtp")
+    opened = []
+    plain = loading.map_file
+    monkeypatch.setattr(loading, "map_file", lambda *args, **kwargs: opened.append(args) or plain(*args, **kwargs))
+    (program,) = loading.load_with(tmp_path / "program.trtp")
+    assert len(opened) == 1 and isinstance(program, trt_runtime.LoadedProgram)
+    with pytest.raises(TrtError, match="number of elements"):
+        loading.load_with(tmp_path / "program.trtp", data_dependent_elements=-1)
 
 
 @pytest.mark.parametrize("rank", [1, 2**62])

@@ -23,7 +23,9 @@ from torch import nn
 
 from trt_core.errors import FileError, InputError, PlanError
 from trt_core.files import typed
+from trt_core.files.folder import Folder
 from trt_core.files.opening import map_file, read_file
+from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
@@ -251,9 +253,13 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
         PlanError: A program or the list of them is damaged; see `load`.
     """
     place = Path(folder)
-    if not (place / MANIFEST).is_file():
-        raise InputError(f"{place} holds no compiled pipeline", hint="give a folder that save_pipeline wrote")
-    name, described = _read_manifest(place / MANIFEST)
+    try:
+        opened = Folder.open(str(place))
+        name, described = _read_manifest(opened.file(MANIFEST))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(
+            f"{place} holds no compiled pipeline", hint="give a folder that save_pipeline wrote"
+        ) from error
     diffusers = _diffusers()
     kind = getattr(diffusers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, diffusers.DiffusionPipeline):
@@ -261,14 +267,14 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
     parts = {
         part: CompiledPart(
             {
-                method: CompiledMethod(load(place / file, **options), parameters)
+                method: CompiledMethod(load(opened.file(file), **options), parameters)
                 for method, (file, parameters) in methods.items()
             },
             PartAttributes(numbers),
         )
         for part, (methods, numbers) in described.items()
     }
-    index = _read_index(place / _INDEX)
+    index = _read_index(opened.file(_INDEX))
     taken = inspect.signature(kind).parameters
     others = {
         part: _component(place / part, value) if isinstance(value, list) else value
@@ -318,13 +324,13 @@ def _made_by(make: Callable[..., Any], place: str, *args: Any, **kwargs: Any) ->
 _Methods = dict[str, tuple[str, tuple[str, ...]]]
 
 
-def _read_manifest(path: Path) -> tuple[str, dict[str, tuple[_Methods, dict[str, int]]]]:
+def _read_manifest(path: FilePath) -> tuple[str, dict[str, tuple[_Methods, dict[str, int]]]]:
     """Returns the name of the pipeline's class, and of each part its methods and numbers.
 
     Raises:
         PlanError: It is no such list.
     """
-    content = map_file(str(path), "the list of a pipeline's programs", "trt_runtime.diffusion.save_pipeline")
+    content = map_file(path, "the list of a pipeline's programs", "trt_runtime.diffusion.save_pipeline")
     try:
         document = parse_json(bytes(content), max_bytes=_MAX_BYTES)
         values = typed.fields(document, "the list", ("pipeline", "parts"))
@@ -363,14 +369,14 @@ def _is_place(path: str) -> bool:
     return names_are_plain and len(more) < _DEEPEST and not hasattr(CompiledPart, first) and first != "training"
 
 
-def _read_index(path: Path) -> dict[str, Any]:
+def _read_index(path: FilePath) -> dict[str, Any]:
     """Returns what diffusers has written of a pipeline: its class, settings, and library and class of each part.
 
     Raises:
         PlanError: It is no such index.
     """
     try:
-        index = dict(typed.mapping(parse_json(read_file(str(path), _MAX_BYTES), max_bytes=_MAX_BYTES), "the index"))
+        index = dict(typed.mapping(parse_json(read_file(path, _MAX_BYTES), max_bytes=_MAX_BYTES), "the index"))
         for name, value in index.items():
             if isinstance(value, list):
                 for part in typed.items(value, name, 2):

@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from trt_core.errors import ExportError, InputError, PlanError
 from trt_core.exported_programs import module_of
+from trt_core.files.opening import opened
 from trt_core.files.replacing import Path, replacing
 from trt_core.input import Input
 from trt_core.nesting import distinct_tensors
@@ -58,7 +59,7 @@ def write_exported_program(
         program.example_inputs = examples
 
 
-def read_exported_program(name: str) -> nn.Module:
+def read_exported_program(path: Path) -> nn.Module:
     """Loads a file that PyTorch reads, and whatever code is in it.
 
     Raises:
@@ -67,9 +68,10 @@ def read_exported_program(name: str) -> nn.Module:
     import torch.export  # costly, and needed here only
 
     try:
-        program = torch.export.load(name)
+        with opened(path) as file:
+            program = torch.export.load(file)
         for header in engines_in(program):
-            check_compatible(header, where=name)
+            check_compatible(header, where=str(path))
         module = module_of(program)
         if not hasattr(module, "module"):
             # FX makes a class for each module; scripts ask an exported program for its module
@@ -80,7 +82,7 @@ def read_exported_program(name: str) -> nn.Module:
     except Exception as error:
         raise PlanError(
             "PyTorch cannot read the saved program",
-            where=name,
+            where=str(path),
             why=f"{type(error).__name__}: {error}",
             hint=f"this is PyTorch {torch.__version__}; it reads programs of this release",
         ) from error

@@ -34,7 +34,7 @@ from torch import nn
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.folder import Folder
-from trt_core.files.opening import opened, read_file
+from trt_core.files.opening import FileOfFolder, opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
 from trt_core.files.strict_json import BadJson, parse_json
@@ -252,14 +252,14 @@ class RankPart:
     """What one rank loads of a folder.
 
     Attributes:
-        path: The file of its program.
+        file: The file of its program.
         manifest: What the folder holds.
         digest: Of the manifest.
         rank: The rank.
         ranks: Of all processes of the model, as the whole job counts them.
     """
 
-    path: Path
+    file: FileOfFolder
     manifest: Manifest
     digest: str
     rank: int
@@ -279,8 +279,8 @@ class RankPart:
                 mesh.
             OSError: It cannot be read.
         """
-        folder = Path(directory)
-        text = read_file(str(folder / MANIFEST), _MAX_BYTES)
+        folder = Folder.open(directory)
+        text = read_file(folder.file(MANIFEST), _MAX_BYTES)
         manifest = Manifest.from_json(text, directory)
         rank, world = _rank_and_world(group)
         if world != manifest.world_size:
@@ -299,10 +299,14 @@ class RankPart:
                 hint="make the mesh as it was, or shard and compile the model again",
             )
         _require_same_order(manifest, directory)
-        path = folder / manifest.programs[rank].file
-        if not path.exists():
-            raise PlanError("the program of a rank is missing", where=str(path), hint="copy the whole folder again")
-        return cls(path, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group, world))
+        file = folder.file(manifest.programs[rank].file)
+        try:
+            folder.status(file.name)
+        except FileNotFoundError as error:
+            raise PlanError(
+                "the program of a rank is missing", where=str(file), hint="copy the whole folder again"
+            ) from error
+        return cls(file, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group, world))
 
     def check(self, content: Any) -> None:
         """Refuses bytes that are not those of this rank's program: what is loaded is what was looked at.
@@ -314,7 +318,7 @@ class RankPart:
         if size != program.size or hashlib.sha256(content).hexdigest() != program.sha256:
             raise PlanError(
                 "the program of a rank is not the one that the manifest describes",
-                where=str(self.path),
+                where=str(self.file),
                 why="its digest differs"
                 if size == program.size
                 else f"it has {size} bytes, the manifest says {program.size}",
@@ -334,7 +338,7 @@ class RankPart:
         if found != wanted:
             raise PlanError(
                 "the program of a rank is not the one that the manifest describes",
-                where=str(self.path),
+                where=str(self.file),
                 why=f"it was saved for {found:.120}, and the manifest gives it to {wanted}",
                 hint="files were exchanged, or the manifest was changed: copy the whole folder again from where it was "
                 "saved",

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from trt_core.errors import CacheError
-from trt_core.files.opening import map_descriptor, read_descriptor, why_not_private
+from trt_core.errors import CacheError, FileError
+from trt_core.files.opening import FileOfFolder, map_file, read_file, why_not_private
 
 if sys.platform == "win32":
     import msvcrt
@@ -71,6 +71,34 @@ class Folder:
         """
         path, where = self.at(name)
         return os.open(path, flags | _FLAGS, mode, **where)
+
+    def file(self, name: str) -> FileOfFolder:
+        """A file in the folder, or below it, for what reads files."""
+        return FileOfFolder(self, name)
+
+    def open_to_read(self, name: str) -> int:
+        """Opens a file in the folder, or below it; neither it nor a folder on the way may be a link.
+
+        Raises:
+            FileError: It is a link.
+            OSError: It cannot be opened.
+        """
+        here: Folder = self
+        *folders, last = os.path.normpath(name).split(os.sep)
+        for part in folders:
+            path = os.path.join(here.path, part)
+            here = Folder(path, None if self._descriptor is None else here.open_file(part, os.O_RDONLY | _FOLDER))
+        try:
+            return here.open_file(last, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise FileError(
+                "this is a symbolic link, which may lead out of its folder",
+                where=os.path.join(self.path, name),
+                hint="copy the folder with what its links lead to (cp -rL), or download it to a folder without links",
+                number=errno.ELOOP,
+            ) from error
 
     def names(self) -> list[str]:
         """Names of what is in the folder."""
@@ -182,11 +210,7 @@ class PrivateFolder(Folder):
             CacheError: It is no regular file of this user's, or too large.
             OSError: It cannot be read.
         """
-        descriptor = self._open_own(name)
-        try:
-            return read_descriptor(descriptor, os.path.join(self.path, name), most_bytes)
-        finally:
-            os.close(descriptor)
+        return read_file(self.file(name), most_bytes)
 
     def map(self, name: str) -> mmap.mmap:
         """Maps a file that this user has written.
@@ -197,14 +221,16 @@ class PrivateFolder(Folder):
             PlanError: It is empty.
             OSError: It cannot be read.
         """
-        descriptor = self._open_own(name)
-        try:
-            return map_descriptor(descriptor, os.path.join(self.path, name), "an entry", "this user")
-        finally:
-            os.close(descriptor)
+        return map_file(self.file(name), "an entry", "this user")
 
-    def _open_own(self, name: str) -> int:
-        descriptor = self.open_file(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    def open_to_read(self, name: str) -> int:
+        """Opens a file that this user has written.
+
+        Raises:
+            CacheError: It is no regular file of this user's.
+            OSError: It cannot be opened.
+        """
+        descriptor = super().open_to_read(name)
         found = os.fstat(descriptor)
         why = why_not_private(found) if stat.S_ISREG(found.st_mode) else "it is not a regular file"
         if why:

@@ -13,9 +13,13 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from trt_core.errors import FileError, PlanError
+
+if TYPE_CHECKING:
+    from trt_core.files.folder import Folder
 
 # without O_NONBLOCK, opening a pipe waits for somebody to write
 _FLAGS: Final[int] = (
@@ -46,20 +50,40 @@ def why_not_private(found: os.stat_result, *, or_the_systems: bool = False) -> s
     return ""
 
 
+@dataclass(frozen=True)
+class FileOfFolder(os.PathLike[str]):
+    """A file that is opened in an open folder, whatever its path names by then; no link is followed to it.
+
+    Attributes:
+        folder: The folder.
+        name: The file's name in it, or the way down to it.
+    """
+
+    folder: Folder
+    name: str
+
+    def __fspath__(self) -> str:
+        return os.path.join(self.folder.path, self.name)
+
+    __str__ = __fspath__
+
+
+Path = str | os.PathLike[str]
+
+
+def _open(path: Path) -> int:
+    return path.folder.open_to_read(path.name) if isinstance(path, FileOfFolder) else os.open(path, _FLAGS)
+
+
 @contextmanager
-def opened(path: str | os.PathLike[str], *, below: str | os.PathLike[str] | None = None) -> Iterator[BinaryIO]:
+def opened(path: Path) -> Iterator[BinaryIO]:
     """Opens a file for reading, if it is a regular one; pipes and devices are refused at once.
 
-    Args:
-        path: The file.
-        below: A folder that it lies in. Then no link is followed between the two, so that none that was put there
-            since somebody looked leads elsewhere.
-
     Raises:
-        FileError: It is a folder, a pipe or a device.
+        FileError: It is a folder, a pipe or a device; or a link, where it is to be one of a folder.
         OSError: It cannot be opened.
     """
-    descriptor = os.open(path, _FLAGS) if below is None else _open_below(os.fspath(below), os.fspath(path))
+    descriptor = _open(path)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise FileError("this is not a regular file", where=os.fsdecode(path), hint="give a file, no folder or pipe")
@@ -67,22 +91,7 @@ def opened(path: str | os.PathLike[str], *, below: str | os.PathLike[str] | None
         yield file
 
 
-def _open_below(folder: str, path: str) -> int:
-    *folders, name = os.path.relpath(path, folder).split(os.sep)
-    if os.open not in os.supports_dir_fd or os.pardir in folders:
-        return os.open(path, _FLAGS)
-    here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in folders:
-            inner = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=here)
-            os.close(here)
-            here = inner
-        return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=here)
-    finally:
-        os.close(here)
-
-
-def map_file(path: str, what: str, writer: str, *, copy: bool | None = None) -> mmap.mmap:
+def map_file(path: Path, what: str, writer: str, *, copy: bool | None = None) -> mmap.mmap:
     """Holds the content of a file in memory; changes to the memory never reach the file.
 
     Args:
@@ -95,13 +104,15 @@ def map_file(path: str, what: str, writer: str, *, copy: bool | None = None) -> 
     Raises:
         PlanError: It is empty, shortened meanwhile, larger than memory, or not a regular file: a folder, a pipe, a
             device.
+        FileError: It is a link, where it is to be a file of a folder.
         OSError: It cannot be opened.
     """
-    if os.path.isdir(path):
-        raise PlanError(f"this is a folder, not {what}", where=path)
-    descriptor = os.open(path, _FLAGS)
+    where = os.fspath(path)
+    if os.path.isdir(where):
+        raise PlanError(f"this is a folder, not {what}", where=where)
+    descriptor = _open(path)
     try:
-        return map_descriptor(descriptor, path, what, writer, copy=copy)
+        return map_descriptor(descriptor, where, what, writer, copy=copy)
     finally:
         os.close(descriptor)
 
@@ -158,16 +169,17 @@ def _empty_memory(size: int) -> mmap.mmap:
     return memory
 
 
-def read_file(path: str, most_bytes: int) -> bytes:
+def read_file(path: Path, most_bytes: int) -> bytes:
     """Reads a small file.
 
     Raises:
         PlanError: It is not a regular file, or too large.
+        FileError: It is a link, where it is to be a file of a folder.
         OSError: It cannot be opened.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = _open(path)
     try:
-        return read_descriptor(descriptor, path, most_bytes)
+        return read_descriptor(descriptor, os.fspath(path), most_bytes)
     finally:
         os.close(descriptor)
 

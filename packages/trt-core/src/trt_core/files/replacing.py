@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 
 from trt_core.errors import FileError, InputError
 from trt_core.files.folder import Folder
+from trt_core.files.opening import Path as Path
 from trt_core.wording import kind_of
 
 fcntl: ModuleType | None
@@ -20,8 +21,6 @@ try:
     import fcntl
 except ImportError:  # not on Windows, where leftovers of killed processes stay
     fcntl = None
-
-Path = str | os.PathLike[str]
 
 _MARK: Final = ".saving"
 _NO_ROOM: Final = frozenset(

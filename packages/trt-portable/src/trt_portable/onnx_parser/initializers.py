@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 
+from trt_core.files.folder import Folder
 from trt_core.files.opening import opened
 from trt_portable.dtypes import FROM_NUMPY, PACKED, storage_bytes
 from trt_portable.enums import DataType, ErrorCode
@@ -300,7 +301,7 @@ class _ExternalData:
                     f"the constant {proto.name!r} is in {location!r}, outside of the model's folder",
                     ErrorCode.INVALID_VALUE,
                 )
-            with opened(path, below=root) as file:
+            with opened(Folder.open(str(root)).file(str(path.relative_to(root)))) as file:
                 return self._part(file, offset, length, proto, location, count)
         except (ValueError, OSError) as error:
             raise Unsupported(

@@ -271,7 +271,7 @@ class _Source:
         limits: CallLimits | None,
     ) -> None:
         self.name = file_name(path)
-        with opened(self.name) as file:
+        with opened(path) as file:
             status = os.fstat(file.fileno())
             content = map_descriptor(file.fileno(), self.name, "a saved program", "trt_runtime.save", copy=copy)
             # what is sealed stays what was verified, and is there as often as the process is started

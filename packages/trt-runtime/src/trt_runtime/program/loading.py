@@ -21,7 +21,7 @@ from torch import nn
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError, PlanError, TrtError
 from trt_core.files.container import Section, kinds_in
-from trt_core.files.opening import map_file
+from trt_core.files.opening import FileOfFolder, map_file
 from trt_core.files.replacing import Path, file_name
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
@@ -512,8 +512,7 @@ def load(
             cannot run here; the message says what does not match.
         OSError: The file cannot be read.
     """
-    if type(data_dependent_elements) is not int or data_dependent_elements < 0:
-        raise InputError(f"data_dependent_elements is a number of elements, not {data_dependent_elements!r:.60}")
+    _require_count(data_dependent_elements)
     read_keys(trusted_keys)
     name = file_name(path)
     if mesh is not None and not os.path.isdir(name):
@@ -528,24 +527,29 @@ def load(
         "limits": limits,
     }
     if isolated is not False:
-        return _load_isolated(name, isolated, result_types, copy=copy, **options)
+        return _load_isolated(path, isolated, result_types, copy=copy, **options)
     options["result_types"] = result_types
-    if os.path.isdir(name):
+    if os.path.isdir(name) and not isinstance(path, FileOfFolder):
         from trt_runtime.sharded import RankPart, holds_manifest  # which few programs need
 
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
-            return part.finish(_load_file(str(part.path), copy, {**options, "ranks": part.ranks}, part.check))
-    return _load_file(name, copy, options)
+            return part.finish(_load_file(part.file, copy, {**options, "ranks": part.ranks}, part.check))
+    return _load_file(path, copy, options)
+
+
+def _require_count(elements: Any) -> None:
+    if type(elements) is not int or elements < 0:
+        raise InputError(f"data_dependent_elements is a number of elements, not {elements!r:.60}")
 
 
 def _load_file(
-    name: str, copy: bool | None, options: dict[str, Any], check: Callable[[Any], None] = lambda content: None
+    path: Path, copy: bool | None, options: dict[str, Any], check: Callable[[Any], None] = lambda content: None
 ) -> nn.Module:
     """Loads the program of one file.
 
     Args:
-        name: The file.
+        path: The file.
         copy, options: See `load`.
         check: Refuses bytes that are not the wanted ones.
 
@@ -553,10 +557,10 @@ def _load_file(
         PlanError, OSError: See `load`.
     """
     try:
-        content = _content(name, copy=copy, check=check)
-        return _load_exported(name, options["trust"]) if content is None else program_from_memory(content, **options)
+        content = _content(path, copy=copy, check=check)
+        return _load_exported(path, options["trust"]) if content is None else program_from_memory(content, **options)
     except PlanError as error:
-        raise _told_of(name, error) from error
+        raise _told_of(file_name(path), error) from error
 
 
 def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, ...]:
@@ -572,9 +576,10 @@ def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, .
     name = file_name(path)
     alone = options.get("isolated") or os.path.isdir(name) or options.get("mesh") is not None
     try:
-        content = None if alone else _content(name, copy=options.get("copy"))
-        if content is None or SectionKind.PROGRAM not in kinds_in(memoryview(content)):
+        content = None if alone else _content(path, copy=options.get("copy"))
+        if content is None:
             return (load(path, **options),)
+        _require_count(options.get("data_dependent_elements", UNTOLD))
         read_keys(options.get("trusted_keys", ()))
         of_bytes: dict[str, Any] = {**options}
         for of_files in ("copy", "isolated", "mesh", "group"):
@@ -584,13 +589,13 @@ def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, .
         raise _told_of(name, error) from error
 
 
-def _content(name: str, *, copy: bool | None, check: Callable[[Any], None] = lambda content: None) -> Any:
+def _content(path: Path, *, copy: bool | None, check: Callable[[Any], None] = lambda content: None) -> Any:
     """The bytes of a file of our format; None for one of PyTorch's.
 
     Raises:
         PlanError: It is the plan of an engine.
     """
-    content = map_file(name, "a saved program", "trt_runtime.save", copy=copy)
+    content = map_file(path, "a saved program", "trt_runtime.save", copy=copy)
     check(content)
     start = bytes(content[: len(PROGRAM.magic)])
     if start == PLAN.magic:
@@ -603,9 +608,10 @@ def _told_of(name: str, error: PlanError) -> PlanError:
     return PlanError(error.what, where=where, why=error.why, hint=error.hint)
 
 
-def _load_isolated(name: str, isolated: bool | Isolation, result_types: Collection[Any], **options: Any) -> nn.Module:
+def _load_isolated(path: Path, isolated: bool | Isolation, result_types: Collection[Any], **options: Any) -> nn.Module:
     from trt_runtime.isolation import IsolatedProgram, Isolation  # which few programs need
 
+    name = file_name(path)
     if result_types:
         raise InputError("results of isolated programs are dicts with attributes", hint="give no result_types")
     if os.path.isdir(name):
@@ -613,7 +619,7 @@ def _load_isolated(name: str, isolated: bool | Isolation, result_types: Collecti
     if not isinstance(isolated, (bool, Isolation)):
         raise InputError(f"isolated is True, False or an Isolation, not {kind_of(isolated)}")
     try:
-        return IsolatedProgram(name, isolated if isinstance(isolated, Isolation) else Isolation(), **options)
+        return IsolatedProgram(path, isolated if isinstance(isolated, Isolation) else Isolation(), **options)
     except PlanError as error:
         raise _told_of(name, error) from error
 
@@ -890,7 +896,7 @@ def _plans(content: Any, sections: Sequence[Section], program: Program) -> dict[
     return plans
 
 
-def _load_exported(name: str, trust: bool) -> nn.Module:
+def _load_exported(path: Path, trust: bool) -> nn.Module:
     if not trust:
         raise PlanError(
             "this is a program in PyTorch's own format, which can run code when it is read",
@@ -899,7 +905,7 @@ def _load_exported(name: str, trust: bool) -> nn.Module:
         )
     from trt_runtime.exchange import read_exported_program
 
-    return read_exported_program(name)
+    return read_exported_program(path)
 
 
 def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
