@@ -25,7 +25,8 @@ from torch import nn
 import trt_frontends as trt
 import trt_runtime
 from trt_core import InputError
-from trt_core.files.folder import take_lock
+from trt_core.files.folder import Folder, take_lock
+from trt_runtime import sharded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -178,6 +179,26 @@ def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="a sharded model is a folder"):
         trt_runtime.save_sharded(compiled, tmp_path / "file")
+
+
+@pytest.mark.parametrize("at", ["flock", "open_file"])
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EIO, errno.EMFILE, errno.ESTALE])
+def test_a_folder_of_which_nobody_can_say_whether_it_is_being_saved_stays(
+    at: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may be writing to it."""
+    fcntl = pytest.importorskip("fcntl")
+    alive = tmp_path / ".m.saving-1"
+    alive.mkdir()
+    (alive / "rank-0.trtp").write_bytes(b"half")
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((fcntl, "flock") if at == "flock" else (Folder, "open_file")), refuse)
+        assert sharded._is_being_saved(alive)
+    assert not sharded._is_being_saved(alive)
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:

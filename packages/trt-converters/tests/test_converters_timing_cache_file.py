@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trt_portable
+from trt_converters import build
 from trt_converters.build import TimingCacheFile
 from trt_core import provider_module, trt
 from trt_core.log import provider_logger
@@ -114,3 +117,44 @@ def test_a_pipe_in_the_place_of_the_file_is_a_warning_and_nobody_waits(tmp_path:
     os.mkfifo(tmp_path / "timings")
     with pytest.warns(RuntimeWarning, match="not a regular file"):
         _finish_build(TimingCacheFile(tmp_path / "timings"), 1)
+
+
+def test_a_handle_that_went_stale_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another host has replaced the file: its timings were taken for none, and overwritten."""
+    file = TimingCacheFile(tmp_path / "timings")
+    config = _config()
+    file.attach(config)
+    _finish_build(TimingCacheFile(file.path), 1)
+    config.get_timing_cache().combine(config.create_timing_cache(_blob(2)), True)
+    read, count = build.read_file, iter(range(100))
+
+    def stale(*args: Any) -> bytes:
+        if next(count) % 2 == 0:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(*args)
+
+    monkeypatch.setattr(build, "read_file", stale)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        file.merge(config)
+    monkeypatch.undo()
+    assert _count(file.path) == 2
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EACCES, errno.EMFILE])
+def test_a_file_that_cannot_be_read_is_not_overwritten(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = TimingCacheFile(tmp_path / "timings")
+    _finish_build(file, 1)
+
+    def refuse(*_: Any) -> bytes:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(build, "read_file", refuse)
+    with pytest.warns(RuntimeWarning, match="tactic timings are not kept"):
+        _finish_build(file, 2)
+    monkeypatch.undo()
+    assert _count(file.path) == 1
+    _finish_build(file, 2)
+    assert _count(file.path) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trt_core import CacheError, PlanError
-from trt_core.files.folder import Folder, PrivateFolder
+from trt_core.files.folder import Folder, PrivateFolder, take_lock
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and descriptors say nothing there")
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
@@ -115,4 +116,35 @@ def test_a_lock_keeps_others_out(tmp_path: Path) -> None:
     with folder.locked("lock", 1), pytest.raises(TimeoutError), Folder.open(str(tmp_path)).locked("lock", 0.05):
         pass
     with folder.locked("lock", 0.05):
+        pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO, errno.EBADF])
+def test_a_lock_that_cannot_be_asked_for_is_neither_free_nor_taken(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who removes what nobody has locked must not take it for free; a cache goes on, its files are whole anyway."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with (tmp_path / "lock").open("wb") as file:
+        assert take_lock(file.fileno())
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        with pytest.raises(OSError, match=os.strerror(code)):
+            take_lock(file.fileno())
+    with Folder.open(str(tmp_path)).locked("lock", 0):
+        pass
+
+
+@pytest.mark.parametrize("code", [errno.EWOULDBLOCK, errno.EACCES])
+def test_a_lock_that_somebody_has_is_waited_for(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(TimeoutError), Folder.open(str(tmp_path)).locked("lock", 0):
         pass

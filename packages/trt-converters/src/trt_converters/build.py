@@ -5,6 +5,7 @@ The builder's timing cache is a file that any number of processes read and add t
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import time
@@ -63,7 +64,11 @@ class TimingCacheFile:
         Args:
             config: A `trt.IBuilderConfig`, before the build.
         """
-        cache = self._read(config)
+        try:
+            cache = self._read(config)
+        except (OSError, TrtError) as error:
+            self._warn_of(str(error))
+            cache = None
         if cache is None or not config.set_timing_cache(cache, False):
             config.set_timing_cache(config.create_timing_cache(b""), False)
 
@@ -107,10 +112,20 @@ class TimingCacheFile:
         return found
 
     def _content(self) -> bytes:
-        try:
-            return read_file(str(self.path), _MOST_BYTES)
-        except (OSError, TrtError):
-            return b""
+        """What is in the file; nothing where there is none.
+
+        Raises:
+            OSError, TrtError: It cannot be read, and what it holds is not to be overwritten.
+        """
+        for is_last in (False, True):
+            try:
+                return read_file(self.path, _MOST_BYTES)
+            except FileNotFoundError:
+                return b""
+            except OSError as error:  # ESTALE: another host has replaced the file since it was opened
+                if is_last or error.errno != errno.ESTALE:
+                    raise
+        raise AssertionError
 
 
 InputBounds = dict[str, tuple[Bounds, ...]]

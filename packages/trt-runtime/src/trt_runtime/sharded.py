@@ -33,7 +33,7 @@ from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
 from trt_core.files import typed
-from trt_core.files.folder import Folder
+from trt_core.files.folder import Folder, take_lock
 from trt_core.files.opening import FileOfFolder, opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
@@ -631,12 +631,17 @@ def _new_folder_for(target: Path) -> Iterator[str]:
 def _is_being_saved(folder: Path) -> bool:
     """Whether somebody holds the lock of a folder: that of its manifest, as network file systems lock no folders."""
     try:
-        with Folder.open(str(folder)).locked(MANIFEST, 0):
-            return False
-    except TimeoutError:
-        return True
-    except OSError:  # nobody's folder, or no folder
+        descriptor = Folder.open(str(folder)).open_file(MANIFEST, os.O_RDWR | os.O_CREAT)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # nobody's folder, or no folder
         return False
+    except OSError:  # nobody can say
+        return True
+    try:
+        return not take_lock(descriptor)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def _clear_up(left: Path, target: Path) -> None:

@@ -133,7 +133,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self, name: str, seconds: float) -> Iterator[None]:
-        """Keeps other processes and threads that ask for the same lock out.
+        """Keeps other processes and threads that ask for the same lock out, unless the file system has no locks.
 
         Raises:
             TimeoutError: Somebody had it for so many seconds.
@@ -142,7 +142,7 @@ class Folder:
         descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT)
         try:
             end = time.monotonic() + seconds
-            while not take_lock(descriptor):
+            while _is_taken(descriptor):
                 if time.monotonic() > end:
                     raise TimeoutError
                 time.sleep(0.02)
@@ -299,9 +299,12 @@ def _walk(path: str) -> int:
 
 
 def take_lock(descriptor: int) -> bool:
-    """Takes the lock of an open file or folder, if nobody has it; one of a file system without locks is always free.
+    """Takes the lock of an open file or folder, if nobody has it.
 
     It is held until the file is closed, or its process ends in whatever way.
+
+    Raises:
+        OSError: Nobody can say, as on a file system without locks.
     """
     try:
         if sys.platform == "win32":
@@ -309,8 +312,18 @@ def take_lock(descriptor: int) -> bool:
         else:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
     return True
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Whether somebody else has a lock, as far as anybody can say."""
+    try:
+        return not take_lock(descriptor)
+    except OSError:
+        return False
 
 
 def _instead(old: int, new: int) -> int:
