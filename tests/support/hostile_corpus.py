@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import faulthandler
 import functools
+import hashlib
 import itertools
 import json
 import os
 import random
 import resource
 import signal
+import struct
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import plan_fuzzer
 import torch
 
@@ -34,12 +37,15 @@ from trt_core import PlanError, RefitError, TrtError
 from trt_core.dtypes import dtype_name
 from trt_core.limits import CallLimits
 from trt_core.refit_table import RefitTable
+from trt_portable.builder.autotune.timing_cache import environment
 from trt_portable.execution.bounded_runs import TURNS_VARIABLE
 from trt_portable.execution.program import GUARDS_VARIABLE, guarded
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 from trt_portable.network.serialization import leaf_entries
+from trt_portable.plan.artifact import machine_of
 from trt_portable.plan.container import Plan, read_plan, write_plan
+from trt_runtime.generation import GenerationLimits, TextGenerator
 from trt_runtime.plan_notes import Bounds, note_bounds
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.refit import _admitting, check_replaceable
@@ -215,6 +221,27 @@ class DataCase:
                 memory.append(guarded(torch.zeros(max(size, 1), dtype=torch.uint8)))
             assert context.set_tensor_address(name, memory[-1].data_ptr())
         return "ran" if context.execute_async_v3(0) else "failed"
+
+
+@dataclass(frozen=True)
+class ActCase:
+    """Something that anybody may do, with a file or a number that nobody would write in good faith.
+
+    Attributes:
+        name: Of the case.
+        act: Does it; an error of the project's own is a refusal.
+    """
+
+    name: str
+    act: Callable[[], object]
+
+    def run(self) -> str:
+        """Does it; see `Case.run`."""
+        try:
+            self.act()
+        except TrtError:
+            return "refused"
+        return "ran"
 
 
 class At(int):
@@ -1074,6 +1101,283 @@ def _honest_places() -> Iterator[DataCase]:
         yield DataCase(f"a loop while {number} is large", turns, held(torch.full((2, 4), number)))
 
 
+_ODD: Final = (2**31, 2**53, 2**63 - 1, 2**63, 2**70, -1, -(2**63), -(2**70))
+_NO_NUMBERS: Final = (
+    *(float(text) for text in ("nan", "inf", "-inf")),
+    1e308,
+    1e-308,
+    5e-324,
+    1e-30,
+    0.0,
+    -1.0,
+    10**400,
+)
+_NO_FIELDS: Final = ([], {}, "x", 1, None, True, [[1]], [None], {"a": 1}, "a" * 100_000)
+_VOCABULARY: Final = 16
+
+
+class _Words(torch.nn.Module):
+    """A step that likes other tokens at each place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 1, 16, 4))
+
+    def forward(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        return torch.randn(2, _VOCABULARY, generator=torch.Generator().manual_seed(int(start)))
+
+
+def settings_of_generators() -> Iterator[ActCase]:
+    """What a file says of how tokens are chosen, and what a caller asks for."""
+    plain = json.loads(GenerationLimits(2, 16, 4, (3,)).to_text())
+    told = ("suppressed", "first_suppressed", "forced_last", "forced_first")
+    counts = ("top_k", "no_repeat_ngram_size", "min_new_tokens")
+    factors = ("temperature", "top_p", "min_p", "repetition_penalty")
+    called = ("eos_token_id", "pad_token_id", "max_new_tokens", "num_beams", "num_return_sequences", *counts)
+    said: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for number in _ODD:
+        said += [({"eos_token_ids": [number]}, {}), ({"pad_token_id": number}, {}), ({"vocabulary": number}, {})]
+        said += [({"rules": {name: number if name == "forced_first" else [number]}}, {}) for name in told]
+        said += [({"choice": {name: number}}, {}) for name in counts]
+        said += [({}, {name: number}) for name in called]
+    for value in _NO_NUMBERS:
+        said += [({"choice": {name: value}}, {}) for name in factors]
+        said += [({}, {name: value}) for name in (*factors, "length_penalty")]
+    for value in _NO_FIELDS:
+        said += [({name: value}, {}) for name in (*plain, "more")]
+        said += [({}, {name: value}) for name in (*called, *factors)]
+    everything = list(range(_VOCABULARY))
+    said += [({"rules": {"suppressed": everything}}, {}), ({"eos_token_ids": list(range(100_000))}, {})]
+    said += [({"eos_token_ids": everything, "choice": {"min_new_tokens": 4}}, {})]
+    ways: list[dict[str, Any]] = [{}, {"do_sample": True}, {"num_beams": 2}, {"num_beams": 2, "do_sample": True}]
+    for at, ((file, call), way) in enumerate(itertools.product(said, ways)):
+        text = json.dumps({**plain, **file})
+        yield ActCase(f"{at}: {file!r:.60} {call!r:.60} {way}", functools.partial(_generate, text, {**way, **call}))
+
+
+def _generate(limits: str, call: dict[str, Any]) -> None:
+    generator = TextGenerator(_Words(), GenerationLimits.from_text(limits))
+    tokens = generator.generate(torch.tensor([[5]]), **{"max_new_tokens": 6, **call})
+    pad = call.get("pad_token_id")
+    is_pad = tokens == (generator.limits.pad_token_id if pad is None else pad)
+    assert bool(((tokens >= 0) & (tokens < _VOCABULARY) | is_pad).all()), "tokens that there are not"
+
+
+def timing_caches() -> Iterator[ActCase]:
+    """Files of timings that are sealed, and say something else than timings."""
+    key = "0x" + 32 * "0"
+    entries: list[Any] = [*_NO_FIELDS, *({key: value} for value in _NO_FIELDS), {"0x": [1, 1.0]}, {"x" * 34: [1, 1.0]}]
+    entries += [{key: [number, 1.0]} for number in _ODD] + [{key: [1, number]} for number in _NO_NUMBERS]
+    entries += [{key: [1]}, {key: [1, 2, 3]}, {key: [True, 1.0]}, {key: [1.5, 1.0]}, {key: [1, "1"]}]
+    for at, value in enumerate(entries):
+        yield _timings(f"{at}: entries are {value!r:.60}", json.dumps({"made_in": environment(), "entries": value}))
+    for at, value in enumerate(_NO_FIELDS):
+        yield _timings(f"{at}: made in {value!r:.60}", json.dumps({"made_in": value, "entries": {}}))
+        yield _timings(f"{at}: the whole is {value!r:.60}", json.dumps(value))
+    deep, many = 100_000, ",".join(f'"0x{number:032x}":[{number},1.0]' for number in range(200_000))
+    for name, text in {
+        "depth": "[" * deep + "]" * deep,
+        "depth of objects": '{"a":' * deep + "1" + "}" * deep,
+        "depth of entries": '{"made_in":{},"entries":{"' + key + '":' + "[" * deep + "]" * deep + "}}",
+        "a key twice": '{"made_in":{},"made_in":{},"entries":{}}',
+        "an entry twice": '{"made_in":{},"entries":{"' + key + '":[1,1.0],"' + key + '":[1,1.0]}}',
+        "a long number": '{"made_in":{},"entries":{"' + key + '":[' + "9" * deep + ",1.0]}}",
+        "a large exponent": '{"made_in":{},"entries":{"' + key + '":[1,1e999999999]}}',
+        "half of a character": '{"made_in":{"torch":"\\ud800"},"entries":{}}',
+        "many entries": '{"made_in":{},"entries":{' + many + "}}",
+        "nothing": "",
+        "no text": "\udcff",
+    }.items():
+        yield _timings(name, text)
+
+
+def _timings(name: str, text: str) -> ActCase:
+    content = text.encode(errors="surrogateescape")
+    return ActCase(name, functools.partial(_build_by, b"TRTPTIME" + hashlib.sha256(content).digest() + content))
+
+
+def _build_by(timings: bytes) -> None:
+    """Builds with timings, merges them with what was timed, and writes them."""
+    net = plan_fuzzer.Net()
+    config = net.builder.create_builder_config()
+    cache = config.create_timing_cache(timings)
+    if cache is None:
+        raise PlanError("no timings")
+    own = config.create_timing_cache(b"")
+    for one, other in ((own, cache), (cache, own)):
+        one.combine(other, True)
+    assert config.create_timing_cache(bytes(memoryview(own.serialize()))).queryKeys() == own.queryKeys()
+    config.set_timing_cache(cache, True)
+    net.network.mark_output(net.network.add_activation(net.input("x", (2, 3)), trt.ActivationType.RELU).get_output(0))
+    assert net.builder.build_serialized_network(net.network, config) is not None
+
+
+def kernel_archives() -> Iterator[ActCase]:
+    """Compiled kernels of a plan that is trusted, whose table says something else."""
+    honest = {
+        "tactic": "recorded",
+        "machine": machine_of(torch.device("cpu")),
+        "shapes": [[4, 6]],
+        "varying": [],
+        "equal": [],
+        "document": {"operands": [], "kernels": [], "steps": [], "slots": 0, "outputs": []},
+        "blobs": {},
+    }
+    tables: list[Any] = [*_NO_FIELDS, [{}], [honest, honest]]
+    tables += [[{**honest, name: value}] for name in honest for value in _NO_FIELDS]
+    tables += [[{**honest, "shapes": [[number, 6]]}] for number in _ODD]
+    tables += [
+        [{**honest, "varying": [[0, 0, low, high]]}] for low, high in itertools.product((0, 1, *_ODD), (1, *_ODD))
+    ]
+    tables += [
+        [{**honest, "varying": [[source, axis, 1, 8]]}] for source, axis in ((0, 2), (1, 0), (2**40, 0), (0, -1))
+    ]
+    tables += [[{**honest, "blobs": {"k": place}}] for place in ([0, 1], [5, 1], [-1, 1], [0, 2**63], [0], [0, 0, 0])]
+    document = honest["document"]
+    tables += [
+        [{**honest, "document": {**document, name: value}}] for name in document for value in (*_NO_FIELDS, *_ODD)
+    ]
+    tables += [[{**honest, "document": {**document, "steps": [step]}}] for step in ([0], [0, [0]], ["x"], [[0, 1, 2]])]
+    for at, table in enumerate(tables):
+        yield _kernels(f"{at}: {table!r:.120}", json.dumps(table).encode())
+    text = json.dumps([honest]).encode()
+    for name, section in {
+        "no length": b"\0",
+        "a length beyond the end": struct.pack("<Q", 2**63) + text,
+        "a length of nothing": struct.pack("<Q", 0) + text,
+        "cut off": struct.pack("<Q", len(text)) + text[:-7],
+        "depth": struct.pack("<Q", 200_000) + b"[" * 100_000 + b"]" * 100_000,
+        "an archive": b"PK\3\4" + bytes(60),
+    }.items():
+        yield ActCase(name, functools.partial(_run_with, section))
+
+
+def _kernels(name: str, table: bytes) -> ActCase:
+    return ActCase(name, functools.partial(_run_with, struct.pack("<Q", len(table)) + table))
+
+
+def _run_with(compiled: bytes) -> None:
+    """Runs a plan with kernels as one that nobody trusts, and as one that is trusted."""
+    plan = _plan("linear")
+    parts = {part: plan.structure[part] for part in ("network", "engine")}
+    content = bytes(write_plan(parts, plan.weights, plan.structure["features"], compiled))
+    for is_trusted in (False, True):
+        runtime = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR))
+        runtime.engine_host_code_allowed = is_trusted
+        engine = runtime.deserialize_cuda_engine(content)
+        if engine is None:
+            assert is_trusted, "kernels that nobody trusts are looked at"
+            raise PlanError("refused")
+        context = engine.create_execution_context()
+        assert context is not None
+        held = []
+        for name in engine:
+            shape = tuple(max(extent, 1) for extent in engine.get_tensor_shape(name))
+            held.append(guarded(torch.ones(shape)))
+            context.set_tensor_address(name, held[-1].data_ptr())
+        context.execute_async_v3(0)
+
+
+def odd_groups() -> Iterator[ActCase]:
+    """Weights of few bits in groups that no row has, and budgets that no weights have."""
+    for kind, rows, groups in itertools.product((trt.int4, trt.fp4), (1, 16), (0, 1, 2, 3, 5, 7, 32, 63, 64, 65, 128)):
+        for shape in ((), (1, 2), (0, 0), (-1, -1), (1, -1), (1, 2**31), (2**40, 2**40), (1, 3), (1,), (1, 2, 3)):
+            yield ActCase(
+                f"{kind.name}: {rows} by {groups} scales, blocks of {shape}",
+                functools.partial(_multiply_by_codes, kind, rows, groups, shape),
+            )
+    for size in (*_ODD, 0, 3, 7, 65, 128, float("nan"), 2.0, True, None, "64", [64]):
+        yield ActCase(f"groups of {size!r}", functools.partial(_quantize_in, size))
+    for budget in (*_ODD, 0, 10**30, *_NO_NUMBERS, True, None, "1", [1]):
+        for is_streamed in (False, True):
+            yield ActCase(
+                f"a budget of {budget!r:.60}, streamed {is_streamed}",
+                functools.partial(_stream, budget, is_streamed=is_streamed),
+            )
+
+
+def _multiply_by_codes(kind: Any, rows: int, groups: int, shape: tuple[int, ...]) -> None:
+    net = plan_fuzzer.Net()
+    scales = np.full((rows, groups), 0.1, np.float32)
+    held = net.network.add_constant(scales.shape, scales).get_output(0)
+    codes = net.network.add_quantize(net.constant(16, 64), held, kind)
+    wide = net.network.add_dequantize(codes.get_output(0), held, trt.float32)
+    try:
+        if shape:
+            codes.block_shape = wide.block_shape = shape
+        product = net.network.add_matrix_multiply(
+            net.input("x", (4, 64)), trt.MatrixOperation.NONE, wide.get_output(0), trt.MatrixOperation.TRANSPOSE
+        )
+        net.network.mark_output(product.get_output(0))
+    except (TypeError, ValueError, AttributeError) as error:  # as TensorRT's bindings say it, and a layer that is none
+        raise PlanError(str(error)) from error
+    content = net.builder.build_serialized_network(net.network, net.builder.create_builder_config())
+    if content is None:
+        raise PlanError("refused")
+    assert plan_fuzzer.run(bytes(memoryview(content)), random.Random(0)) == "ran"
+
+
+def _quantize_in(size: Any) -> None:
+    from trt_frontends.quantization import quantize
+
+    model = torch.nn.Linear(64, 16).eval()
+    quantize(model, [torch.ones(1, 64)], {"dtype": "int4_weight_only", "group_size": size})
+
+
+def _stream(budget: Any, *, is_streamed: bool) -> None:
+    from trt_runtime.module import weight_streaming
+
+    network = "linear"
+    plan = _plan(network)
+    structure = json.loads(json.dumps(plan.structure))
+    structure["engine"]["weight_streaming"] = is_streamed
+    content = bytes(write_plan({part: structure[part] for part in ("network", "engine")}, plan.weights))
+    engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(content)
+    if engine is None:
+        raise PlanError("refused")
+    try:
+        engine.weight_streaming_budget_v2 = budget
+    except TypeError as error:  # as TensorRT's bindings say it
+        raise PlanError(str(error)) from error
+    assert 0 <= engine.weight_streaming_budget_v2 <= engine.streamable_weights_size
+    weight_streaming(torch.nn.Identity(), budget)
+
+
+def plugin_fields() -> Iterator[PlanCase]:
+    """Fields of a plugin that say something else than whoever wrote it would."""
+    types: tuple[Any, ...] = (
+        *("O", "V8", "V2147483647", "f4,f4", "<M8", "<M8[ns]", "S", "U2147483647", "(2147483647,)i4", "x", "", "|O8"),
+        *(" i4", "i4;", "float32", "c16", "?", "<f2", "<i8", "i3", "{'names':['a'],'formats':['O']}", None, 4, ["i4"]),
+    )
+    data: tuple[Any, ...] = ("", "AAA", "!!!!", "AAAAAA==", "A" * 4_000_000, "AAAAAAAAAAA=", "\0", None, 1, [], "é")
+    kinds: tuple[Any, ...] = (*(kind.name for kind in trt.PluginFieldType), "NONE", "int32", 1, None, [])
+    names: tuple[Any, ...] = ("", "other", "tactic", "x" * 100_000, None, 1, [])
+    for key, values in {"dtype": types, "data": data, "type": kinds, "name": names}.items():
+        for at, value in enumerate(values):
+            yield _field(
+                f"{key} {at} is {value!r:.40}", lambda fields, key=key, value=value: fields[0].update({key: value})
+            )
+    for kind, dtype, at in itertools.product(kinds[:8], types[:4] + types[15:18], (0, 2, 3)):
+        change = {"type": kind, "dtype": dtype, "data": data[at]}
+        yield _field(f"{kind} of {dtype}, data {at}", lambda fields, change=change: fields[0].update(change))
+    yield _field("no field", list.clear)
+    yield _field("a field twice", lambda fields: fields.append(fields[0]))
+    yield _field("many fields", lambda fields: fields.extend(fields * 100_000))
+    yield _field("more than a field", lambda fields: fields[0].update(more=1))
+    for value in _NO_FIELDS:
+        yield _field(f"a field is {value!r:.40}", lambda fields, value=value: fields.__setitem__(0, value))
+
+
+def _field(name: str, change: Callable[[list[Any]], Any]) -> PlanCase:
+    def changed(structure: dict[str, Any]) -> None:
+        (saved,) = (
+            entry["plugin"] for entry in leaf_entries(structure["network"]["layers"]) if entry.get("plugin") is not None
+        )
+        change(saved["fields"])
+
+    return PlanCase("plugin", f"plugin: {name}", changed)
+
+
 CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "the heap is written": written_heap,
     "foreign memory": foreign_memory,
@@ -1085,6 +1389,11 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "memory": memory,
     "time": time,
     "recipes of weights": recipes,
+    "settings of generators": settings_of_generators,
+    "timing caches": timing_caches,
+    "kernel archives": kernel_archives,
+    "odd groups and budgets": odd_groups,
+    "plugin fields": plugin_fields,
 }
 
 

@@ -43,6 +43,8 @@ _MOST_LENGTH: Final = 1 << 24
 _MOST_MADE: Final = 1 << 30
 """Bytes of a tensor that is made around a step; how large one is follows from numbers of whoever wrote the file."""
 
+_LOWEST: Final = torch.finfo(torch.float32).min
+
 SOURCE_STEP: Final = 64
 """Texts of encoders are filled up to multiples of this, so that few lengths are met."""
 
@@ -465,9 +467,7 @@ class TextGenerator(nn.Module):
         }
         choice = replace(self.limits.choice, **{name: value for name, value in numbers.items() if value is not None})
         ends = _read_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
-        pad = self.limits.pad_token_id if pad_token_id is None else pad_token_id
-        if type(pad) is not int:
-            raise InputError(f"pad_token_id is a token, not {pad!r:.80}")
+        (pad,) = _read_tokens([self.limits.pad_token_id if pad_token_id is None else pad_token_id], "pad_token_id")
         assistant = self._assistant(prompt_lookup_num_tokens, assistant_model, num_assistant_tokens)
         if assistant is not None:
             if do_sample or rows * copies > 1:
@@ -986,7 +986,9 @@ def _drawn(
     do_sample: bool, generator: torch.Generator | None
 ) -> Callable[[torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]] | None:
     def draw(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        places = torch.multinomial(scores.softmax(-1), count, generator=generator)
+        # as torch.multinomial draws, which refuses rows where no token may come, and many beams of many tokens
+        chances = scores.nan_to_num(nan=_LOWEST).softmax(-1)
+        places = chances.div_(torch.empty_like(chances).exponential_(generator=generator)).topk(count).indices
         return scores.gather(1, places), places
 
     return draw if do_sample else None
@@ -1411,6 +1413,6 @@ class _Draft:
 
 def _read_tokens(value: Any, name: str) -> tuple[int, ...]:
     tokens = (value,) if type(value) is int else tuple(value) if isinstance(value, (list, tuple)) else None
-    if tokens is None or any(type(token) is not int for token in tokens):
+    if tokens is None or any(type(token) is not int or abs(token) > typed.LARGEST for token in tokens):
         raise InputError(f"{name} is a token or a list of them, not {value!r:.80}")
     return tokens

@@ -100,8 +100,8 @@ class TokenChoice:
                 raise InputError(f"{name} is a whole number from 0, not {value!r:.80}", where=name)
         for name, (most, allows_zero) in _RANGES.items():
             value = getattr(self, name)
-            if type(value) not in (int, float) or not (0 <= value <= most and (value > 0 or allows_zero)):
-                bounds = f"{'at least' if allows_zero else 'above'} 0" + (
+            if type(value) not in (int, float) or not (0 if allows_zero else _LEAST) <= value <= most:
+                bounds = f"{'at least 0' if allows_zero else f'above 0, {_LEAST} at least'}" + (
                     "" if most == _FINITE else f" and at most {most}"
                 )
                 hint = "do_sample=False takes the likeliest token" if name == "temperature" else ""
@@ -177,6 +177,10 @@ def likeliest_by_pieces(scores: torch.Tensor, pieces: int) -> torch.Tensor:
 
 _MOST_PIECES: Final = 256
 _FINITE: Final = 3.0e38
+_LEAST: Final = 1.0e-30
+"""Scores that are divided by it stay finite."""
+_MOST_PENALTY: Final = 40
+"""The longest text to the power of it is a number."""
 _RANGES: Final = {
     "temperature": (_FINITE, False),
     "top_p": (1, False),
@@ -207,8 +211,11 @@ class BeamOptions:
     def __post_init__(self) -> None:
         if type(self.count) is not int or self.count < 1:
             raise InputError(f"num_beams is a whole number from 1, not {self.count!r:.80}", where="num_beams")
-        if type(self.length_penalty) not in (int, float) or abs(self.length_penalty) > _FINITE:
-            raise InputError(f"length_penalty is a number, not {self.length_penalty!r:.80}", where="length_penalty")
+        if type(self.length_penalty) not in (int, float) or not abs(self.length_penalty) <= _MOST_PENALTY:
+            most = f"from -{_MOST_PENALTY} to {_MOST_PENALTY}"
+            raise InputError(
+                f"length_penalty is a number {most}, not {self.length_penalty!r:.80}", where="length_penalty"
+            )
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise InputError(
                 f'early_stopping is True, False or "never", not {self.early_stopping!r:.80}', where="early_stopping"
