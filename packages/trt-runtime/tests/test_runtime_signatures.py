@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import os
 import pickle
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +232,52 @@ def test_what_is_no_key_is_an_error(key: str, path: Path) -> None:
 def test_results_are_the_same_whoever_signed(path: Path, static_engine: TRTModule) -> None:
     x = torch.randn(2, 3)
     assert torch.equal(load(path)(x), static_engine(x))
+
+
+def _keys(count: int) -> list[signatures.PublicKey]:
+    return [signatures.PublicKey(bytes([number] * 32)) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("damage", ["a line that is no key", "no text", "others write", "the disk fails"])
+def test_a_list_of_keys_that_cannot_be_read_is_not_overwritten(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for an empty one: the keys in it were lost, and one that was to go was said not to be there."""
+    monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
+    first, second = _keys(2)
+    signatures.list_key(first, "a colleague")
+    path = tmp_path / "keys" / "trusted.keys"
+    content = path.read_bytes()
+    if damage == "others write":
+        path.chmod(0o622)
+    elif damage == "the disk fails":
+
+        def fail(descriptor: int, size: int) -> bytes:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "read", fail)
+    else:
+        path.write_bytes(content + (b"nonsense\n" if damage == "a line that is no key" else b"\xff\n"))
+    before = path.stat().st_size
+    for change in (lambda: signatures.list_key(second), lambda: signatures.unlist_key(first)):
+        with pytest.raises(CacheError, match="list of trusted keys"):
+            change()
+    assert path.stat().st_size == before
+    assert signatures.listed_keys() == {}
+
+
+def test_keys_that_are_listed_at_once_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
+    keys = _keys(12)
+    threads = [threading.Thread(target=signatures.list_key, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(signatures.listed_keys()) == set(keys)
+    threads = [threading.Thread(target=signatures.unlist_key, args=(key,)) for key in keys[:11]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(signatures.listed_keys()) == {keys[11]}

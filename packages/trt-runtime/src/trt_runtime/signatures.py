@@ -212,38 +212,58 @@ def _lines(content: str) -> dict[PublicKey, str]:
 def listed_keys() -> dict[PublicKey, str]:
     """The keys that this user has listed, and what they call them."""
     try:
-        return _lines(_open_folder(make=False).read(_TRUSTED_FILE, _MOST_BYTES).decode("utf-8"))
+        return _read_list(_open_folder(make=False))
     except (OSError, TrtError, UnicodeDecodeError):
         return {}
+
+
+def _read_list(folder: PrivateFolder) -> dict[PublicKey, str]:
+    return _lines(folder.read(_TRUSTED_FILE, _MOST_BYTES).decode("utf-8"))
 
 
 def list_key(key: PublicKey, name: str = "") -> None:
     """Trusts what a key signs, from now on.
 
     Raises:
-        CacheError: The list cannot be written.
+        CacheError: The list cannot be read or written; it is as it was.
     """
-    _write_list({**listed_keys(), key: "".join(char for char in name if char.isprintable() and char != "#")})
+    with _changing_list() as keys:
+        keys[key] = "".join(char for char in name if char.isprintable() and char != "#")
 
 
 def unlist_key(key: PublicKey) -> bool:
     """Trusts it no longer; returns whether it was listed.
 
     Raises:
-        CacheError: The list cannot be written.
+        CacheError: The list cannot be read or written; it is as it was.
     """
-    keys = listed_keys()
-    was_there = keys.pop(key, None) is not None
-    if was_there:
-        _write_list(keys)
-    return was_there
+    with _changing_list() as keys:
+        return keys.pop(key, None) is not None
 
 
-def _write_list(keys: dict[PublicKey, str]) -> None:
+@contextlib.contextmanager
+def _changing_list() -> Iterator[dict[PublicKey, str]]:
+    """Yields the keys that are listed, and lists what is left of them in the end; nobody else changes them then."""
     folder = _open_folder(make=True)
-    with replacing(_TRUSTED_FILE, folder) as file:
-        os.chmod(file.fileno(), 0o600)
-        file.write("".join(f"{key} {name}".rstrip() + "\n" for key, name in keys.items()).encode())
+    try:
+        with folder.locked(".lock", _LOCK_SECONDS):
+            try:
+                keys = _read_list(folder)
+            except FileNotFoundError:
+                keys = {}
+            before = dict(keys)
+            yield keys
+            if keys != before:
+                with replacing(_TRUSTED_FILE, folder) as file:
+                    os.chmod(file.fileno(), 0o600)
+                    file.write("".join(f"{key} {name}".rstrip() + "\n" for key, name in keys.items()).encode())
+    except (OSError, TrtError, ValueError) as error:
+        raise CacheError(
+            "the list of trusted keys cannot be changed",
+            where=os.path.join(folder.path, _TRUSTED_FILE),
+            why=str(error) or "somebody else is changing it",
+            hint="mend the file, or remove it and list the keys again",
+        ) from error
 
 
 # Signing and verifying --------------------------------------------------------------------------------------------
