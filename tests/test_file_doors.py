@@ -25,7 +25,7 @@ from torch import nn
 import trt_frontends
 import trt_runtime
 from trt_converters.build import TimingCacheFile
-from trt_core import CacheError, PlanError, TrtError, trt
+from trt_core import CacheError, InputError, PlanError, TrtError, trt
 from trt_core.files.folder import Folder
 from trt_core.log import provider_logger
 from trt_frontends import refit
@@ -587,3 +587,21 @@ def test_parts_that_do_not_fit_the_callers_class_are_told(parts: tuple[str, ...]
     assert rebuild is not None
     with pytest.raises(TrtError, match="cannot be made a"):
         rebuild({"a": 1})
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "a" * 300, "nowhere"])
+def test_names_that_no_file_has_are_refused(name: str, tmp_path: Path, _load_parts: Callable[[Path], Any]) -> None:
+    """By whoever gives them, a caller or a file: they left as what Python says of them."""
+    compiled = trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(2, 3),), min_block_size=1)
+    _save_pipeline(tmp_path / "pipeline", nn.ReLU())
+    listed = tmp_path / "pipeline" / "compiled.json"
+    listed.write_text(listed.read_text().replace('"unet.forward.trtp"', json.dumps(name)))
+    with pytest.raises(TrtError, match=r"missing|damaged|no file has such a name"):
+        _load_parts(tmp_path / "pipeline")
+    for door in sorted(DOORS.keys() - {"sharded", "external data", "search"}):
+        with pytest.raises((TrtError, OSError, Unsupported, typer.BadParameter)):
+            DOORS[door](tmp_path / name)
+    if "a" * 300 != name != "nowhere":
+        with pytest.raises(InputError, match="no file has such a name"):
+            trt_runtime.save(compiled, tmp_path / name)
+    assert not {one.name for one in tmp_path.iterdir()} - {"pipeline"}

@@ -264,17 +264,22 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
     kind = getattr(diffusers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, diffusers.DiffusionPipeline):
         raise PlanError(f"diffusers has no pipeline {name!r:.80}", where=str(place), hint="install its newest release")
-    parts = {
-        part: CompiledPart(
-            {
-                method: CompiledMethod(load(opened.file(file), **options), parameters)
-                for method, (file, parameters) in methods.items()
-            },
-            PartAttributes(numbers),
-        )
-        for part, (methods, numbers) in described.items()
-    }
-    index = _read_index(opened.file(_INDEX))
+    try:
+        parts = {
+            part: CompiledPart(
+                {
+                    method: CompiledMethod(load(opened.file(file), **options), parameters)
+                    for method, (file, parameters) in methods.items()
+                },
+                PartAttributes(numbers),
+            )
+            for part, (methods, numbers) in described.items()
+        }
+        index = _read_index(opened.file(_INDEX))
+    except FileNotFoundError as error:
+        raise PlanError(
+            "a file of the pipeline is missing", where=str(error.filename), hint="copy the whole folder again"
+        ) from error
     taken = inspect.signature(kind).parameters
     others = {
         part: _component(place / part, value) if isinstance(value, list) else value

@@ -92,6 +92,7 @@ class Folder:
             return here.open_file(last, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             if error.errno != errno.ELOOP:
+                error.filename = os.path.join(self.path, name)
                 raise
             raise FileError(
                 "this is a symbolic link, which may lead out of its folder",

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from trt_core.errors import FileError, PlanError
+from trt_core.errors import FileError, InputError, PlanError
+from trt_core.wording import kind_of
 
 if TYPE_CHECKING:
     from trt_core.files.folder import Folder
@@ -71,7 +72,25 @@ class FileOfFolder(os.PathLike[str]):
 Path = str | os.PathLike[str]
 
 
+def file_name(path: Path) -> str:
+    """Returns the name of a file.
+
+    Raises:
+        InputError: It is neither a string nor a path, or no file can have it.
+    """
+    try:
+        name = os.fsdecode(path)
+        if b"\0" in os.fsencode(name):
+            raise ValueError("it has a NUL character")
+        return name
+    except TypeError as error:
+        raise InputError(f"a file is named by a string or a path, not by {kind_of(path)}") from error
+    except ValueError as error:
+        raise InputError("no file has such a name", where=ascii(path), why=str(error)) from error
+
+
 def _open(path: Path) -> int:
+    file_name(path)
     return path.folder.open_to_read(path.name) if isinstance(path, FileOfFolder) else os.open(path, _FLAGS)
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 from trt_core.errors import FileError, InputError
 from trt_core.files.folder import Folder
 from trt_core.files.opening import Path as Path
-from trt_core.wording import kind_of
+from trt_core.files.opening import file_name as file_name
 
 fcntl: ModuleType | None
 try:
@@ -26,18 +26,6 @@ _MARK: Final = ".saving"
 _NO_ROOM: Final = frozenset(
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO") if hasattr(errno, name)
 )
-
-
-def file_name(path: Path) -> str:
-    """Returns the name of a file.
-
-    Raises:
-        InputError: It is neither a string nor a path.
-    """
-    try:
-        return os.fsdecode(path)
-    except TypeError as error:
-        raise InputError(f"a file is named by a string or a path, not by {kind_of(path)}") from error
 
 
 @contextmanager
