@@ -281,3 +281,52 @@ def test_keys_that_are_listed_at_once_are_all_listed(tmp_path: Path, monkeypatch
     for thread in threads:
         thread.join()
     assert set(signatures.listed_keys()) == {keys[11]}
+
+
+def _points_of_small_order() -> set[bytes]:
+    """Keys whose multiple by 8 is the neutral point, by the arithmetic of RFC 8032, in all forms."""
+    prime = 2**255 - 19
+    d = -121665 * pow(121666, -1, prime) % prime
+
+    def double(x: int, y: int) -> tuple[int, int]:
+        product = d * x * x * y * y
+        return (
+            2 * x * y * pow(1 + product, -1, prime) % prime,
+            (y * y + x * x) * pow(1 - product, -1, prime) % prime,
+        )
+
+    found = set()
+    numbers = {0, 1, prime - 1, *(number for number in signatures._SMALL_ORDERS if number < prime)}
+    for y in numbers:
+        square = (y * y - 1) * pow(d * y * y + 1, -1, prime) % prime
+        x = pow(square, (prime + 3) // 8, prime)
+        x = x if x * x % prime == square else x * pow(2, (prime - 1) // 4, prime) % prime
+        assert x * x % prime == square
+        point = (x, y)
+        for _ in range(3):
+            point = double(*point)
+        assert point == (0, 1), y
+        for written in (y, y + prime):
+            if written < 2**255:
+                found |= {(written | sign << 255).to_bytes(32, "little") for sign in (0, 1)}
+    return found
+
+
+def test_keys_that_verify_what_anybody_makes_are_refused(path: Path) -> None:
+    """With a key of small order, the neutral point and 0 are a signature of whatever there is."""
+    weak = _points_of_small_order()
+    assert len(weak) == 14  # 8 points, of which two have more forms than one
+    data = path.read_bytes()
+    sections = read_sections(memoryview(data))
+    sealed = bytes(sections[-1].of(memoryview(data)))
+    parts = ProgramFile.read(data)
+    for key in weak:
+        forged = sealed[: -(32 + 64)] + key + b"\1" + bytes(63)
+        parts.others = [(SectionKind.SIGNATURE, forged)]
+        path.write_bytes(parts.to_bytes())
+        with pytest.raises(PlanError, match="is not what"):
+            signatures.verified_signer(path)
+        with pytest.raises(InputError, match="anybody"):
+            signatures.PublicKey.parse(str(signatures.PublicKey(key)))
+    own = signatures.PublicKey(_KEY.Ed25519PrivateKey.generate().public_key().public_bytes_raw())
+    assert signatures.PublicKey.parse(str(own)) == own and not own.is_of_small_order

@@ -49,6 +49,10 @@ _MOST_THREADS: Final = 8
 _FOLDER_VARIABLE: Final = "TRT_KEY_DIR"
 _TRUSTED_VARIABLE: Final = "TRT_TRUSTED_KEYS"
 _LOCK_SECONDS: Final = 10.0
+_PRIME: Final = 2**255 - 19
+_ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDERS: Final = frozenset({0, 1, _PRIME - 1, _PRIME, _PRIME + 1, _ORDER_8, _PRIME - _ORDER_8})
+"""Second coordinates of points of small order on the curve of Ed25519 (RFC 8032), as they may be written."""
 INSTALL: Final = "install trt-runtime[signatures], which brings cryptography"
 
 
@@ -67,7 +71,7 @@ class PublicKey:
         """Reads `ed25519:` and 44 characters of base64.
 
         Raises:
-            InputError: It is no key.
+            InputError: It is no key, or one of small order.
         """
         content = text.strip().removeprefix(_PREFIX)
         try:
@@ -79,7 +83,16 @@ class PublicKey:
                 f"{text.strip()!r:.80} is no public key",
                 hint=f"give one as `python -m trt_runtime verify-signature` prints it: {_PREFIX} and 44 characters",
             )
-        return cls(data)
+        key = cls(data)
+        if key.is_of_small_order:
+            raise InputError(f"{key} verifies what anybody makes", hint="ask whoever gave it to you for another one")
+        return key
+
+    @property
+    def is_of_small_order(self) -> bool:
+        """Whether what it verifies can be made by anybody: one of the points whose multiple by 8 is the neutral one."""
+        number = int.from_bytes(self.data, "little") & ~(1 << 255)  # but for the sign of the other coordinate
+        return number in _SMALL_ORDERS
 
     def __str__(self) -> str:
         return _PREFIX + base64.b64encode(self.data).decode()
@@ -347,6 +360,8 @@ def verify(data: memoryview, sections: Sequence[Section], signature: Section) ->
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     key = signer_of(signature.of(data))
+    if key.is_of_small_order:
+        return False
     with contextlib.suppress(InvalidSignature, ValueError):
         parts = [_PART.pack(item.kind, item.size, _digest(item.of(data))) for item in sections]
         sealed = _SECTION.unpack(signature.of(data))[2]
