@@ -782,7 +782,7 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
             time.sleep(600)
         raise ValueError("this rank has had enough")
 
-    def half_save(_: nn.Module, path: Any) -> None:
+    def half_save(_: nn.Module, path: Any, **__: Any) -> None:
         path.write_bytes(b"half")
         fail()
 
