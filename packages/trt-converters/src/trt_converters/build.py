@@ -65,7 +65,7 @@ class TimingCacheFile:
             config: A `trt.IBuilderConfig`, before the build.
         """
         try:
-            cache = self._read(config)
+            cache = self._timings(config, self._content())
         except (OSError, TrtError) as error:
             self._warn_of(str(error))
             cache = None
@@ -84,11 +84,12 @@ class TimingCacheFile:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with Folder.open(str(self.path.parent)).locked(f"{self.path.name}.lock", _LOCK_SECONDS):
-                known = self._read(config)
+                before = self._content()
+                known = self._timings(config, before)
                 if known is not None:
                     cache.combine(known, False)
                 content = bytes(memoryview(cache.serialize()))
-                if content != self._content():
+                if content != before:
                     with replacing(self.path) as file:
                         file.write(content)
         except TimeoutError:
@@ -99,8 +100,7 @@ class TimingCacheFile:
     def _warn_of(self, why: str) -> None:
         warnings.warn(f"tactic timings are not kept in {self.path}: {why}", RuntimeWarning, stacklevel=3)
 
-    def _read(self, config: Any) -> Any:
-        content = self._content()
+    def _timings(self, config: Any, content: bytes) -> Any:
         if not content:
             return None
         try:
@@ -117,15 +117,15 @@ class TimingCacheFile:
         Raises:
             OSError, TrtError: It cannot be read, and what it holds is not to be overwritten.
         """
-        for is_last in (False, True):
+        try:
             try:
                 return read_file(self.path, _MOST_BYTES)
-            except FileNotFoundError:
-                return b""
-            except OSError as error:  # ESTALE: another host has replaced the file since it was opened
-                if is_last or error.errno != errno.ESTALE:
+            except OSError as error:
+                if error.errno != errno.ESTALE:
                     raise
-        raise AssertionError
+            return read_file(self.path, _MOST_BYTES)  # another host has replaced it since it was opened
+        except FileNotFoundError:
+            return b""
 
 
 InputBounds = dict[str, tuple[Bounds, ...]]

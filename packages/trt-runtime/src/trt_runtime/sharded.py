@@ -43,8 +43,9 @@ from trt_core.process_groups import show_ranks
 from trt_core.wording import kind_of
 
 MANIFEST: Final = "manifest.json"
-_LOCK_SECONDS: Final = 10.0  # others look at it for a moment
 """Name of the file that makes a folder a sharded program."""
+
+_LOCK_SECONDS: Final = 10.0  # others look at it for a moment
 
 FORMAT_VERSION: Final = 1
 """Version of the manifest; a folder of another version is refused."""

@@ -137,9 +137,7 @@ def signing_key() -> Ed25519PrivateKey:
                 return _private_key(folder)
             except FileNotFoundError:
                 key = Ed25519PrivateKey.generate()
-                with replacing(_KEY_FILE, folder) as file:
-                    os.chmod(file.fileno(), 0o600)
-                    file.write(f"{_PREFIX}{base64.b64encode(key.private_bytes_raw()).decode()}\n".encode())
+                _write_private(folder, _KEY_FILE, f"{_PREFIX}{base64.b64encode(key.private_bytes_raw()).decode()}\n")
                 return key
     except (OSError, TimeoutError) as error:
         raise CacheError("the key that signs cannot be made", where=folder.path, why=str(error)) from error
@@ -150,6 +148,12 @@ def _open_folder(*, make: bool) -> PrivateFolder:
     if not make and not path.is_dir():
         raise FileNotFoundError(str(path))
     return PrivateFolder.open(path, "the folder of keys")
+
+
+def _write_private(folder: PrivateFolder, name: str, text: str) -> None:
+    with replacing(name, folder) as file:
+        os.chmod(file.fileno(), 0o600)
+        file.write(text.encode())
 
 
 def _private_key(folder: PrivateFolder) -> Ed25519PrivateKey:
@@ -267,9 +271,8 @@ def _changing_list() -> Iterator[dict[PublicKey, str]]:
             before = dict(keys)
             yield keys
             if keys != before:
-                with replacing(_TRUSTED_FILE, folder) as file:
-                    os.chmod(file.fileno(), 0o600)
-                    file.write("".join(f"{key} {name}".rstrip() + "\n" for key, name in keys.items()).encode())
+                lines = (f"{key} {name}".rstrip() + "\n" for key, name in keys.items())
+                _write_private(folder, _TRUSTED_FILE, "".join(lines))
     except (OSError, TrtError, ValueError) as error:
         raise CacheError(
             "the list of trusted keys cannot be changed",
