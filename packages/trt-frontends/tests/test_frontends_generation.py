@@ -346,6 +346,8 @@ PICTURES: Final[dict[str, dict[str, Any]]] = {
     | {"vision_feature_select_strategy": "full"},
     "Cohere2Vision": {"vision_config": {**VISION, "model_type": "siglip_vision_model"}, "downsample_factor": 2},
     "Mistral3": {"vision_config": {**VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2},
+    "LightOnOcr": {"vision_config": {**VISION, "model_type": "pixtral", "head_dim": 16}, "spatial_merge_size": 2}
+    | {"text_config": {**TEXTS, "model_type": "qwen3"}},
     "Aria": {"vision_config": {**VISION, "model_type": "idefics3_vision"}, "projector_patch_to_query_dict": {16: 4}}
     | {"text_config": {**TEXTS, "model_type": "aria_text", "moe_num_experts": 4, "moe_topk": 2}},
     "Idefics2": {"vision_config": VISION, "text_config": {**TEXTS, "model_type": "mistral"}}
@@ -383,7 +385,7 @@ def model_with_pictures(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     given = {"input_ids": ids, "attention_mask": mask, "pixel_values": pictures}
     if name in ("SmolVLM", "Idefics2", "Idefics3"):  # a row of pictures for each prompt, filled up with empty ones
         given["pixel_values"] = torch.stack([pictures[:2], torch.stack([pictures[2], torch.zeros(3, 16, 16)])])
-    if name == "Mistral3":
+    if name in ("Mistral3", "LightOnOcr"):
         given["image_sizes"] = torch.tensor([[16, 16]] * 3)
     if name in ("LlavaNext", "LlavaOnevision"):
         given |= {"pixel_values": torch.randn(3, 3, 3, 16, 16), "image_sizes": torch.tensor([[16, 32]] * 3)}

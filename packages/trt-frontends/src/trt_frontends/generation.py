@@ -547,24 +547,6 @@ def _told_masks(model: Any, masks: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _known_blocks() -> Iterator[None]:
-    """Has Pixtral's towers make the mask of their pictures from lengths, where their own slices by tensors' values."""
-    from transformers.models.pixtral import modeling_pixtral as tower
-
-    def mask(lengths: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-        picture = torch.tensor([index for index, length in enumerate(lengths) for _ in range(length)])
-        apart = (picture[:, None] != picture).to(like.device)
-        return torch.zeros_like(apart, dtype=like.dtype).masked_fill(apart, torch.finfo(like.dtype).min)[None, None]
-
-    own = tower.generate_block_attention_mask
-    tower.generate_block_attention_mask = mask
-    try:
-        yield
-    finally:
-        tower.generate_block_attention_mask = own
-
-
-@contextlib.contextmanager
 def _added(layers: Sequence[nn.Module], terms: Sequence[torch.Tensor]) -> Iterator[None]:
     """Adds a term to what each of the first layers gives."""
     hooks = [
@@ -929,24 +911,41 @@ class PictureEncoder(nn.Module):
             seen = inner.vision_model(pixel_values=pixel_values, patch_attention_mask=whole).last_hidden_state
             takes_mask = "attention_mask" in inspect.signature(inner.connector.forward).parameters
             features = inner.connector(seen, **({"attention_mask": whole.flatten(1)} if takes_mask else {}))
-        elif hasattr(getattr(inner, "multi_modal_projector", None), "patch_merger"):  # its own way splits by a tensor
-            with _known_blocks():
-                states = inner.vision_tower(
-                    pixel_values, image_sizes=self._sizes, output_hidden_states=True
-                ).hidden_states
-            layers = self.model.config.vision_feature_layer
-            seen = torch.cat([states[layer] for layer in ([layers] if isinstance(layers, int) else layers)], -1)
-            features = inner.multi_modal_projector(seen[0], self._sizes).unflatten(0, (len(pixel_values), -1))
+        elif (tower := _pixtral_tower(inner)) is not None:
+            features = self._of_pixtral(inner, tower, pixel_values)
         else:
             sizes = {"image_sizes": self._sizes} if self._sizes else {}
-            with _known_blocks():
-                found = found.get_image_features(pixel_values=pixel_values, **sizes, **self._told)
+            found = found.get_image_features(pixel_values=pixel_values, **sizes, **self._told)
             features = getattr(found, "pooler_output", found)
         if isinstance(features, (list, tuple)):
             features = torch.stack(tuple(features))
-        if features.dim() == 3 and len(features) == 1:  # Pixtral gives pictures one after the other
-            features = features.reshape(len(pixel_values), -1, features.shape[2])
         return (features,)
+
+    def _of_pixtral(self, inner: Any, tower: Any, pictures: torch.Tensor) -> torch.Tensor:
+        """Returns features of a batch, whose own way is one row of all pictures under a mask that keeps them apart."""
+        rows, columns = (extent // tower.patch_size for extent in (self._sizes or [pictures.shape[2:]])[0])
+        patches = tower.patch_conv(pictures)[..., :rows, :columns]
+        places = torch.cartesian_prod(*(torch.arange(count, device=pictures.device) for count in (rows, columns)))
+        states = [tower.ln_pre(patches.flatten(2).mT)]
+        turned = tower.patch_positional_embedding(states[0], places)
+        for layer in tower.transformer.layers:
+            states.append(layer(states[-1], None, position_embeddings=turned))
+        config = self.model.config
+        layers = getattr(config, "vision_feature_layer", -1)
+        seen = torch.cat([states[layer] for layer in ([layers] if isinstance(layers, int) else layers)], -1)
+        if getattr(config, "vision_feature_select_strategy", "") == "default":
+            seen = seen[:, 1:]
+        project = inner.vision_projection if hasattr(inner, "vision_projection") else inner.multi_modal_projector
+        features: torch.Tensor = (
+            project(seen.flatten(0, 1), self._sizes) if self._sizes else project(seen).flatten(0, 1)
+        )
+        return features.unflatten(0, (len(pictures), -1))
+
+
+def _pixtral_tower(inner: Any) -> Any:
+    """Returns a model's tower of Pixtral; None where it has another one."""
+    towers = (getattr(inner, name, None) for name in ("vision_tower", "vision_encoder"))
+    return next((tower for tower in towers if hasattr(tower, "patch_positional_embedding")), None)
 
 
 def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any]) -> GenerationParts:
@@ -1150,8 +1149,8 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
 
 
 _PICTURES: Final = (
-    "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics 2 and 3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, Qwen2-VL, "
-    "Qwen2.5-VL and Qwen3-VL are compiled with "
+    "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics 2 and 3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, "
+    "LightOnOCR, Qwen2-VL, Qwen2.5-VL and Qwen3-VL are compiled with "
     "pictures; without source_inputs a model continues text"
 )
 
