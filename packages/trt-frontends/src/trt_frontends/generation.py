@@ -936,10 +936,9 @@ class PictureEncoder(nn.Module):
         if getattr(config, "vision_feature_select_strategy", "") == "default":
             seen = seen[:, 1:]
         project = inner.vision_projection if hasattr(inner, "vision_projection") else inner.multi_modal_projector
-        features: torch.Tensor = (
-            project(seen.flatten(0, 1), self._sizes) if self._sizes else project(seen).flatten(0, 1)
-        )
-        return features.unflatten(0, (len(pictures), -1))
+        given = (seen.flatten(0, 1), self._sizes) if self._sizes else (seen,)
+        features: torch.Tensor = project(*given)
+        return features.reshape(len(pictures), -1, features.shape[-1])
 
 
 def _pixtral_tower(inner: Any) -> Any:
