@@ -24,7 +24,7 @@ from torch import nn
 
 import trt_frontends as trt
 import trt_runtime
-from trt_core import InputError
+from trt_core import FileError, InputError
 from trt_core.files.folder import Folder, take_lock
 from trt_runtime import sharded
 
@@ -199,6 +199,20 @@ def test_a_folder_of_which_nobody_can_say_whether_it_is_being_saved_stays(
         patch.setattr(*((fcntl, "flock") if at == "flock" else (Folder, "open_file")), refuse)
         assert sharded._is_being_saved(alive)
     assert not sharded._is_being_saved(alive)
+
+
+def test_a_folder_that_cannot_be_locked_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(FileError, match=r"a file cannot be locked(.|\n)*\.m\.saving-") as told:
+        trt_runtime.save_sharded(compiled, tmp_path / "m")
+    assert told.value.errno == errno.ESTALE
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:

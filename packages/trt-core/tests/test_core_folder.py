@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from trt_core import CacheError, PlanError
+from trt_core import CacheError, FileError, PlanError
 from trt_core.files.folder import Folder, PrivateFolder, take_lock
+from trt_core.files.replacing import replacing
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and descriptors say nothing there")
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root gives files away")
@@ -119,23 +121,34 @@ def test_a_lock_keeps_others_out(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO, errno.EBADF])
+NO_LOCKS = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL]
+
+
+@pytest.mark.parametrize("code", [*NO_LOCKS, errno.EIO, errno.ESTALE, errno.EBADF, errno.EPERM])
 def test_a_lock_that_cannot_be_asked_for_is_neither_free_nor_taken(
     code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who removes what nobody has locked must not take it for free; a cache goes on, its files are whole anyway."""
+    """Who removes what nobody has locked must not take it for free; writers do without where there are no locks."""
     fcntl = pytest.importorskip("fcntl")
 
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
+    (tmp_path / "model").write_bytes(b"old")
     with (tmp_path / "lock").open("wb") as file:
         assert take_lock(file.fileno())
         monkeypatch.setattr(fcntl, "flock", refuse)
         with pytest.raises(OSError, match=os.strerror(code)):
             take_lock(file.fileno())
-    with Folder.open(str(tmp_path)).locked("lock", 0):
+    is_free = contextlib.nullcontext() if code in NO_LOCKS else pytest.raises(FileError, match=os.strerror(code))
+    with is_free as told, Folder.open(str(tmp_path)).locked("lock", 0):
         pass
+    assert told is None or (told.value.where, told.value.errno) == (str(tmp_path / "lock"), code)
+    with is_free as told, replacing(tmp_path / "model") as written:
+        written.write(b"new")
+    assert told is None or (told.value.where.startswith(str(tmp_path / ".model-")) and told.value.hint)
+    assert (tmp_path / "model").read_bytes() == (b"new" if told is None else b"old")
+    assert {path.name for path in tmp_path.iterdir()} == {"lock", "model"}
 
 
 @pytest.mark.parametrize("code", [errno.EWOULDBLOCK, errno.EACCES])

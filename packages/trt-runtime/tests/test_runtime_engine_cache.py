@@ -18,7 +18,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_core import CacheError
+from trt_core import CacheError, FileError
 from trt_runtime import Binding, PlanHeader
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory
 
@@ -364,7 +364,26 @@ def test_a_handle_that_went_stale_is_opened_again(cache: EngineCache, monkeypatc
     assert cache.find(KEY) is not None
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EIO])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
+def test_a_cache_whose_lock_fails_is_read_and_not_written(
+    code: int, cache: EngineCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    cache.insert(KEY, *_engine())
+
+    def refuse(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.warns(RuntimeWarning, match=f"is not cached: a file cannot be locked(.|\n)*{os.strerror(code)}"):
+        assert not cache.insert(EngineKey({"graph": "another"}), *_engine(1))
+    with pytest.raises(FileError, match="a file cannot be locked"):
+        cache.clear()
+    assert cache.find(KEY) is not None
+    assert [entry.key for entry in cache.entries()] == [KEY]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_holds_whole_entries(
     code: int, cache: EngineCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -622,11 +622,11 @@ def _new_folder_for(target: Path) -> Iterator[str]:
                     _clear_up(path, target)
     staged = target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}")
     staged.mkdir()
-    with Folder.open(str(staged)).locked(MANIFEST, _LOCK_SECONDS):
-        try:
+    try:
+        with Folder.open(str(staged)).locked(MANIFEST, _LOCK_SECONDS):
             yield str(staged)
-        finally:
-            _give_up(staged, target)
+    finally:
+        _give_up(staged, target)
 
 
 def _is_being_saved(folder: Path) -> bool:

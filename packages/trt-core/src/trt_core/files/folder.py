@@ -33,6 +33,13 @@ _PASS: Final[int] = _FOLDER | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_PATH
 
 _MOST_LINKS: Final = 40
 
+_NO_LOCKS: Final = frozenset(
+    getattr(errno, name) for name in ("ENOLCK", "ENOSYS", "EOPNOTSUPP", "ENOTSUP", "EINVAL") if hasattr(errno, name)
+)
+"""Errors by which a file system says that it has no locks: NFS without its lock daemon, Lustre mounted without them,
+what flock(2) of the BSDs and of macOS says of such files, and fcntl(2) of POSIX, by which Linux locks those of NFS.
+"""
+
 
 class Folder:
     """A folder that stays the same one, wherever it is moved.
@@ -138,18 +145,38 @@ class Folder:
 
         Raises:
             TimeoutError: Somebody had it for so many seconds.
+            FileError: Nobody can say whether it is free, though the file system has locks.
             OSError: The lock's file cannot be opened.
         """
         descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT)
         try:
             end = time.monotonic() + seconds
-            while _is_taken(descriptor):
+            while self.is_taken(name, descriptor):
                 if time.monotonic() > end:
                     raise TimeoutError
                 time.sleep(0.02)
             yield
         finally:
             os.close(descriptor)
+
+    def is_taken(self, name: str, descriptor: int) -> bool:
+        """Takes the lock of an open file, unless somebody has it, or the file system has no locks.
+
+        Raises:
+            FileError: Nobody can say, though the file system has locks.
+        """
+        try:
+            return not take_lock(descriptor)
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return False
+            raise FileError(
+                "a file cannot be locked",
+                where=os.path.join(self.path, name),
+                why=os.strerror(error.errno or 0),
+                hint="see whether its disk or file server fails; others may be writing there, so nothing was changed",
+                number=error.errno or 0,
+            ) from error
 
     def sync(self) -> None:
         """Makes new names last through a power failure, where the file system can."""
@@ -317,14 +344,6 @@ def take_lock(descriptor: int) -> bool:
             raise
         return False
     return True
-
-
-def _is_taken(descriptor: int) -> bool:
-    """Whether somebody else has a lock, as far as anybody can say."""
-    try:
-        return not take_lock(descriptor)
-    except OSError:
-        return False
 
 
 def _instead(old: int, new: int) -> int:

@@ -6,22 +6,17 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import BinaryIO, Final
 
 from trt_core.errors import FileError, InputError
-from trt_core.files.folder import Folder
+from trt_core.files.folder import Folder, take_lock
 from trt_core.files.opening import Path as Path
 from trt_core.files.opening import file_name as file_name
 
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # not on Windows, where leftovers of killed processes stay
-    fcntl = None
-
+_LOCKS_OPEN_FILES: Final = sys.platform != "win32"  # there, leftovers of killed processes stay
 _MARK: Final = ".saving"
 _NO_ROOM: Final = frozenset(
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO") if hasattr(errno, name)
@@ -44,7 +39,7 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
 
     Raises:
         InputError: `path` names no file, or something else than one: a folder, a pipe, a device.
-        FileError: There is no room for the file, or the disk fails.
+        FileError: There is no room for the file, or the disk fails, or a lock cannot be asked for.
         OSError: The file cannot be written for another reason.
     """
     if folder is None:
@@ -66,9 +61,9 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(descriptor)
-            if fcntl is not None:  # before the lock goes, so that nobody takes it for a leftover
+            if _LOCKS_OPEN_FILES:  # before the lock goes, so that nobody takes it for a leftover
                 folder.replace(temporary, base)
-        if fcntl is None:
+        if not _LOCKS_OPEN_FILES:
             folder.replace(temporary, base)
         folder.sync()
     except BaseException as error:
@@ -101,22 +96,21 @@ def _create(folder: Folder, prefix: str, ending: str, mode: int) -> tuple[str, i
     while True:
         name = f"{prefix}{os.urandom(8).hex()}{_MARK}{ending}"
         descriptor = folder.open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
-        if fcntl is None:
+        if not _LOCKS_OPEN_FILES:
             return name, descriptor
         try:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
+            if not folder.is_taken(name, descriptor) and os.fstat(descriptor).st_nlink:
                 return name, descriptor
         except BaseException:
             os.close(descriptor)
+            folder.remove(name)
             raise
-        os.close(descriptor)  # somebody took it for a leftover before it was locked
+        os.close(descriptor)  # somebody took it for a leftover before it was locked, and removes it
 
 
 def _remove_leftovers(folder: Folder, prefix: str) -> None:
     """Removes unlocked files of earlier writers: their processes are gone."""
-    if fcntl is None:
+    if not _LOCKS_OPEN_FILES:
         return
     with contextlib.suppress(OSError):
         for name in folder.names():
@@ -126,11 +120,10 @@ def _remove_leftovers(folder: Folder, prefix: str) -> None:
 
 
 def _remove_if_unlocked(folder: Folder, name: str) -> None:
-    assert fcntl is not None
     descriptor = folder.open_file(name, os.O_RDWR | os.O_NONBLOCK)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.remove(name)
+        if take_lock(descriptor):
+            folder.remove(name)
     finally:
         os.close(descriptor)
 
