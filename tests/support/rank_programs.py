@@ -407,6 +407,16 @@ class Branching(nn.Module):
         return torch.relu(summed)
 
 
+def meet(name: str) -> None:
+    """Waits until all ranks are here, as long as it takes: one may compile for longer than the groups' time limit."""
+    store = distributed_c10d._get_default_store()
+    for step in ("here", "going"):
+        store.add(f"{name}/{step}", 1)
+        if step == "here" or dist.get_rank() == 0:  # the first rank keeps the store, and would take it along
+            while store.add(f"{name}/{step}", 0) < dist.get_world_size():
+                time.sleep(0.01)
+
+
 def differ_later(rank: int, kinds: tuple[str, str], rows: tuple[int, int]) -> str:
     """Ranks whose graphs agree in their first call, and may not in the next one, for which `torch.compile` compiles."""
     compiled = torch.compile(Branching(), backend="torch_tensorrt", options={"min_block_size": 1})
@@ -416,10 +426,7 @@ def differ_later(rank: int, kinds: tuple[str, str], rows: tuple[int, int]) -> st
     try:
         torch.testing.assert_close(compiled(x, kinds[rank]), Branching()(x, kinds[rank]))
     finally:
-        store = distributed_c10d._get_default_store()
-        store.add("ended", 1)
-        while rank == 0 and store.add("ended", 0) < 2:  # the first rank keeps the store, and would take it along
-            time.sleep(0.01)
+        meet("ended")
     return "eager's values"
 
 
@@ -462,6 +469,7 @@ def save_with_a_fault(rank: int, failing: int, way: str, step: int, source: str,
             places += [(Path, "rename"), (Path, "write_text"), (shutil, "rmtree")]
         for place, name in places:
             setattr(place, name, failing_at(getattr(place, name)))
+    meet("loaded")
     runtime.save_sharded(loaded, directory)
     if rank == failing and way == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -794,6 +802,8 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
     if rank == failing and when in places:
         setattr(*places[when])
     compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
+    if when != "build":
+        meet("compiled")
     if when in ("save", "load"):
         runtime.save_sharded(compiled, directory)
         compiled = trt.load(directory)
