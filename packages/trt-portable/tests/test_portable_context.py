@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import trt_portable as trt
 
@@ -86,6 +88,31 @@ def test_outputs_that_are_views_of_an_overwritten_input_keep_its_old_values(buil
     assert context.execute_v2([memory.data_ptr(), memory.data_ptr(), copy.data_ptr()])
     assert memory.tolist() == [2.0, 4.0]
     assert copy.tolist() == [1.0, 2.0]
+
+
+def test_memory_moves_between_inputs_and_outputs_from_run_to_run(builder: Any, load: Load) -> None:
+    network = builder.create_network()
+    a, b = (network.add_input(name, trt.float32, (3,)) for name in "ab")
+    for name, result in (
+        ("c", network.add_elementwise(a, b, trt.ElementWiseOperation.SUB)),
+        ("d", network.add_shuffle(a)),  # a view of its input
+    ):
+        result.get_output(0).name = name
+        network.mark_output(result.get_output(0))
+    context = load(network).create_execution_context()
+
+    @given(st.lists(st.tuples(*[st.integers(0, 4)] * 4).filter(lambda at: at[2] != at[3]), min_size=2, max_size=8))
+    @settings(max_examples=60, deadline=None)
+    def check(runs: list[tuple[int, int, int, int]]) -> None:
+        memory = [torch.randn(3) for _ in range(5)]
+        for places in runs:
+            first, second = memory[places[0]].clone(), memory[places[1]].clone()
+            for name, at in zip("abcd", places, strict=True):
+                assert context.set_tensor_address(name, memory[at].data_ptr())
+            assert context.execute_async_v3(0)
+            torch.testing.assert_close([memory[at] for at in places[2:]], [first - second, first])
+
+    check()
 
 
 def test_errors_come_in_the_documented_order(dynamic: Any, logger: Any) -> None:

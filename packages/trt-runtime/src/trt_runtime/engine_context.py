@@ -155,11 +155,13 @@ class EngineContext:
 
     def _hand_back_updates(self, given: Sequence[torch.Tensor], bound: Sequence[torch.Tensor]) -> None:
         """Tells PyTorch of what was updated in place; what had to be copied to be bound is copied back."""
+        in_place = []
         for index, _ in self._updates:
             if given[index] is not bound[index] and given[index].data_ptr() != bound[index].data_ptr():
                 given[index].copy_(bound[index])
-            elif not given[index].is_inference():
-                torch.autograd.graph.increment_version(given[index])
+            else:
+                in_place.append(given[index])
+        torch.autograd.graph.increment_version(in_place)
 
     def watch(self, watcher: Any) -> None:
         """Has a `trt.IProfiler` told how long each layer takes."""

@@ -499,6 +499,10 @@ class ContextShapes:
         return 0 if self._insufficient_inputs() else self._shape_report().peak_bytes
 
 
+_MOST_NOTED: Final = 1024
+"""Addresses of inputs or outputs that are noted before all are looked at again."""
+
+
 class Execution:
     """Runs an engine on bound memory, for one context.
 
@@ -544,8 +548,11 @@ class Execution:
         ]
         self._updated = frozenset(state.loaded.updates.values())
         self._in_place: list[Binding] = []  # inputs whose memory an output overwrites when all is computed
-        self._is_tied = bool(self._aliases)  # whether an output shares memory with an input
-        self._read_addresses: frozenset[int] = frozenset()
+        # Where inputs and outputs lie, or lay since these were noted.
+        self._read_addresses: set[int] = set()
+        self._written_addresses: set[int] = set()
+        self._positions = {binding.tensor.name: at for at, binding in enumerate(self._inputs)}
+        self._moved: list[int] = []  # positions of inputs that have other memory than their `values`
         self._unpacked = [binding for binding in self._inputs if binding.is_packed]
         self._last_unpacked: tuple[int, torch.cuda.Event] | None = None  # stream of the last run that unpacked, its end
         self._inference = torch.inference_mode()
@@ -567,9 +574,22 @@ class Execution:
             return False
         if not (address and binding.address):
             self._shapes.forget()
-        elif binding.tensor.is_input or self._is_tied or address in self._read_addresses:
-            self._shapes.values = None  # else an output moved that no input knows of
+        elif self._shapes.values is not None and not self._moves_alone(binding, address):
+            self._shapes.values = None
         binding.address = address
+        return True
+
+    def _moves_alone(self, binding: Binding, address: int) -> bool:
+        """Whether a tensor that moves shares no memory with the other side, before and after; notes where it lies."""
+        is_input = binding.tensor.is_input
+        own, others = self._written_addresses, self._read_addresses
+        if is_input:
+            own, others = others, own
+        if address in others or binding.address in others or len(own) > _MOST_NOTED:
+            return False
+        own.add(address)
+        if is_input:
+            self._moved.append(self._positions[binding.tensor.name])
         return True
 
     def run(self, stream_handle: int) -> bool:
@@ -579,6 +599,11 @@ class Execution:
             values = self._shapes.values
             if values is None:
                 values = self._prepare()
+            elif self._moved:
+                values = self._shapes.values = list(values)
+                for at in self._moved:
+                    values[at] = self._inputs[at].input_value()
+                self._moved.clear()
             if self._host_inputs:
                 values = self._with_host_values(values)
             if torch.is_autocast_enabled(self._kind):
@@ -625,11 +650,11 @@ class Execution:
                     f"output {binding.tensor.name!r} updates input {source.tensor.name!r} in place, so both must be "
                     "bound to the same address"
                 )
-        written = {binding.address for binding in self._outputs}
+        written = self._written_addresses = {binding.address for binding in self._outputs}
         tied = [binding for binding in self._inputs if binding.address in written]
         self._in_place = [binding for binding in tied if binding.tensor.id not in self._updated]
-        self._is_tied = bool(self._aliases or tied)
-        self._read_addresses = frozenset(binding.address for binding in self._inputs)
+        self._read_addresses = {binding.address for binding in self._inputs}
+        self._moved.clear()
         if not self._host_inputs:
             self._announce_outputs()
         self._shapes.values = [binding.input_value() for binding in self._inputs]
