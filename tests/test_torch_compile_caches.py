@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
@@ -123,6 +124,57 @@ def test_a_cache_of_a_length_that_varies_is_updated_in_place() -> None:
         torch.testing.assert_close(optimized(cache, rows, place), step(wanted, rows, place))
         assert torch.equal(cache, wanted)
     assert copies_of((2, 3, length, 4), lambda: optimized(cache, rows, place)) == 0
+
+
+def by_batch(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> None:
+    cache[torch.arange(2)[:, None], :, places] = rows.transpose(1, 2)
+
+
+def by_elements(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> None:
+    cache.scatter_(2, places[None, None, :, None].expand(2, 3, -1, 4), rows)
+
+
+WRITES: Final[dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]]] = {
+    "index_copy": lambda cache, rows, places: cache.index_copy_(2, places, rows),
+    "index_put": lambda cache, rows, places: cache.__setitem__((slice(None), slice(None), places), rows),
+    "index_put of two axes": by_batch,
+    "scatter": by_elements,
+    "index_add": lambda cache, rows, places: cache.index_add_(2, places, rows),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_what_aot_eager_refuses_to_write_is_refused_before_anything_is_written(name: str) -> None:
+    """Places out of order are fine, and so are those that count from the end where PyTorch counts."""
+
+    def step(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        WRITES[name](cache, rows.sin(), places)
+        return cache.cos().sum(2)
+
+    def called(run: Any, *given: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
+        cache = given[0].clone()
+        try:
+            with torch._dynamo.config.patch(recompile_limit=16):
+                found: torch.Tensor | None = run(cache, *given[1:])
+        except Exception:
+            found = None
+        return found, cache
+
+    own = torch.compile(step, backend="aot_eager")
+    ours = torch.compile(step, backend=torch_tensorrt_backend, options={"min_block_size": 1})
+    cache, rows = torch.randn(CACHE), torch.randn(2, 3, 2, 4)
+    places = [[1, 2], [5, 2], [-2, -1], [7, 8], [-9, -8], [2**32, 1]]
+    cases = [(cache, rows, torch.tensor(at)) for at in (places[:3] if name == "index_add" else places)]
+    cases += [(cache.to(kind), rows, torch.tensor([1, 2])) for kind in (torch.float16, torch.float64)]
+    cases += [(cache[:1], rows, torch.tensor([0, 1])), (cache, rows, torch.tensor([1.0, 2.0]))]
+    if name == "index_add":
+        cases.pop(2)  # an engine adds nothing there
+    for case in cases:
+        (wanted, kept), (found, left) = called(own, *case), called(ours, *case)
+        assert (found is None) == (wanted is None), case[2]
+        if wanted is not None:
+            torch.testing.assert_close(found, wanted)
+        torch.testing.assert_close(left, kept)
 
 
 def test_other_writes_stay_those_of_eager_calls() -> None:

@@ -283,7 +283,7 @@ def aten_scatter_value_reduce(
     return squeeze(ctx, result, (0,)) if scalar else result
 
 
-@converter(aten.index_add.default, checks=CHECKS)
+@converter(aten.index_add.default, checks=(*CHECKS, lambda call: types_that_pytorch_takes(call)))
 def aten_index_add(
     ctx: ConversionContext, self: Operand, dim: int, index: Operand, source: Operand, alpha: float
 ) -> Any:
@@ -544,7 +544,7 @@ def aten_index(ctx: ConversionContext, self: Operand, indices: Sequence[Operand 
     return gather(ctx, flat, flat_index(ctx, chosen, extents[front:last]), front)
 
 
-@converter(aten.index_select.default)
+@converter(aten.index_select.default, checks=lambda call: types_that_pytorch_takes(call))
 def aten_index_select(ctx: ConversionContext, self: Operand, dim: int, index: Operand) -> Any:
     """index_select(Tensor self, int dim, Tensor index) -> Tensor"""
     if rank_of(self) == 0:
@@ -670,7 +670,8 @@ def _written(ctx: ConversionContext, self: Operand, dim: int, index: Operand, sr
         index = reshape(ctx, index, (1,))
     if rank_of(src) == 0:
         src = reshape(ctx, src, (1,))
-    return scatter_elements(ctx, self, index, src, normalize_axis(dim, rank_of(self)))
+    axis = normalize_axis(dim, rank_of(self))
+    return scatter_elements(ctx, self, _from_the_front(ctx, index, dimension(ctx, self, axis)), src, axis)
 
 
 def source_part(ctx: ConversionContext, src: Operand) -> Any:
@@ -694,7 +695,48 @@ def aten_scatter_value(ctx: ConversionContext, self: Operand, dim: int, index: O
     return _written(ctx, self, dim, index, expand(ctx, cast(ctx, value, dtype_of(self)), ctx.symbolic_shape("index")))
 
 
-@converter(aten.index_copy.default)
+def types_that_pytorch_takes(call: Call) -> Verdict | None:
+    """Refuses types that PyTorch refuses when it runs and not when it captures, so that its own error comes."""
+    index = call["index"]
+    taken = (torch.int64,) if call.node.target in _INT64_ALONE else (torch.int32, torch.int64)
+    if index.dtype not in taken:
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"indices are {dtype_name(index.dtype)}, which PyTorch refuses")
+    return _own_type(call, "source") if "source" in call.arguments else None
+
+
+def _own_type(call: Call, name: str) -> Verdict | None:
+    own, source = call["self"].dtype, call[name].dtype
+    if own is source:
+        return None
+    why = f"{dtype_name(source)} is written to {dtype_name(own)}, which PyTorch refuses"
+    return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, why)
+
+
+_INT64_ALONE: Final = {aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor}
+
+
+def _refused_where(ctx: ConversionContext, outside: Any, extent: Any, index: Operand) -> Any:
+    """Puts what is outside of an axis behind its end, which a scatter refuses, where it would read it from the end."""
+    end = cast(ctx, torch.tensor(extent) if isinstance(extent, int) else extent, dtype_of(index))
+    if rank_of(index) == 0 and rank_of(end):
+        end = squeeze(ctx, end, (0,))
+    return select(ctx, outside, end, index)
+
+
+def _is_inside(index: Operand, extent: Any, first: int = 0) -> bool:
+    """Whether all indices are known, and those of an axis."""
+    known = isinstance(index, torch.Tensor) and isinstance(extent, int)
+    return known and bool(((index >= first) & (index < extent)).all())
+
+
+def _from_the_front(ctx: ConversionContext, index: Operand, extent: Any) -> Any:
+    """Has a scatter refuse negative indices, of operators that do not count them from the end."""
+    if _is_inside(index, extent):
+        return index
+    return _refused_where(ctx, binary(ctx, "LESS", index, torch.zeros((), dtype=dtype_of(index))), extent, index)
+
+
+@converter(aten.index_copy.default, checks=types_that_pytorch_takes)
 def aten_index_copy(ctx: ConversionContext, self: Operand, dim: int, index: Operand, source: Operand) -> Any:
     """index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
     if rank_of(self) == 0:
@@ -704,7 +746,7 @@ def aten_index_copy(ctx: ConversionContext, self: Operand, dim: int, index: Oper
     source = unsqueeze(ctx, source, (0,)) if rank_of(source) == 0 else source
     order = [axis, *(i for i in range(rank_of(self)) if i != axis)]
     inverse = [order.index(i) for i in range(len(order))]
-    rows = unsqueeze(ctx, wrap_negative(ctx, index, dimension(ctx, self, axis)), (1,))
+    rows = unsqueeze(ctx, _from_the_front(ctx, index, dimension(ctx, self, axis)), (1,))
     return permute(ctx, scatter_nd(ctx, permute(ctx, self, order), rows, permute(ctx, source, order)), inverse)
 
 
@@ -724,7 +766,7 @@ def _fill_rows(ctx: ConversionContext, self: Operand, dim: int, index: Operand, 
     return select(ctx, unsqueeze(ctx, hit, [i for i in range(rank) if i != axis]), value, self)
 
 
-@converter(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+@converter(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, checks=types_that_pytorch_takes)
 def aten_index_fill(ctx: ConversionContext, self: Operand, dim: int, index: Operand, value: Operand) -> Any:
     """index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
     return _fill_rows(ctx, self, dim, index, value)
@@ -765,9 +807,12 @@ def masks_alone(call: Call) -> Verdict | None:
     indices = [index for index in call["indices"] if index is not None]
     if any(index.dtype is torch.uint8 for index in indices):
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "uint8 masks are not converted; use bool")
+    if any(index.dtype.is_floating_point for index in indices):
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "indices are floats, which PyTorch refuses")
     masks = [index for index in indices if (index is not None and index.dtype is torch.bool)]
     if not masks:
-        return None
+        refused = _own_type(call, "values")
+        return _fitting_values(call) if refused is None else refused
     if len(indices) > 1:
         return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "a mask beside other indices")
     rest = call.tensor("self").dim() - masks[0].dim() - sum(index is None for index in call["indices"])
@@ -776,6 +821,21 @@ def masks_alone(call: Call) -> Verdict | None:
     if not single and (rest > 0 or call["indices"][0] is None):
         return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "a mask of leading axes with a value for each row")
     return None
+
+
+def _fitting_values(call: Call) -> Verdict | None:
+    """Refuses values of more rows than there are places, which capturing does not look at."""
+    own, indices, values = call.tensor("self").shape, call["indices"], call.tensor("values").shape
+    axes = indexed_axes(indices)
+    places = torch.broadcast_shapes(*(indices[axis].shape for axis in axes))
+    others = [extent for axis, extent in enumerate(own) if axis not in axes]
+    front = axes[0] if are_adjacent(axes) else 0
+    wanted = [*others[:front], *places, *others[front:]]
+    pairs = zip(reversed(values), [*reversed(wanted), *[1] * len(values)])  # noqa: B905 - values may have fewer axes
+    if all(type(have) is not int or type(want) is not int or have in (1, want) for have, want in pairs):
+        return None
+    why = f"values of shape {tuple(values)} do not fit places of shape {tuple(wanted)}, which PyTorch refuses"
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, why)
 
 
 @converter(aten.index_put.default, aten._unsafe_index_put.default, checks=masks_alone)
@@ -806,9 +866,30 @@ def aten_index_put(
         table, added = reshape(ctx, rows, [total, count]), reshape(ctx, updates, [-1, count])
         result = reshape(ctx, accumulate_rows(ctx, table, flat, added), [total, *rest])
     else:
+        flat = reshape(ctx, _inside_alone(ctx, index, columns, indexed), (-1,))
         result = scatter_nd(ctx, rows, unsqueeze(ctx, flat, (1,)), reshape(ctx, updates, [-1, *rest]))
     result = reshape(ctx, result, extents) if len(axes) > 1 else result
     return permute(ctx, result, [order.index(axis) for axis in range(rank)])
+
+
+def _inside_alone(ctx: ConversionContext, index: Operand, columns: Sequence[Operand], extents: Sequence[Any]) -> Any:
+    """Has a scatter refuse an index of flattened axes where one of theirs is outside, which may be another place."""
+    total = combine(ctx, "mul", [1, *extents])
+    for column, extent in zip(columns, extents, strict=True):
+        if isinstance(extent, int) and _is_inside(column, extent, -extent):
+            continue
+        column = cast(ctx, column, torch.int64)
+        low, high = (
+            torch.tensor(bound) if isinstance(bound, int) else bound
+            for bound in (combine(ctx, "mul", [-1, extent]), extent)
+        )
+        if rank_of(column) == 0:
+            low, high = (squeeze(ctx, bound, (0,)) if rank_of(bound) else bound for bound in (low, high))
+        outside = binary(ctx, "LESS", column, low)
+        if len(columns) > 1:
+            outside = binary(ctx, "OR", outside, logical_not(ctx, binary(ctx, "LESS", column, high)))
+        index = _refused_where(ctx, outside, total, index)
+    return index
 
 
 def _updates(ctx: ConversionContext, values: Operand, index: Operand, rest: list[Any], front: int) -> Any:
