@@ -404,20 +404,19 @@ def _by_matrix(
 def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     """A grouped product of the rows in the order of what they choose."""
     count, columns, depth = matrices.shape
+    kind = torch.int8 if count < 1 << 7 else torch.int16 if count < 1 << 15 else torch.int64  # few bits to sort by
+    choice, order = torch.where((places < 0) | (places >= count), count, places).to(kind).sort()
+    ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=kind), right=True).to(torch.int32)
     grouped = _operator("grouped_linear", rows, most=_MOST_GROUPED)
     if grouped is not None:
-        choice, order = torch.where((places < 0) | (places >= count), count, places).sort()
-        ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=choice.dtype), right=True)
-        found: torch.Tensor = grouped(rows, order, ends.to(torch.int32), matrices)
+        found: torch.Tensor = grouped(rows, order, ends, matrices)
         return found
     known = places.clamp(0, count - 1)
     is_there = (known == places).unsqueeze(1)
     if rows.dtype is not torch.bfloat16 or columns % 8 or depth % 8:
         are_few = isinstance(rows.shape[0], int) and rows.shape[0] < count
         return torch.where(is_there, (_by_copies if are_few else _by_each)(rows, known, matrices), 0)
-    choice, order = known.sort()
-    ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=choice.dtype), right=True)
-    made = torch._grouped_mm(rows[order], matrices.mT, ends.to(torch.int32))
+    made = torch._grouped_mm(rows[order], matrices.mT, ends)
     return torch.where(is_there, torch.empty_like(made).index_copy(0, order, made), 0)
 
 

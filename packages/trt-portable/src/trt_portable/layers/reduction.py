@@ -230,7 +230,11 @@ class ITopKLayer(ILayer):
         axis = self.axes.bit_length() - 1
         if not is_unknown(k) and k > K_LIMIT:
             raise Refusal(f"K is {k}; {K_LIMIT} is the most")
-        values, indices = torch.topk(as_tensor(x), k, axis, self.op is TopKOperation.MAX, True)
+        tensor, is_descending = as_tensor(x), self.op is TopKOperation.MAX
+        if type(k) is int and tensor.shape[axis] == k and tensor.is_cuda:  # a search would come before the sort
+            values, indices = tensor.sort(axis, is_descending)
+        else:
+            values, indices = torch.topk(tensor, k, axis, is_descending, True)
         return values, indices.to(self._carrier(self.indices_type))
 
 
