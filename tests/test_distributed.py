@@ -181,6 +181,17 @@ def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(
         trt_runtime.save_sharded(compiled, tmp_path / "file")
 
 
+def test_a_program_with_all_the_metadata_that_it_may_have_is_saved_for_ranks(tmp_path: Path) -> None:
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    said = {f"entry {number}": "text" for number in range(64)}
+    trt_runtime.save(compiled, tmp_path / "one.trtp", metadata=said)
+    for folder in ("first", "again"):
+        found = trt.load(tmp_path / "one.trtp" if folder == "first" else tmp_path / "first")
+        trt_runtime.save_sharded(found, tmp_path / folder)
+        meta = trt.load(tmp_path / folder).meta
+        assert said.items() <= meta.items()
+
+
 @pytest.mark.parametrize("at", ["flock", "open_file"])
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EIO, errno.EMFILE, errno.ESTALE])
 def test_a_folder_of_which_nobody_can_say_whether_it_is_being_saved_stays(

@@ -41,6 +41,7 @@ from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.process_groups import show_ranks
 from trt_core.wording import kind_of
+from trt_runtime.program.fields import RANK, SAVE
 
 MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
@@ -49,11 +50,6 @@ _LOCK_SECONDS: Final = 10.0  # others look at it for a moment
 
 FORMAT_VERSION: Final = 1
 """Version of the manifest; a folder of another version is refused."""
-
-_RANK: Final = "trt.rank"
-_SAVE: Final = "trt.save"
-"""Entries of a program's metadata, which its signature covers as it does not cover the manifest: whose program it is,
-and what all programs of one `save_sharded` have in common. Files of earlier releases have neither."""
 
 _AGAIN: Final = "save the model again"
 _OLD: Final = "-old"
@@ -335,7 +331,7 @@ class RankPart:
         meta: dict[str, Any] = getattr(module, "meta", {})
         collectives = self.manifest.programs[self.rank].collectives
         wanted = _said_of(self.rank, self.manifest.world_size, collectives)
-        found = meta.get(_RANK, wanted)
+        found = meta.get(RANK, wanted)
         if found != wanted:
             raise PlanError(
                 "the program of a rank is not the one that the manifest describes",
@@ -345,7 +341,7 @@ class RankPart:
                 "saved",
             )
         module.meta = {**meta, "manifest": self.manifest}  # type: ignore[assignment]
-        compare_at_first_call(module, dict.fromkeys(collectives, self.digest + meta.get(_SAVE, "")))
+        compare_at_first_call(module, dict.fromkeys(collectives, self.digest + meta.get(SAVE, "")))
         return module
 
 
@@ -576,7 +572,7 @@ def _write_part(
     path = folder / f"rank-{rank}.trtp"
     meta = compiled.meta if isinstance(compiled, LoadedProgram) else {}
     kept = {name: text for name, text in meta.items() if isinstance(text, str)}
-    save(compiled, path, metadata={**kept, _RANK: _said_of(rank, world, collectives), _SAVE: model})
+    save(compiled, path, metadata={**kept, RANK: _said_of(rank, world, collectives), SAVE: model})
     with opened(path) as file:
         return RankProgram(path.name, path.stat().st_size, _digest_of(file), collectives), groups
 

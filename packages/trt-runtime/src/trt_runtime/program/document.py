@@ -17,7 +17,7 @@ from trt_core.sizes.conditions import Condition, Relation
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals, tables
-from trt_runtime.program.fields import MAX_EXTENT, malformed
+from trt_runtime.program.fields import MAX_EXTENT, OWN_METADATA, malformed
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -242,7 +242,7 @@ def _read_refit(value: Any, tensors: tuple[StoredTensor, ...]) -> HeldWeights | 
 
 
 def _read_metadata(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or len(value) > MAX_METADATA + 1:  # with what is said of the model
+    if not isinstance(value, dict) or len(value.keys() - OWN_METADATA) > MAX_METADATA:
         raise malformed("metadata", f"an object of at most {MAX_METADATA} entries is needed")
     return {
         typed.text(name, "metadata", 128): typed.text(text, "metadata", MAX_METADATA_TEXT)

@@ -19,6 +19,14 @@ MAX_RANK = 64
 FACTS = "trt.model"
 """Entry of a program's metadata that holds what it says of its model; whoever saves a program cannot set it."""
 
+RANK = "trt.rank"
+SAVE = "trt.save"
+"""Entries by which the program of a rank says whose it is, and what all programs of one `save_sharded` have in common;
+its signature covers them, as it does not cover the manifest. Files of earlier releases have neither."""
+
+OWN_METADATA = frozenset((FACTS, RANK, SAVE))
+"""Entries that do not count among those of whoever saves a program."""
+
 MAX_TEXT = 4096
 """Most characters of a name."""
 

@@ -43,7 +43,7 @@ from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profile_choice import InputRanges
 from trt_runtime.program.allowed_operators import OWN_NAMESPACES, why_refused
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
-from trt_runtime.program.fields import FACTS, is_path_part
+from trt_runtime.program.fields import FACTS, OWN_METADATA, is_path_part
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -817,7 +817,7 @@ def _checked(metadata: Mapping[str, str]) -> dict[str, str]:
     if any(not isinstance(part, str) for entry in entries.items() for part in entry):
         raise InputError("metadata is a mapping of names to texts", where="metadata")
     too_long = any(len(name) > 128 or len(text) > MAX_METADATA_TEXT for name, text in entries.items())
-    if too_long or len(entries) > MAX_METADATA:
+    if too_long or len(entries.keys() - OWN_METADATA) > MAX_METADATA:
         raise InputError(
             "the metadata is too long",
             where="metadata",
