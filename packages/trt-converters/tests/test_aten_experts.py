@@ -51,6 +51,20 @@ def test_weights_may_be_constants() -> None:
     check_conversion(GROUPED, _rows(2, 5, 8), constants=(1,))
 
 
+def test_weights_are_taken_as_they_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[bool] = []
+    multiply = libraries.matrix_multiply
+    monkeypatch.setattr(
+        libraries,
+        "matrix_multiply",
+        lambda ctx, left, right, is_turned=False: taken.append(is_turned) or multiply(ctx, left, right, is_turned),
+    )
+    rows, matrices, offsets = _rows(2, 5, 8)
+    for given in (matrices, matrices.mT.contiguous().mT):
+        check_conversion(GROUPED, (rows, given, offsets), constants=(1,))
+    assert taken == [False, True]
+
+
 def test_a_batch_has_no_groups() -> None:
     left, right = torch.randn(2, 8, DEPTH), torch.randn(2, DEPTH, WIDTH)
     check_conversion(PYTORCHS, (left.bfloat16(), right.bfloat16()))

@@ -94,12 +94,14 @@ def grouped_product(ctx: ConversionContext, rows: Operand, matrices: Operand, of
 
 
 def _by_row(ctx: ConversionContext, rows: Operand, matrices: Operand, places: Operand, ends: Operand) -> Any:
-    """Every row is multiplied by a copy of its matrix, in one product."""
+    """Every row is multiplied by a copy of its matrix, in one product; constants are taken as models store them."""
     count = shape_of(matrices)[0]
+    is_turned = isinstance(matrices, torch.Tensor) and not matrices.is_contiguous() and matrices.mT.is_contiguous()
+    stored = matrices.mT if is_turned else matrices
     passed = binary(ctx, "LESS", unsqueeze(ctx, places, (1,)), unsqueeze(ctx, ends, (0,)))  # (S, E): ends after row
     group = binary(ctx, "SUB", count, reduce(ctx, "SUM", cast(ctx, passed, torch.int64), (1,), False), "group")
-    chosen = gather(ctx, matrices, binary(ctx, "MIN", group, count - 1, "group"), 0)
-    product = squeeze(ctx, matrix_multiply(ctx, unsqueeze(ctx, rows, (1,)), chosen), (1,))
+    chosen = gather(ctx, stored, binary(ctx, "MIN", group, count - 1, "group"), 0)
+    product = squeeze(ctx, matrix_multiply(ctx, unsqueeze(ctx, rows, (1,)), chosen, is_turned), (1,))
     belongs = unsqueeze(ctx, binary(ctx, "LESS", group, count), (1,))
     return select(ctx, belongs, product, torch.zeros((), dtype=dtype_of(product)))
 
