@@ -11,6 +11,7 @@ that `--results docs/data/generation.jsonl` appends.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib
 import json
 import statistics
@@ -22,7 +23,7 @@ from typing import Any, Final
 import torch
 
 from tools.bench.latency_results import append, machine, today
-from tools.bench.measure import in_fresh_process, wait_for_device, waited_milliseconds
+from tools.bench.measure import among_others, in_fresh_process, wait_for_device, waited_milliseconds
 from tools.bench.report import Row
 
 WAYS: Final = ("eager", "reduce-overhead", "engines")
@@ -118,39 +119,41 @@ def measure(
     if weights:
         quantize_weights(model, weights)
     limits = GenerationLimits(batch, length, min(length, chunk))
-    started = time.perf_counter()
-    if way == "engines":
-        generator = trt_frontends.compile_generation(
-            model, max_length=length, max_batch=batch, prefill_chunk=limits.prefill_chunk
-        )
-    else:
-        step: Any = CachedStep(model, limits).eval()
-        generator = TextGenerator(step, limits)
-        if way == "reduce-overhead":
-            generator.step.forward = torch.compile(step.forward, mode="reduce-overhead", dynamic=False)
-    prompt = torch.randint(0, sizes["vocab_size"], (batch, 64), device=device)
-    new = min(128, length - 64)
-    generator.generate(prompt, max_new_tokens=3)
-    wait_for_device()
-    build = time.perf_counter() - started
-    token = torch.randint(0, sizes["vocab_size"], (batch, 1), device=device)
-    start = torch.full((1,), length - 1, device=device)
-    padding = torch.zeros(batch, dtype=torch.int64, device=device)
-    with torch.no_grad():
-        steps = waited_milliseconds(lambda: generator.step(token, start, padding), least_seconds=0.5)
-        began = time.perf_counter()
-        for _ in range(_ENQUEUED):
-            generator.step(token, start, padding)
+    with among_others(fcntl.LOCK_SH):
+        started = time.perf_counter()
+        if way == "engines":
+            generator = trt_frontends.compile_generation(
+                model, max_length=length, max_batch=batch, prefill_chunk=limits.prefill_chunk
+            )
+        else:
+            step: Any = CachedStep(model, limits).eval()
+            generator = TextGenerator(step, limits)
+            if way == "reduce-overhead":
+                generator.step.forward = torch.compile(step.forward, mode="reduce-overhead", dynamic=False)
+        prompt = torch.randint(0, sizes["vocab_size"], (batch, 64), device=device)
+        new = min(128, length - 64)
+        generator.generate(prompt, max_new_tokens=3)
         wait_for_device()
-        enqueued = (time.perf_counter() - began) / _ENQUEUED
-        if profile:
-            show_kernels(lambda: generator.step(token, start, padding))
-    prompts = torch.randint(0, sizes["vocab_size"], (batch, limits.prefill_chunk), device=device)
-    first = torch.zeros(1, dtype=torch.int64, device=device)
-    with torch.no_grad():
-        prefill = waited_milliseconds(lambda: generator.step(prompts, first, padding), least_seconds=0.5)
-    generator.generate(prompt, max_new_tokens=new)
-    whole, few = (_seconds(generator, prompt, count) for count in (new, 8))
+        build = time.perf_counter() - started
+    with among_others(fcntl.LOCK_EX):
+        token = torch.randint(0, sizes["vocab_size"], (batch, 1), device=device)
+        start = torch.full((1,), length - 1, device=device)
+        padding = torch.zeros(batch, dtype=torch.int64, device=device)
+        with torch.no_grad():
+            steps = waited_milliseconds(lambda: generator.step(token, start, padding), least_seconds=0.5)
+            began = time.perf_counter()
+            for _ in range(_ENQUEUED):
+                generator.step(token, start, padding)
+            wait_for_device()
+            enqueued = (time.perf_counter() - began) / _ENQUEUED
+            if profile:
+                show_kernels(lambda: generator.step(token, start, padding))
+        prompts = torch.randint(0, sizes["vocab_size"], (batch, limits.prefill_chunk), device=device)
+        first = torch.zeros(1, dtype=torch.int64, device=device)
+        with torch.no_grad():
+            prefill = waited_milliseconds(lambda: generator.step(prompts, first, padding), least_seconds=0.5)
+        generator.generate(prompt, max_new_tokens=new)
+        whole, few = (_seconds(generator, prompt, count) for count in (new, 8))
     read = sum(value.numel() * value.element_size() for value in model.parameters())
     if name == "8b":  # an embedding of its own, of which a step reads a row for each sequence
         read -= model.model.embed_tokens.weight.nbytes

@@ -79,7 +79,7 @@ class Sizes:
 
 _TOKENS: Final = Sizes((8, 128), ((1, 128), (1, 16), (3, 77), (8, 100), (17, 500), (32, 256), (2, 512)))
 _FEWER_TOKENS: Final = Sizes((4, 128), ((1, 128), (1, 16), (3, 77), (4, 100), (7, 500), (16, 256), (2, 512)))
-_IMAGES: Final = Sizes((8, 3, 224, 224), tuple((batch, 3, 224, 224) for batch in (1, 5, 17, 32, 64)))
+_IMAGES: Final = Sizes((8, 3, 224, 224), tuple((batch, 3, 224, 224) for batch in (1, 32, 5, 17, 64)))
 RANGES: Final[dict[str, Sizes]] = {
     "bert_base": _TOKENS,
     "gpt2": _FEWER_TOKENS,
