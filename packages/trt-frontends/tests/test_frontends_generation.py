@@ -598,7 +598,13 @@ def test_compiled_models_take_guesses() -> None:
 
 @pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many seconds; nox -s stress runs it")
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["T5", "Bart", "Whisper", "Llava", "Mistral"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("T5", "Bart", "Whisper", "Llava", "Mistral", "Llama", "Gemma2", "Gemma3", "Qwen2", "GPT2", "Phi3", "OPT"),
+        *("Falcon", "GptOss"),
+    ],
+)
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
 def test_the_loop_of_transformers_builds_few_engines(name: str, cache: str) -> None:
     torch._dynamo.reset()
@@ -761,7 +767,19 @@ def test_models_without_such_caches_are_refused(kind: str, other: dict[str, Any]
         compile_generation(model, max_length=16)
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_length", 0), ("max_batch", 1.5), ("prefill_chunk", -1)])
+@pytest.mark.parametrize("name", ["GPT2", "GPTJ", "OPT", "Bart", "Whisper"])
+def test_caches_longer_than_a_table_of_positions_are_refused(name: str) -> None:
+    """Engines look up positions beyond it without a word."""
+    model = encoder_decoder_of(name)[0] if name in ENCODER_DECODERS else model_of(name)
+    most = 128 if name in ENCODER_DECODERS else 512
+    with pytest.raises(InputError, match=f"knows {most} positions, and the caches would hold {most + 1}"):
+        _parts(model, GenerationLimits(1, most + 1, 4), 100, None)
+    _parts(model, GenerationLimits(1, most, 4), 100, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_length", 0), ("max_batch", 1.5), ("prefill_chunk", -1), ("max_batch", 2**31)]
+)
 def test_numbers_that_make_no_sense_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=name):
         compile_generation(model_of("Llama"), **{"max_length": 8, name: value})

@@ -143,6 +143,36 @@ def test_caches_that_are_too_short_are_refused_before_anything_is_compiled(folde
     assert "caches of 7 places are too few for 9 tokens" in result.output + result.stderr
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--dtype", "float8_e4m3fn"], "float8_e4m3fn is no type of weights"),
+        (["--dtype", "int7"], "no type of weights"),
+        (["--device", "tpu"], "tpu"),
+        (["--device", ""], "device"),
+        (["--setting", "max_length=3"], "max_length is no compilation setting"),
+        (["--save", "one.trtp", "--json", "./one.trtp"], "would be one file"),
+        (["--prompt-tokens", "70"], "knows 64 positions"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    folder: Path, asked: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(app, ["generate", str(folder), "--new-tokens", "2", *asked])
+    assert result.exit_code == 2
+    assert said in " ".join((result.output + result.stderr).split())
+    assert not list(folder.glob("one*"))
+
+
+@pytest.mark.parametrize("text", ["[]", '{"model_type": "llama", "num_attention_heads": 0}'])
+def test_configurations_that_transformers_breaks_on_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    result = CliRunner().invoke(app, ["generate", str(tmp_path / "config.json"), "--device", "cpu"])
+    assert result.exit_code == 2
+    assert "transformers cannot load" in result.output + result.stderr
+
+
 def test_a_folder_without_weights_leads_to_random_ones(folder: Path) -> None:
     for path in folder.glob("*.safetensors"):
         path.unlink()

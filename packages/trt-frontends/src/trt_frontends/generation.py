@@ -100,8 +100,8 @@ def compile_generation(
         "assisted_tokens": assisted_tokens,
     }
     for name, value in numbers.items():
-        if value is not None and (type(value) is not int or value < 1):
-            raise InputError(f"{name} is a whole number from 1, not {value!r}")
+        if value is not None and (type(value) is not int or not 1 <= value < 2**31):
+            raise InputError(f"{name} is a whole number from 1 to 2^31 - 1, not {value!r}")
     if not isinstance(model, nn.Module):
         raise InputError(f"a model is a module, not {kind_of(model)}")
     is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
@@ -288,6 +288,7 @@ class CachedStep(nn.Module):
         self._takes_places = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
         self._masks_places = self._knows_length = False
+        self._require_positions()
         layers = self._probe()
         self._layers = len(layers)
         self._window = _window(model, layers)
@@ -313,6 +314,27 @@ class CachedStep(nn.Module):
                 f"its forward takes no {', '.join(lacking)}"
                 + (f": it keeps state in {', '.join(instead)}, not keys and values" if instead else ""),
                 "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator",
+            )
+
+    def _require_positions(self) -> None:
+        """Holds caches to a table of positions, which rotary models have none of, and engines do not look beyond.
+
+        Raises:
+            InputError: They are longer.
+        """
+        config: Any = self.model.config.get_text_config(decoder=True)
+        said = {getattr(config, name, None) for name in ("max_position_embeddings", "max_target_positions")}
+        decoder: Any = self.model.get_decoder() or self.model
+        words = decoder.get_input_embeddings()
+        tables = [each for each in decoder.modules() if isinstance(each, nn.Embedding) and each is not words]
+        rows = [table.num_embeddings - int(getattr(table, "offset", 0)) for table in tables]
+        rows += [len(table) for table in decoder.buffers() if table.dim() == 2]  # of sines and cosines
+        most = min((count for count in rows if count in said), default=self._length)
+        if self._length > most:
+            raise InputError(
+                f"{type(self.model).__name__} knows {most} positions, and the caches would hold {self._length}",
+                where="max_length",
+                hint=f"give max_length={most} or less",
             )
 
     def _find_form(self) -> None:

@@ -137,6 +137,8 @@ def generate(
         require_new(path)
     from trt_core import InputError
 
+    if save is not None and json is not None and save.resolve() == json.resolve():
+        raise InputError(f"the generator and the report would be one file, {save}", where="--save, --json")
     begin = time.perf_counter()
     module = language_model(model, dtype, device, random_weights=random_weights)
     follows = bool(getattr(module.config, "is_encoder_decoder", False))
@@ -176,7 +178,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
     """
     import torch
 
-    from trt_core import InputError
+    from trt_core import Device, InputError
     from trt_core.dtypes import parse_dtype
 
     try:
@@ -190,7 +192,13 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
             hint="give the folder that save_pretrained wrote, or a config.json",
         )
     kind = "auto" if dtype is None else parse_dtype(dtype)
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if kind not in ("auto", torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        raise InputError(
+            f"{dtype} is no type of weights that a model is loaded in",
+            where="--dtype",
+            hint="give float32, float16, bfloat16 or float64; fewer bits come from checkpoints that are quantized",
+        )
+    target = Device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device).torch_device
     try:
         family = _family(transformers.AutoConfig.from_pretrained(path, local_files_only=True))
         if path.is_file() or random_weights:
@@ -202,8 +210,8 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
         else:
             made = family.from_pretrained(path, local_files_only=True, dtype=kind)
         return made.eval().to(target)
-    except (OSError, ValueError, RuntimeError) as error:
-        is_bare = path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]
+    except Exception as error:  # whatever a configuration leads transformers to
+        is_bare = not random_weights and path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]
         hint = "--random-weights reads the configuration alone" if is_bare else ""
         raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0], hint=hint) from error
 
@@ -279,9 +287,13 @@ def measure(
 def _compile(
     module: Any, max_length: int, batch: int, setting: list[str] | None, sizes: Mapping[str, int]
 ) -> TextGenerator:
+    from trt_core import InputError
     from trt_frontends import compile_generation
     from trtc.progress import ConsoleProgress
 
+    settings = read_assignments(setting or ())
+    if told := settings.keys() & {"model", "max_length", "max_batch", "progress", "registry", *sizes}:
+        raise InputError(f"{min(told)} is no compilation setting", where="--setting", hint="see trtc generate --help")
     with ConsoleProgress() as progress:
         return compile_generation(
             module,
@@ -289,7 +301,7 @@ def _compile(
             max_batch=batch,
             progress=progress,
             **sizes,  # type: ignore[arg-type]  # they are no settings
-            **read_assignments(setting or ()),
+            **settings,
         )
 
 
