@@ -129,6 +129,51 @@ def test_engines_say_how_many_matrices_there_are_and_what_a_token_reads(
     assert (said["count"], said["choices"], said["matrix_bytes"]) == (COUNT, choices[0] if choices else 0, size)
 
 
+@pytest.mark.parametrize("kind", ["constant", "ramp", "down", "twice"])
+def test_rows_in_groups_are_recognized(builder: Any, load: Any, execute: Any, kind: str) -> None:
+    network = builder.create_network()
+    rows = network.add_input("rows", trt.float32, (-1 if kind == "ramp" else ROWS, 1, DEPTH))
+    ends = network.add_input("ends", trt.int64, (1, COUNT))
+    operation, steps = trt.ElementWiseOperation, torch.tensor([2 if kind == "twice" else 1])
+    if kind in ("constant", "down"):
+        numbers = torch.arange(ROWS).reshape(-1, 1)
+        counted = constant(network, numbers.flip(0) if kind == "down" else numbers, trt.int64)
+    else:
+        fill = network.add_fill((1,), trt.FillOperation.LINSPACE, trt.int64)
+        count = network.add_slice(network.add_shape(rows).get_output(0), (0,), (1,), (1,)).get_output(0)
+        for index, given in enumerate((torch.tensor(0), steps), 1):
+            fill.set_input(index, constant(network, given, trt.int64))
+        fill.set_input(0, count)
+        shuffle = network.add_shuffle(fill.get_output(0))
+        shuffle.reshape_dims = (-1, 1)
+        counted = shuffle.get_output(0)
+    passed = network.add_elementwise(counted, ends, operation.LESS).get_output(0)
+    passed = network.add_cast(passed, trt.int64).get_output(0)
+    total = network.add_reduce(passed, trt.ReduceOperation.SUM, 1 << 1, False).get_output(0)
+    group = network.add_elementwise(constant(network, torch.tensor([COUNT]), trt.int64), total, operation.SUB)
+    last = constant(network, torch.tensor([COUNT - 1]), trt.int64)
+    places = network.add_elementwise(group.get_output(0), last, operation.MIN).get_output(0)
+    matrices = torch.randn(COUNT, COLUMNS, DEPTH)
+    chosen = network.add_gather(constant(network, matrices), places, 0).get_output(0)
+    none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+    y = network.add_matrix_multiply(rows, none, chosen, turned).get_output(0)
+    y.name = "y"
+    network.mark_output(y)
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 0
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    ranges = {"rows": tuple((count, 1, DEPTH) for count in (1, ROWS, 9))} if kind == "ramp" else {}
+    engine = load(network, ranges, config=config)
+    (said,) = (layer["Parameters"] for layer in layers_of(engine) if layer["LayerType"] == "CHOSEN_PRODUCT")
+    assert said["is_grouped"] is (kind in ("constant", "ramp"))
+    given = {"rows": torch.randn(ROWS, 1, DEPTH), "ends": torch.tensor([[1, 1, 2, 4, 5]])}  # the last is behind all
+    found = execute(engine.create_execution_context(), given)["y"]
+    numbers = torch.arange(ROWS) * steps
+    numbers = numbers.flip(0) if kind == "down" else numbers
+    wanted = torch.searchsorted(given["ends"][0], numbers, right=True).clamp(max=COUNT - 1)
+    torch.testing.assert_close(found, torch.bmm(given["rows"], matrices[wanted].mT), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("way", [low_precision._sorted, low_precision._by_copies, low_precision._by_each])
 def test_many_rows_are_sorted_or_get_copies_or_all_products(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_precision, "_MOST_COPIED", 2 * COLUMNS * DEPTH)
@@ -137,6 +182,9 @@ def test_many_rows_are_sorted_or_get_copies_or_all_products(way: Any, monkeypatc
     wanted = multiply_by_chosen(rows, PLACES, matrices, False)
     torch.testing.assert_close(way(rows, PLACES, matrices), wanted, rtol=2e-2, atol=2e-2)
     if way is low_precision._sorted:
+        ascending = PLACES.sort().values
+        wanted = multiply_by_chosen(rows, ascending, matrices, False)
+        torch.testing.assert_close(way(rows, ascending, matrices, True), wanted, rtol=2e-2, atol=2e-2)
         places = torch.tensor([COUNT, 0, -1, 1, 0, 3])
         torch.testing.assert_close(
             way(rows, places, matrices), multiply_by_chosen(rows, places, matrices, False), rtol=2e-2, atol=2e-2
@@ -169,6 +217,9 @@ for is_transposed in (False, True):
         decoding.start_grouped_product(x, order, ends, given, result, 0)
         wanted = torch.bmm(matrices[many.clamp(0, 4)].float(), x.float().unsqueeze(2)).squeeze(2)
         torch.testing.assert_close(result.float(), wanted * is_known.unsqueeze(1), atol=2e-2, rtol=2e-3)
+        apart = torch.full_like(result, torch.nan)
+        decoding.start_grouped_product(x[order], None, ends, given, apart, 0)
+        torch.testing.assert_close(apart, result[order])
 """
 
 
@@ -196,4 +247,8 @@ def test_chosen_products_on_a_gpu(rows: int, is_transposed: bool, dtype: torch.d
     found = multiply_by_chosen(x, places, given, is_transposed).float()
     wanted = torch.bmm(matrices[places.clamp(0, 7)].float(), x.float().unsqueeze(2)).squeeze(2)
     wanted = torch.where(((places >= 0) & (places < 8)).unsqueeze(1), wanted, 0)
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-2
+    places = places.clamp(0, 7).sort().values
+    found = multiply_by_chosen(x, places, given, is_transposed, is_grouped=True).float()
+    wanted = torch.bmm(matrices[places].float(), x.float().unsqueeze(2)).squeeze(2)
     assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-2

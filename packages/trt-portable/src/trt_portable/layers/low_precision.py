@@ -323,7 +323,7 @@ _MOST_COPIED: Final = 1 << 26
 
 
 def multiply_by_chosen(
-    rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, is_transposed: bool
+    rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, is_transposed: bool, is_grouped: bool = False
 ) -> torch.Tensor:
     """``rows[i] @ matrices[places[i]].T``; zeros where there is no such matrix.
 
@@ -332,6 +332,7 @@ def multiply_by_chosen(
         places: (S,), integers.
         matrices: (E, N, K), or (E, K, N) if they are transposed, of the type of the rows.
         is_transposed: Whether they are.
+        is_grouped: Whether places ascend, and all of them are of matrices.
 
     Returns:
         (S, N).
@@ -346,7 +347,7 @@ def multiply_by_chosen(
         return found
     count, columns, _ = matrices.shape
     if rows.is_cuda:
-        return _sorted(rows, places, matrices)
+        return _sorted(rows, places, matrices, is_grouped)
     return _by_matrix(rows, places, count, columns, lambda index: matrices[index])
 
 
@@ -358,6 +359,7 @@ def multiply_by_chosen_codes(
     form: ProductForm,
     count: int,
     kernel: ProductKernel,
+    is_grouped: bool,
 ) -> torch.Tensor:
     """As `multiply_by_chosen`, of matrices of few bits that lie one below the other, as a kernel prepared them."""
     columns = form.columns // count
@@ -368,10 +370,10 @@ def multiply_by_chosen_codes(
             found: torch.Tensor = operator(rows, matrix, *folded, *parts, places, levels_of(form), count)
             return found
         matrices = kernel.decoded(matrix, scale, form, rows.dtype)
-        return _sorted(rows, places, matrices.reshape(count, columns, form.depth))
+        return _sorted(rows, places, matrices.reshape(count, columns, form.depth), is_grouped)
     if rows.is_cuda:
         matrices = decode_rows(matrix, scale, form, 0, form.columns).to(rows.dtype)
-        return _sorted(rows, places, matrices.reshape(count, columns, form.depth))
+        return _sorted(rows, places, matrices.reshape(count, columns, form.depth), is_grouped)
 
     def decoded(index: int) -> torch.Tensor:
         return decode_rows(matrix, scale, form, index * columns, (index + 1) * columns).to(rows.dtype)
@@ -401,11 +403,13 @@ def _by_matrix(
     return result
 
 
-def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
-    """A grouped product of the rows in the order of what they choose."""
+def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, is_grouped: bool = False) -> torch.Tensor:
+    """A grouped product of the rows in the order of what they choose, which they may have already."""
     count, columns, depth = matrices.shape
     kind = torch.int8 if count < 1 << 7 else torch.int16 if count < 1 << 15 else torch.int64  # few bits to sort by
-    choice, order = torch.where((places < 0) | (places >= count), count, places).to(kind).sort()
+    choice, order = torch.where((places < 0) | (places >= count), count, places).to(kind), None
+    if not is_grouped:
+        choice, order = choice.sort()
     ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=kind), right=True).to(torch.int32)
     grouped = _operator("grouped_linear", rows, most=_MOST_GROUPED)
     if grouped is not None:
@@ -416,8 +420,13 @@ def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) ->
     if rows.dtype is not torch.bfloat16 or columns % 8 or depth % 8:
         are_few = isinstance(rows.shape[0], int) and rows.shape[0] < count
         return torch.where(is_there, (_by_copies if are_few else _by_each)(rows, known, matrices), 0)
-    made = torch._grouped_mm(rows[order], matrices.mT, ends)
-    return torch.where(is_there, torch.empty_like(made).index_copy(0, order, made), 0)
+    made = torch._grouped_mm(rows if order is None else rows[order], matrices.mT, ends)
+    return made if order is None else torch.where(is_there, made[inverse_order(order)], 0)
+
+
+def inverse_order(order: torch.Tensor) -> torch.Tensor:
+    """Where each of some rows went, (S,), from where those in their new order came from."""
+    return torch.empty_like(order).scatter(0, order, torch.arange(len(order), device=order.device))
 
 
 def _by_each(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
@@ -445,6 +454,7 @@ class _Chosen(ILayer):
     count = integer(1, "E, how many matrices there are.")
     choices = integer(0, "How many of them a token chooses; 0 where networks do not tell.")
     matrix_bytes = integer(0, "Bytes of one of them in memory, with its scales.")
+    is_grouped = boolean(False, "Whether places ascend, and all of them are of matrices.")
 
     def _shaped(self, rows: torch.Tensor, columns: int) -> tuple[int, ...]:
         return (rows.shape[0], columns, 1) if self.is_column else (rows.shape[0], 1, columns)
@@ -481,7 +491,7 @@ class ChosenProductLayer(_Chosen):
             return (rows.new_empty(shape),)
         flat = rows.reshape(-1, depth)
         require_operands(len(flat) == len(places), "a product with chosen matrices", rows, places, matrices)
-        return (multiply_by_chosen(flat, places, matrices, self.is_transposed).reshape(shape),)
+        return (multiply_by_chosen(flat, places, matrices, self.is_transposed, self.is_grouped).reshape(shape),)
 
 
 class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
@@ -513,4 +523,5 @@ class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
         kernel = self._kernel((rows, matrix))
         fits = kernel.reads(matrix, scale, form) and len(flat) == len(places)
         require_operands(fits, "a product with chosen codes", rows, places, scale)
-        return (multiply_by_chosen_codes(flat, places, matrix, scale, form, self.count, kernel).reshape(shape),)
+        given = (flat, places, matrix, scale, form, self.count, kernel, self.is_grouped)
+        return (multiply_by_chosen_codes(*given).reshape(shape),)

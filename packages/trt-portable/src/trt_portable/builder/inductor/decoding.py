@@ -29,6 +29,7 @@ from trt_portable.builder.inductor.own_operators import (
     teach_compilers,
 )
 from trt_portable.kernels.low_precision_products import assembly, words_of_unit
+from trt_portable.layers.low_precision import inverse_order
 
 PRODUCT: Final = "trt_portable::few_rows_linear"
 CODES_PRODUCT: Final = "trt_portable::few_rows_codes_linear"
@@ -626,7 +627,12 @@ _MOST_COPIES: Final = 64
 
 
 def _run_fastest(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.Tensor, *form: object) -> None:
-    """Goes the way that is the fastest where each matrix is read once, as in a step: no cache holds any of it.
+    """Goes the way that is the fastest; arguments are those of `_fastest_way`."""
+    ways[_fastest_way(ways, matrix, result, *form)](matrix)
+
+
+def _fastest_way(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.Tensor, *form: object) -> str:
+    """The way that is the fastest where each matrix is read once, as in a step: no cache holds any of it.
 
     Args:
         ways: The surest first.
@@ -646,7 +652,7 @@ def _run_fastest(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
             run(each)
 
     starts = {name: functools.partial(start, run) for name, run in ways.items()}
-    ways[fastest(starts, matrix.device, "uncached", *form, replayed=True, is_right=SameResult(result))](matrix)
+    return fastest(starts, matrix.device, "uncached", *form, replayed=True, is_right=SameResult(result))
 
 
 def start_normalization(
@@ -965,13 +971,14 @@ def _matrices_in(matrices: torch.Tensor, tile: Form) -> dict[str, int]:
 
 
 def multiply_by_groups(
-    x: torch.Tensor, order: torch.Tensor, ends: torch.Tensor, matrices: torch.Tensor
+    x: torch.Tensor, order: torch.Tensor | None, ends: torch.Tensor, matrices: torch.Tensor
 ) -> torch.Tensor:
     """``x[i] @ matrices[j].T`` for the rows of each matrix, in the way that is the fastest, measured the first time.
 
     Args:
         x: (S, K) in half precision on CUDA.
         order: (S,), int64: rows one after the other by the matrix that they choose; first those of the first one.
+            None where they lie so, and all choose one.
         ends: (E,), int32: how many rows there are up to those of each matrix; rows behind the last one get zeros.
         matrices: (E, N, K), of which rows or columns lie in one piece.
 
@@ -981,23 +988,32 @@ def multiply_by_groups(
     x = x.contiguous()
     result = torch.empty((x.shape[0], matrices.shape[1]), dtype=x.dtype, device=x.device)
 
-    def by_library(each: torch.Tensor) -> None:
-        rows, choice = x[order], torch.searchsorted(ends, torch.arange(len(x), device=x.device), right=True)
+    def by_library(each: torch.Tensor) -> torch.Tensor:
+        rows = x if order is None else x[order]
+        choice = torch.searchsorted(ends, torch.arange(len(x), device=x.device), right=True)
         if is_known:
             made = torch._grouped_mm(rows, each.mT, ends)
         else:  # products of all rows with each matrix
             made = torch.zeros_like(result)
             for index, matrix in enumerate(each):
                 made = torch.where((choice == index)[:, None], F.linear(rows, matrix), made)
-        result.index_copy_(0, order, torch.where((choice < len(each))[:, None], made, 0))
+        if order is None:
+            return made
+        back = inverse_order(order)
+        return torch.where((choice < len(each))[back, None], made[back], 0)
 
     def by(index: int) -> _Way:
         return lambda each: _kernels().grouped_product(x, order, ends, each, result, index)
 
     is_aligned = matrices.shape[1] % _ALIGNED == 0 and matrices.shape[2] % _ALIGNED == 0
     is_known = x.dtype is torch.bfloat16 and is_aligned
-    ways = {_LIBRARY: by_library, **{f"{form}": by(index) for index, form in enumerate(GROUPED_ROWS)}}
-    _run_fastest(ways, matrices, result, "grouped", len(x), tuple(matrices.shape), matrices.stride(), x.dtype)
+    ways: dict[str, _Way] = {_LIBRARY: lambda each: result.copy_(by_library(each))}
+    ways |= {f"{form}": by(index) for index, form in enumerate(GROUPED_ROWS)}
+    key = ("grouped", len(x), tuple(matrices.shape), matrices.stride(), x.dtype, order is None)
+    chosen = _fastest_way(ways, matrices, result, *key)
+    if chosen == _LIBRARY:
+        return by_library(matrices)
+    ways[chosen](matrices)
     return result
 
 
@@ -1007,7 +1023,7 @@ _ALIGNED: Final = 8
 
 def start_grouped_product(
     x: torch.Tensor,
-    order: torch.Tensor,
+    order: torch.Tensor | None,
     ends: torch.Tensor,
     matrices: torch.Tensor,
     result: torch.Tensor,
@@ -1020,14 +1036,15 @@ def start_grouped_product(
     """
     from trt_portable.builder.inductor.triton_kernels import grouped_product
 
-    if not all(each.is_contiguous() for each in (x, order, ends, result)):
+    if not all(each.is_contiguous() for each in (x, ends if order is None else order, ends, result)):
         raise RuntimeError("operands of a grouped product lie in another way")
     rows, (count, columns, _), tile = len(x), matrices.shape, GROUPED_ROWS[form]
     tiles = math.ceil(rows / tile.rows) + count  # each matrix, and what chooses none, may have one that is not full
     grid = (tiles, math.ceil(columns / tile.columns), 1)
-    arguments = (x, order, ends, matrices, result, rows, columns)
+    arguments = (x, ends if order is None else order, ends, matrices, result, rows, columns)
     compiled = grouped_product[grid](
         *arguments,
+        HAS_ORDER=order is not None,
         MATRICES_TILE=1 << count.bit_length(),
         TILE_ROWS=tile.rows,
         **_matrices_in(matrices, tile),
@@ -1353,7 +1370,7 @@ def _kernels() -> _Kernels:
         ),
         grouped_product=define_operator(
             "trt_portable::grouped_product",
-            "(Tensor x, Tensor order, Tensor ends, Tensor matrices, Tensor(a!) result, int form) -> ()",
+            "(Tensor x, Tensor? order, Tensor ends, Tensor matrices, Tensor(a!) result, int form) -> ()",
             quiet(start_grouped_product),
             writes_to=("result",),
         ),
@@ -1395,7 +1412,7 @@ def _operators() -> dict[str, Any]:
     teach_compilers(decoded, _decoded_like)
     chosen = define_operator(CHOSEN_PRODUCT, "(Tensor x, Tensor places, Tensor matrices) -> Tensor", multiply_by_chosen)
     teach_compilers(chosen, lambda x, places, matrices: x.new_empty((x.shape[0], matrices.shape[1])))
-    schema = "(Tensor x, Tensor order, Tensor ends, Tensor matrices) -> Tensor"
+    schema = "(Tensor x, Tensor? order, Tensor ends, Tensor matrices) -> Tensor"
     grouped = define_operator(GROUPED_PRODUCT, schema, multiply_by_groups)
     teach_compilers(grouped, lambda x, order, ends, matrices: x.new_empty((x.shape[0], matrices.shape[1])))
     return {

@@ -589,6 +589,7 @@ def grouped_product(  # type: ignore[no-untyped-def]
     rows,
     columns,
     DEPTH: tl.constexpr,
+    HAS_ORDER: tl.constexpr,
     MATRICES: tl.constexpr,
     MATRICES_TILE: tl.constexpr,
     MATRIX_STEP: tl.constexpr,
@@ -620,7 +621,9 @@ def grouped_product(  # type: ignore[no-untyped-def]
         first = tl.sum(tl.where(index == matrix, begin, 0), 0)
         last = tl.sum(tl.where(index == matrix, end, 0), 0)
         place = first + (tile - before) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-        row = tl.load(order + place, mask=place < last, other=0)
+        row = tl.where(place < last, place, 0).to(tl.int64)
+        if HAS_ORDER:
+            row = tl.load(order + place, mask=place < last, other=0)
         column = tl.program_id(1) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
         depth = tl.arange(0, TILE_DEPTH)
         totals = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.float32)

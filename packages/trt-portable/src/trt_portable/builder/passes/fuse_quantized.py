@@ -19,10 +19,12 @@ from trt_portable.enums import (
     ActivationType,
     DataType,
     ElementWiseOperation,
+    FillOperation,
     GatherMode,
     LayerType,
     MatrixOperation,
     PaddingMode,
+    ReduceOperation,
 )
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
 from trt_portable.layer_properties import Attribute
@@ -40,7 +42,8 @@ from trt_portable.layers.movement import IShuffleLayer, ISqueezeLayer, IUnsqueez
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.quantization import IDequantizeLayer, IQuantizeLayer, spread
-from trt_portable.layers.sources import ICastLayer, IIdentityLayer
+from trt_portable.layers.reduction import IReduceLayer
+from trt_portable.layers.sources import ICastLayer, IFillLayer, IIdentityLayer
 from trt_portable.network.layer import ILayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
 
@@ -573,6 +576,7 @@ class ChooseMatrices(PlanPattern):
                 layer.count: shape[0],  # type: ignore[attr-defined]
                 layer.choices: _choices(graph, places),  # type: ignore[attr-defined]
                 layer.matrix_bytes: size // shape[0],  # type: ignore[attr-defined]
+                layer.is_grouped: _ascend(graph, places, shape[0]),  # type: ignore[attr-defined]
             }
             fused = Node(layer, operation.name, inputs, operation.outputs, values, implementation=kernel)
             return NodeFusion([*fresh, replace(fused, metadata=operation.metadata)], [operation], operation)
@@ -585,6 +589,45 @@ def _gathers_matrices(graph: PlanGraph, node: Node) -> bool:
     matrices, places = (graph.shape(tensor) for tensor in node.inputs)
     is_first = node[IGatherLayer.axis] in (0, -3) and not node[IGatherLayer.num_elementwise_dims]
     return is_first and len(matrices) == 3 and len(places) == 1 and -1 not in matrices and 0 not in matrices
+
+
+def _ascend(graph: PlanGraph, places: int | None, count: int) -> bool:
+    """Whether places are ``min(count - sum(row < end for all ends), count - 1)``, as those of rows in groups are."""
+
+    def operand(tensor: int | None, operation: ElementWiseOperation, at: int, wanted: int) -> int | None:
+        """The other operand of an operation with a number."""
+        made = graph.maker(tensor)
+        if made is None or not made.is_a(IElementWiseLayer) or made[IElementWiseLayer.op] is not operation:
+            return None
+        number = graph.constant(made.inputs[at])
+        return made.inputs[1 - at] if number is not None and number.reshape(-1).tolist() == [wanted] else None
+
+    group = operand(places, ElementWiseOperation.MIN, 1, count - 1)
+    total = graph.maker(operand(group, ElementWiseOperation.SUB, 0, count))
+    if total is None or not total.is_a(IReduceLayer) or total[IReduceLayer.op] is not ReduceOperation.SUM:
+        return False
+    made = graph.maker(total.inputs[0])
+    while made is not None and made.is_a(ICastLayer):
+        made = graph.maker(made.inputs[0])
+    is_compared = made is not None and made.is_a(IElementWiseLayer)
+    if made is None or not is_compared or made[IElementWiseLayer.op] is not ElementWiseOperation.LESS:
+        return False
+    rows, ends = (graph.shape(tensor) for tensor in made.inputs)
+    is_table = (rows[1:], ends) == ((1,), (1, count)) and total[IReduceLayer.axes] == 1 << 1
+    return is_table and _counts_up(graph, made.inputs[0])
+
+
+def _counts_up(graph: PlanGraph, tensor: int | None) -> bool:
+    """Whether numbers are 0, 1, 2 and so on."""
+    numbers, made = graph.constant(tensor), graph.maker(tensor)
+    if numbers is not None:
+        return numbers.reshape(-1).tolist() == list(range(numbers.numel()))
+    while made is not None and made.is_a(*_MOVEMENT):
+        made = graph.maker(made.inputs[0])
+    if made is None or not made.is_a(IFillLayer) or made[IFillLayer.operation] is not FillOperation.LINSPACE:
+        return False
+    given = [graph.constant(each) for each in made.inputs[1:3]]
+    return [each.tolist() for each in given if each is not None] == [0, [1]]
 
 
 def _choices(graph: PlanGraph, places: int | None) -> int:
