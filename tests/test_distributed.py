@@ -9,6 +9,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -298,6 +299,57 @@ def test_ranks_say_truly_whether_a_model_was_saved(
         assert found.is_dead or found.error.startswith("FileError: ") != is_saved, (rank, found.error)
     trt_runtime.save_sharded(compiled, target)
     assert list(target.parent.iterdir()) == [target]
+
+
+KILLS = [
+    pytest.param(when, failing, marks=() if (when, failing) in (("save", 0), ("load", 1)) else STRESSED)
+    for when, failing in itertools.product(("save", "save anew", "load"), (0, 1))
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("when", "failing"), KILLS)
+def test_a_folder_is_the_old_one_or_the_new_one_whenever_a_rank_is_killed(
+    when: str, failing: int, tmp_path: Path
+) -> None:
+    old, new, target = tmp_path / "old", tmp_path / "new", tmp_path / "models" / "model"
+    run = rank_programs.die_at_a_step
+
+    def begin_anew() -> tuple[str, str, str]:
+        shutil.rmtree(target.parent, ignore_errors=True)
+        target.parent.mkdir()
+        if when != "save anew":
+            shutil.copytree(old, target)
+        return when.split()[0], str(new), str(target)
+
+    values = {
+        name: run_ranks(2, tmp_path, rank_programs.save_model, str(tmp_path / name), factor)
+        for name, factor in (("old", 1.0), ("new", 3.0))
+    }
+    steps = run_ranks(2, tmp_path, run, failing, 0, *begin_anew())[failing]
+    assert (
+        {"open", "set", "check"} <= {*steps}
+        if when == "load"
+        else {"write", "fsync", "replace", "allgather"} <= {*steps}
+    )
+    renames = [number for number, step in enumerate(steps, 1) if step in ("rename", "allgather", "check")]
+    for fatal in range(1, len(steps) + 1) if "TRT_STRESS" in os.environ else renames[-2:]:
+        place = f"killed before step {fatal} of {steps}"
+        outcomes = run_failing_ranks(2, tmp_path, run, failing, fatal, *begin_anew(), limit=60, group_seconds=LIMIT)
+        other = outcomes[1 - failing]
+        assert outcomes[failing].is_dead and not other.is_dead, place
+        assert other.seconds < LIMIT + 5, place
+        if when == "load":
+            assert not other.error or other.error.startswith("ExecutionError: "), (place, other.error)
+        told = run_failing_ranks(2, tmp_path, rank_programs.load_and_call, str(target))
+        if when == "save anew" and other.error.startswith("FileError: "):
+            assert all("No such file" in found.error for found in told), (place, told)
+        else:
+            is_new = when != "load" and not other.error.startswith("FileError: ")
+            assert [found.value for found in told] == values["new" if is_new else "old"], (place, told)
+        run_ranks(2, tmp_path, run, failing, 0, "save", str(new), str(target))
+        assert list(target.parent.iterdir()) == [target], place
 
 
 def test_models_outlive_their_process_groups(tmp_path: Path) -> None:

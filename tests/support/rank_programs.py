@@ -8,7 +8,10 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
+from collections import deque
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -473,6 +476,65 @@ def save_with_a_fault(rank: int, failing: int, way: str, step: int, source: str,
     runtime.save_sharded(loaded, directory)
     if rank == failing and way == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+STEPS = {"open", "mkdir", "rename", "replace", "remove", "unlink", "rmdir", "fsync", "flock", "write", "flush", "mmap"}
+STEPS |= {"allgather", "set", "check"}
+"""What changes or opens files, and what asks other ranks, by the names of the functions of C that do it."""
+
+
+def save_model(rank: int, directory: str, factor: float) -> list[float]:
+    """Saves a sharded model whose weights a factor tells from others; returns what it computes."""
+    model = parallel_perceptron("tensor")
+    for parameter in model.parameters():
+        parameter.mul_(factor)
+    x = torch.ones(2, 4, 16)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    runtime.save_sharded(compiled, directory)
+    return compiled(x).flatten().tolist()  # type: ignore[no-any-return]
+
+
+def load_and_call(rank: int, directory: str) -> list[float]:
+    """Returns what a saved model computes."""
+    return trt.load(directory)(torch.ones(2, 4, 16)).flatten().tolist()  # type: ignore[no-any-return]
+
+
+def die_at_a_step(rank: int, failing: int, fatal: int, when: str, source: str, target: str) -> list[str]:
+    """Saves a folder's model as another folder, or loads it and calls it; one rank is killed before one of its steps.
+
+    Args:
+        rank: The rank.
+        failing: The one that is killed.
+        fatal: The number of the step, from 1; 0 for none.
+        when: `save` or `load`.
+        source: A folder that `save_sharded` wrote.
+        target: Where it is saved, or what is loaded.
+
+    Returns:
+        The steps of this rank.
+    """
+    taken: list[str] = []
+
+    def note(_: Any, event: str, function: Any) -> None:
+        if event != "c_call" or function.__name__ not in STEPS:
+            return
+        if not isinstance(function.__self__, (dict, str, set, deque, list, ContextVar)):
+            taken.append(function.__name__)
+            if rank == failing and len(taken) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    loaded = trt.load(source) if when == "save" else None
+    meet("ready")
+    threading.setprofile(note)  # asking the store is done by a thread
+    sys.setprofile(note)
+    try:
+        if loaded is not None:
+            runtime.save_sharded(loaded, target)
+        else:
+            load_and_call(rank, target)
+    finally:
+        sys.setprofile(None)
+    return taken
 
 
 def never_come(rank: int) -> None:
