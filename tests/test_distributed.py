@@ -232,6 +232,28 @@ def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
     assert first.error.startswith("ExecutionError: rank 1 did not come to the same call of the model")
 
 
+FAILED_COLLECTIVES = [
+    pytest.param(*case, marks=() if case in (("engine", "compile"), ("PyTorch", "torch.compile")) else STRESSED)
+    for case in itertools.product(("engine", "PyTorch"), ("compile", "load", "torch.compile"))
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
+@pytest.mark.parametrize(("where", "way"), FAILED_COLLECTIVES)
+def test_a_collective_that_fails_is_named_with_the_rank_that_says_so(where: str, way: str, tmp_path: Path) -> None:
+    told, dead = run_failing_ranks(
+        2, tmp_path, rank_programs.call_alone, where, way, str(tmp_path / "model"), limit=60, group_seconds=LIMIT
+    )
+    assert dead.is_dead
+    assert told.error.startswith("ExecutionError: ")
+    assert "see what the other ranks say: one has failed, is gone" in told.error
+    named = {
+        "engine": "ALL_REDUCE of the ranks 0, 1 failed on rank 0",
+        "PyTorch": r"all_to_all_single(\.default| failed) on rank 0",
+    }
+    assert re.search(named[where], told.error)
+
+
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP")
 QUICK = {("build", "throws", 1), ("build", "SIGSTOP", 0), ("load", "SIGKILL", 1), ("call", "throws", 1)}
 QUICK |= {("call", "SIGTERM", 0), ("save", "throws", 1), ("save", "SIGKILL", 0), ("save", "SIGINT", 1)}
@@ -338,16 +360,18 @@ def test_a_folder_is_the_old_one_or_the_new_one_whenever_a_rank_is_killed(
         place = f"killed before step {fatal} of {steps}"
         outcomes = run_failing_ranks(2, tmp_path, run, failing, fatal, *begin_anew(), limit=60, group_seconds=LIMIT)
         other = outcomes[1 - failing]
-        assert outcomes[failing].is_dead and not other.is_dead, place
-        assert other.seconds < LIMIT + 5, place
+        assert not other.is_dead and other.seconds < LIMIT + 5, place
+        assert outcomes[failing].is_dead or len(outcomes[failing].value) < fatal, (
+            place
+        )  # it looked less often this time
         if when == "load":
             assert not other.error or other.error.startswith("ExecutionError: "), (place, other.error)
-        told = run_failing_ranks(2, tmp_path, rank_programs.load_and_call, str(target))
-        if when == "save anew" and other.error.startswith("FileError: "):
-            assert all("No such file" in found.error for found in told), (place, told)
+        is_saved = when != "load" and not other.error.startswith("FileError: ")
+        if when == "save anew" and not is_saved:
+            assert not target.exists(), place
         else:
-            is_new = when != "load" and not other.error.startswith("FileError: ")
-            assert [found.value for found in told] == values["new" if is_new else "old"], (place, told)
+            told = run_ranks(2, tmp_path, rank_programs.load_and_call, str(target))
+            assert told == values["new" if is_saved else "old"], place
         run_ranks(2, tmp_path, run, failing, 0, "save", str(new), str(target))
         assert list(target.parent.iterdir()) == [target], place
 

@@ -537,6 +537,35 @@ def die_at_a_step(rank: int, failing: int, fatal: int, when: str, source: str, t
     return taken
 
 
+class UnevenExchange(nn.Module):
+    """Exchanges parts of different sizes, which PyTorch does between two engines."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (4, N)."""
+        operators: Any = torch.ops._c10d_functional
+        taken, name = [1 + 2 * dist.get_rank()] * 2, dist.group.WORLD.group_name  # type: ignore[union-attr]
+        return torch.relu(operators.wait_tensor(operators.all_to_all_single(torch.relu(x), taken, [1, 3], name)) + 1)
+
+
+def call_alone(rank: int, where: str, way: str, directory: str) -> None:
+    """The second rank dies between two calls of a model whose collectives run in an engine or in PyTorch."""
+    model: Any = UnevenExchange() if where == "PyTorch" else parallel_perceptron("tensor")
+    x = torch.ones(4, 16) if where == "PyTorch" else torch.ones(2, 4, 16)
+    if way == "torch.compile":
+        compiled: Any = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
+    else:
+        compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    if way == "load":
+        runtime.save_sharded(compiled, directory)
+        compiled = trt.load(directory, trust=True)
+    with torch.no_grad():
+        compiled(x)
+        meet("ready")
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        compiled(x)
+
+
 def never_come(rank: int) -> None:
     """One rank compiles and does not call."""
     model = parallel_perceptron("tensor")

@@ -7,6 +7,8 @@ saved also says the ranks.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,12 +16,14 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.errors import ExecutionError
 from trt_core.internals import OpOverload
 
 COLLECTIVES: Final = "_c10d_functional"
 """Namespace of the functional collectives, which captured graphs hold."""
 
-_WAIT: Final = f"{COLLECTIVES}::wait_tensor"
+WAIT: Final = f"{COLLECTIVES}::wait_tensor"
+"""The operator that waits for one of them."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,33 @@ def find_group(members: GroupMembers) -> Any:
     )
 
 
+LOOK_AT_OTHERS: Final = "see what the other ranks say: one has failed, is gone, hangs, or runs another program"
+
+
+def raise_failed_collective(error: RuntimeError) -> None:
+    """Raises what to say of a collective that PyTorch ran and that failed; returns where an error is of something else.
+
+    PyTorch says neither whose collective it was nor which: the error of gloo is a plain `RuntimeError` of a connection.
+
+    Raises:
+        ExecutionError: A collective failed.
+    """
+    import torch.distributed as dist
+
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for caller, frame in itertools.pairwise(frames):
+        operator = frame.f_locals.get("self")
+        if not isinstance(operator, OpOverload) or operator.namespace != COLLECTIVES:
+            continue
+        name, given = operator.name(), frame.f_locals.get("args")
+        if name == WAIT and given:  # variables of generated code are called as the nodes of the graph
+            names = (variable for variable, value in caller.f_locals.items() if value is given[0])
+            name = next(names, name)
+        raise ExecutionError(
+            f"the collective {name} failed on rank {dist.get_rank()}", why=str(error), hint=LOOK_AT_OTHERS
+        ) from error
+
+
 def has_communicators() -> bool:
     """Whether this PyTorch hands out the communicators of its NCCL process groups; builds without NCCL do not."""
     import torch.distributed as dist
@@ -138,12 +169,12 @@ def communicator(members: GroupMembers, device: torch.device) -> int:
 def is_collective(node: fx.Node) -> bool:
     """Whether a node starts a collective."""
     name = _schema_name(node)
-    return name.startswith(f"{COLLECTIVES}::") and name != _WAIT
+    return name.startswith(f"{COLLECTIVES}::") and name != WAIT
 
 
 def is_wait(node: fx.Node) -> bool:
     """Whether a node waits for what a collective of the same graph makes."""
-    if _schema_name(node) != _WAIT:
+    if _schema_name(node) != WAIT:
         return False
     source = node.args[0] if node.args else None
     return isinstance(source, fx.Node) and is_collective(source)
@@ -154,7 +185,7 @@ def is_unread(node: fx.Node) -> bool:
 
     Other ranks wait for this one all the same, so it is no dead code.
     """
-    started = node.args[0] if _schema_name(node) == _WAIT and node.args else node
+    started = node.args[0] if _schema_name(node) == WAIT and node.args else node
     if not isinstance(started, fx.Node) or not is_collective(started):
         return False
     return all(is_wait(user) and not user.users for user in started.users)

@@ -27,6 +27,7 @@ from trt_core.attributes import is_state
 from trt_core.exported_programs import model_name
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
+from trt_core.process_groups import raise_failed_collective
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.wording import counted
 from trt_lowering.results import result_bases
@@ -106,7 +107,11 @@ class CompiledModule(fx.GraphModule):
         def forward(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return generated(self, *args, **kwargs)
-            return self.__call(self, args, kwargs)
+            try:
+                return self.__call(self, args, kwargs)
+            except RuntimeError as error:
+                raise_failed_collective(error)
+                raise
 
         return forward
 

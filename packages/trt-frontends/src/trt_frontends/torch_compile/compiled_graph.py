@@ -30,7 +30,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.internals import FakeTensor
-from trt_core.process_groups import group_of, is_collective
+from trt_core.process_groups import group_of, is_collective, raise_failed_collective
 from trt_core.sizes.conditions import relation_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbols_in
 from trt_core.sizes.functions import relation_name
@@ -165,7 +165,11 @@ class CompiledGraph:
         if self._traffic is not None:
             self._traffic.compare(inputs)  # the lock of builds is free here
         build.calls += 1
-        return build.run(inputs)
+        try:
+            return build.run(inputs)
+        except RuntimeError as error:
+            raise_failed_collective(error)
+            raise
 
     def _instance(self, inputs: Sequence[Any]) -> int:
         return 0 if self._instance_at is None else id(inputs[self._instance_at])

@@ -190,7 +190,7 @@ class CompiledProgram:
         if kind == "op":
             return self._call(*rest)
         if kind == _WAIT:
-            return _wait(rest[0])
+            return _wait(rest[0], *rest[2:])
         raise ValueError(f"unknown step {kind!r}")
 
     def _empty(self, slot: int, shape: list[int], strides: list[int], dtype: str) -> _Step:
@@ -322,9 +322,9 @@ def _launch(kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any],
     return run
 
 
-def _wait(slot: int) -> _Step:
+def _wait(slot: int, operation: str, ranks: Sequence[int]) -> _Step:
     def run(slots: _Slots, stream: int) -> None:
-        slots[slot] = finish(slots[slot])
+        slots[slot] = finish(slots[slot], operation, ranks)
 
     return run
 
@@ -491,7 +491,7 @@ def with_waits(steps: Sequence[Sequence[Any]]) -> list[Any]:
         ValueError: The list waits already.
     """
     roots: dict[int, int] = {}  # a view's memory is that of the tensor that it is a view of
-    pending: list[tuple[int, int, set[int]]] = []
+    pending: list[tuple[list[Any], set[int]]] = []
     found: list[Any] = []
 
     def root(slot: int) -> int:
@@ -505,14 +505,14 @@ def with_waits(steps: Sequence[Sequence[Any]]) -> list[Any]:
             found.append(step)
             continue
         touched = {root(slot) for slot in _slots_of(step)}
-        found += [[_WAIT, result, operand] for result, operand, needed in pending if needed & touched]
-        pending = [each for each in pending if not each[2] & touched]
+        found += [wait for wait, needed in pending if needed & touched]
+        pending = [each for each in pending if not each[1] & touched]
         found.append(step)
         if step[0] == "op" and step[1] == OPERATOR:
-            (operand, operation, *_), (result,) = step[2], step[4]
+            (operand, operation, _, _, ranks, *_), (result,) = step[2], step[4]
             needed = {result} if copies_its_operand(operation) else {result, root(operand["slot"])}
-            pending.append((result, operand["slot"], needed))
-    return found + [[_WAIT, result, operand] for result, operand, _ in pending]
+            pending.append(([_WAIT, result, operand["slot"], operation, ranks], needed))
+    return found + [wait for wait, _ in pending]
 
 
 class SpecializedProgram:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.process_groups import GroupMembers, find_group
+from trt_core.process_groups import LOOK_AT_OTHERS, GroupMembers, find_group, show_ranks
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
 from trt_portable.errors import Refusal
@@ -200,7 +200,7 @@ def _like_of(
 def _communicate(
     x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str
 ) -> torch.Tensor:
-    return finish(begin(x, operation, reduction, root, ranks, group, label))
+    return finish(begin(x, operation, reduction, root, ranks, group, label), operation, ranks)
 
 
 def begin(
@@ -219,16 +219,37 @@ def begin(
     kind = CollectiveOperation[operation]
     if _rehearsing.get():
         return _stand_in(x, kind, len(ranks))
-    return _start(x.contiguous(), kind, reduction, root, ranks, _find_group(tuple(ranks), group))
+    found = _find_group(tuple(ranks), group)
+    try:
+        return _start(x.contiguous(), kind, reduction, root, ranks, found)
+    except RuntimeError as error:
+        raise _failure(error, operation, ranks) from error
 
 
-def finish(started: torch.Tensor) -> torch.Tensor:
+def finish(started: torch.Tensor, operation: str, ranks: Sequence[int]) -> torch.Tensor:
     """Lets the current stream wait for a collective, and returns its result.
+
+    Args:
+        started: What `begin` returned.
+        operation, ranks: What it was given.
 
     Raises:
         RuntimeError: It failed, or took longer than the group's time limit.
     """
-    return torch.ops._c10d_functional.wait_tensor(started)  # type: ignore[no-any-return]
+    try:
+        return torch.ops._c10d_functional.wait_tensor(started)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        raise _failure(error, operation, ranks) from error
+
+
+def _failure(error: RuntimeError, operation: str, ranks: Sequence[int]) -> RuntimeError:
+    """What to say of a collective that failed, of which PyTorch says neither which it was nor whose."""
+    import torch.distributed as dist
+
+    if isinstance(error, torch.OutOfMemoryError):
+        return error
+    who = f"rank {dist.get_rank()}" if dist.is_initialized() else "a process whose groups are gone"
+    return RuntimeError(f"{operation} of the ranks {show_ranks(ranks)} failed on {who}: {error}; {LOOK_AT_OTHERS}")
 
 
 def copies_its_operand(operation: str) -> bool:

@@ -20,6 +20,7 @@ from trt_core.attributes import part_at
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
+from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import counted, kind_of
@@ -236,6 +237,11 @@ class _Steps:
         self.steps = [(run, first + index, dying.get(index, ())) for index, run in enumerate(runs)]
         self.output = _picker(output)
         self._titles = [_title(step, stored) for step in steps]
+        for index, step in enumerate(steps):  # waiting is where a collective fails
+            given = step.args[0] if isinstance(step, OperatorCall) and step.name == WAIT and step.args else None
+            started = given.index - first if isinstance(given, Value) else -1
+            if 0 <= started < index:
+                self._titles[index] += f" for {self._titles[started]}"
 
     def run(self, slots: list[Any], symbols: Symbols) -> Any:
         """Runs all of them and returns the result."""
@@ -257,7 +263,12 @@ class _Steps:
 
     def failure(self, at: int, error: Exception) -> ExecutionError:
         """The error for a step that raised."""
-        return ExecutionError(f"{self.title(at)} failed", why=f"{type(error).__name__}: {error}")
+        title, hint = self.title(at), ""
+        if f"{COLLECTIVES}::" in title:
+            import torch.distributed as dist
+
+            title, hint = f"{title} on rank {dist.get_rank()}" if dist.is_initialized() else title, LOOK_AT_OTHERS
+        return ExecutionError(f"{title} failed", why=f"{type(error).__name__}: {error}", hint=hint)
 
 
 class Executor:
