@@ -485,23 +485,36 @@ def _save_pipeline(folder: Path, model: nn.Module) -> None:
     trt_runtime.save(compiled, folder / "unet.forward.trtp")
     trt_runtime.save(compiled, folder / "vae.decode.trtp")
     parts = {
-        part: {"methods": {method: {"file": f"{part}.{method}.trtp", "parameters": ["input"]}}, "numbers": {}}
+        part: {"methods": {method: [f"{part}.{method}.trtp"]}, "dtype": "float32", "buffers": {}}
         for part, method in (("unet", "forward"), ("vae", "decode"))
     }
     (folder / "compiled.json").write_text(json.dumps({"pipeline": "Pipeline", "parts": parts}))
-    (folder / "model_index.json").write_text(json.dumps({"_class_name": "Pipeline"}))
+    (folder / "model_index.json").write_text(
+        json.dumps({"_class_name": "Pipeline", **{part: ["diffusers", "Part"] for part in parts}})
+    )
 
 
 class _Diffusers:
     """The part of diffusers that reading a pipeline needs."""
 
     class DiffusionPipeline:
-        def register_to_config(self, **fields: Any) -> None:
-            pass
+        pass
 
     class Pipeline(DiffusionPipeline):
         def __init__(self, **parts: Any) -> None:
             self.parts = parts
+
+    class Part(nn.Module):
+        from_pretrained = load_config = staticmethod(lambda *args, **kwargs: {})
+
+        @classmethod
+        def from_config(cls, config: Any) -> nn.Module:
+            return cls()
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            raise NotImplementedError
+
+        decode = forward
 
 
 @pytest.fixture
@@ -528,7 +541,7 @@ def test_a_pipeline_is_read_from_the_folder_that_was_opened(
     _between(monkeypatch, at, swap)
     x = torch.randn(2, 3)
     parts = _load_parts(folder)
-    assert torch.equal(parts["unet"](x), x.relu()) and torch.equal(parts["vae"]._methods["decode"].program(x), x.relu())
+    assert torch.equal(parts["unet"](x), x.relu()) and torch.equal(parts["vae"].decode(x), x.relu())
     assert torch.equal(_load_parts(folder)["unet"](x), x.sigmoid())
 
 

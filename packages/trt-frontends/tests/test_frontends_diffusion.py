@@ -16,16 +16,14 @@ from torch import nn
 
 import trt_frontends
 from trt_core import FileError, InputError, PlanError
-from trt_frontends.diffusion import _Call, _why_not
 from trt_runtime.diffusion import (
     MANIFEST,
     CompiledMethod,
     CompiledPart,
-    PartAttributes,
     _component,
-    _read_manifest,
     load_pipeline,
     save_pipeline,
+    with_programs,
 )
 
 diffusers = pytest.importorskip("diffusers")
@@ -219,23 +217,18 @@ def test_parts_and_sizes_that_cannot_be_compiled_are_named() -> None:
     assert caught.value.why == "calls of some sizes alone give it cross_attention_kwargs"
 
 
-def test_parts_that_pipelines_ask_for_their_class_stay_in_pytorch() -> None:
-    part = diffusers.ControlNetModel(block_out_channels=(8,), down_block_types=("DownBlock2D",), norm_num_groups=4)
-    assert "class" in _why_not(part, {"forward": _Call({}, ())}, [])
-
-
 @pytest.mark.parametrize(
     "change",
     [
         lambda manifest: manifest.update(pipeline="AutoencoderKL"),
         lambda manifest: manifest.update(parts={}),
-        lambda manifest: manifest["parts"]["vae"]["methods"]["decode"].update(file="../vae.decode.trtp"),
-        lambda manifest: manifest["parts"]["vae"].update(methods={"__init__": {"file": "x", "parameters": []}}),
+        lambda manifest: manifest["parts"]["vae"]["methods"].update(decode=["../vae.decode.trtp"]),
+        lambda manifest: manifest["parts"]["vae"].update(methods={"decode": []}),
         lambda manifest: manifest.update(more=1),
     ],
 )
 def test_lists_that_are_not_right_are_refused(change: Any, tmp_path: Path) -> None:
-    entry = {"methods": {"decode": {"file": "vae.decode.trtp", "parameters": ["z"]}}, "numbers": {}}
+    entry = {"methods": {"decode": ["vae.decode.trtp"]}, "dtype": "float32", "buffers": {}}
     manifest = {"pipeline": "StableDiffusionPipeline", "parts": {"vae": entry}}
     change(manifest)
     (tmp_path / MANIFEST).write_text(json.dumps(manifest))
@@ -260,20 +253,37 @@ def test_parts_that_libraries_cannot_read_are_told(described: list[str], tmp_pat
         _component(tmp_path, described)
 
 
-class _Named(nn.Module):
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        return z
+@pytest.mark.parametrize("path", ["to", "__init__", "nowhere.forward", "_apply", "config"])
+def test_programs_take_the_place_of_nothing_but_methods_of_a_part(path: str) -> None:
+    with pytest.raises(PlanError, match="has no method"):
+        with_programs(_autoencoder(), {path: CompiledMethod((nn.Identity(),))})
 
 
-def test_numbers_of_a_part_take_the_place_of_nothing(tmp_path: Path) -> None:
-    """`forward` became a number, and paths through numbers, or of 500,000 steps, were followed."""
-    numbers = {"forward": 1, "training": 2, "a": 3, "a.b": 4, "c.d": 5, "to.b": 6, ".".join(["x"] * 100_000): 7}
-    entry = {"methods": {"decode": {"file": "vae.decode.trtp", "parameters": ["z"]}}, "numbers": numbers}
-    (tmp_path / MANIFEST).write_text(json.dumps({"pipeline": "StableDiffusionPipeline", "parts": {"vae": entry}}))
-    _, parts = _read_manifest(tmp_path / MANIFEST)
-    methods, read = parts["vae"]
-    assert read == {"a": 3, "a.b": 4, "c.d": 5}
-    part = CompiledPart({"decode": CompiledMethod(_Named(), methods["decode"][1])}, PartAttributes(read))
-    with part.cache_context("cond", step_index=3):  # where pipelines of Flux call their denoisers
-        assert part.decode(X, return_dict=False)[0] is X
-    assert (part.a.b, part.c.d, part.training) == (4, 5, True)
+def test_a_compiled_part_is_of_its_class_and_refuses_what_it_was_not_compiled_for() -> None:
+    part = with_programs(_autoencoder().to("meta"), {"_decode": CompiledMethod((_Halved(),))})
+    assert isinstance(part, CompiledPart) and isinstance(part, diffusers.AutoencoderKL)
+    assert torch.equal(part.decode(X, return_dict=False)[0], X / 2)
+    with pytest.raises(InputError, match="was not compiled for encode"):
+        part.encode(torch.zeros(1, 3, 16, 16))
+    with pytest.raises(InputError, match="save_pipeline"):
+        part.save_pretrained("nowhere")
+    assert part.to(torch.float16).dtype is torch.float16  # which is what SDXL asks of it for a while
+
+
+class _Halved(nn.Module):
+    device = torch.device("cpu")
+
+    def forward(self, z: torch.Tensor) -> Any:
+        return diffusers.models.autoencoders.vae.DecoderOutput(sample=z / 2)
+
+
+def test_what_could_not_be_loaded_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    class Own(diffusers.AutoencoderKL):  # type: ignore[misc, name-defined]
+        pass
+
+    pipeline = _pipeline()
+    pipeline.register_modules(vae=Own.from_config(pipeline.vae.config).eval())
+    compiled = trt_frontends.compile_pipeline(pipeline, CALL, parts=["vae"], **FAST)
+    with pytest.raises(InputError, match="its vae could not be loaded"):
+        save_pipeline(compiled, tmp_path / "pipeline")
+    assert not (tmp_path / "pipeline").exists()

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
-from trt_core import Input, InputError, logger
+from trt_core import ExportError, Input, InputError, logger
 from trt_core.internals import pytree
-from trt_core.wording import did_you_mean
+from trt_core.wording import did_you_mean, kind_of
 from trt_frontends.compiler import compile
-from trt_runtime.diffusion import CompiledMethod, CompiledPart, PartAttributes, components_of, with_parts
+from trt_runtime.diffusion import (
+    CompiledMethod,
+    CompiledPart,
+    components_of,
+    kept_buffers,
+    required_names,
+    with_parts,
+    with_programs,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trt_core.setting_keywords import SettingKeywords
 
-_NUMBERS: Final = ("add_embedding.linear_1.in_features",)
-"""What pipelines read inside of parts."""
+_MOST_WAYS: Final = 4
+"""In how many ways one run may call a method that is compiled."""
+_MOST_METHODS: Final = 16
+"""Of how many modules in it a part may be compiled."""
 
 
 def compile_pipeline(
@@ -75,27 +87,57 @@ def compile_pipeline(
                 raise InputError(f"the call does not use the part {name!r}", hint="give a call that does")
             continue
         others = [calls.get(name, {}) for calls in recorded[1:]]
-        if why := _why_not(part, methods, others):
+        why = _why_not(methods, others)
+        try:
+            if not why:
+                compiled[name] = _compile_part(part, methods, others, settings)
+                continue
+        except ExportError as error:
             if parts is not None:
-                raise InputError(f"the part {name!r} cannot be compiled", why=why)
-            logger.warning("%s stays in PyTorch: %s", name, why)
-            continue
-        compiled[name] = CompiledPart(
-            {
-                method: _compile(part, method, _ranged(found, [calls[method] for calls in others]), settings)
-                for method, found in methods.items()
-            },
-            PartAttributes({path: number for path in _NUMBERS if (number := _number(part, path)) is not None}),
-        )
+                raise
+            why = str(error)
+        if parts is not None:
+            raise InputError(f"the part {name!r} cannot be compiled", why=why)
+        logger.warning("%s stays in PyTorch: %s", name, why)
     return with_parts(pipeline, compiled)
+
+
+def _compile_part(part: nn.Module, methods: _Calls, elsewhere: Sequence[_Calls], settings: Mapping[str, Any]) -> Any:
+    programs = {}
+    for path, calls in methods.items():
+        owner, _, method = path.rpartition(".")
+        module = part.get_submodule(owner)
+        ranged = [_ranged(found, [each[path][at] for each in elsewhere]) for at, found in enumerate(calls)]
+        programs[path] = CompiledMethod(tuple(_compile(module, method, found, settings) for found in ranged))
+    on_no_device: dict[int, Any] = {}  # by identity, as copies are looked up
+    for parameter in part.parameters():
+        on_no_device[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=False)
+    kept = {id(buffer) for buffer in kept_buffers(part).values()}
+    computed = (value for module in part.modules() for value in vars(module).values())  # weights of `weight_norm`
+    others = (value for value in computed if isinstance(value, torch.Tensor) and not value.is_leaf)
+    for tensor in (*part.buffers(), *others):
+        if id(tensor) not in kept:
+            on_no_device[id(tensor)] = torch.empty_like(tensor, device="meta", requires_grad=False)
+    return with_programs(copy.deepcopy(part, on_no_device), programs)
 
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a method: its arguments by name, without those that are None; and the names of its parameters."""
+    """One call of a method.
+
+    Attributes:
+        arguments: By name, without those that are None and need not be given.
+        dtype: The type of the weights at that time; None without weights.
+        why_not: Why the call cannot be compiled; empty where it can.
+    """
 
     arguments: dict[str, Any]
-    parameters: tuple[str, ...]
+    dtype: torch.dtype | None = None
+    why_not: str = ""
+
+
+_Calls = dict[str, list[_Call]]
+"""The calls of a part that differ, by the path of the method: `forward`, `quant_conv.forward`."""
 
 
 def _calls(call: Mapping[str, Any], sizes: Mapping[str, Sequence[Any]]) -> list[Mapping[str, Any]]:
@@ -115,7 +157,7 @@ def _calls(call: Mapping[str, Any], sizes: Mapping[str, Sequence[Any]]) -> list[
     return [{**call, **{name: values[at] for name, values in sizes.items()}} for at in (1, 0, 2)]
 
 
-def _recorded(pipeline: Any, modules: Mapping[str, nn.Module], call: Mapping[str, Any]) -> dict[str, dict[str, _Call]]:
+def _recorded(pipeline: Any, modules: Mapping[str, nn.Module], call: Mapping[str, Any]) -> dict[str, _Calls]:
     with _Recorder(modules).recording() as recorder, torch.no_grad():
         pipeline(**call)
     return recorder.calls
@@ -163,108 +205,208 @@ def _alike(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
+@dataclass
+class _Frame:
+    """A call that goes on: what it was called with, and what is to be compiled if it cannot be as a whole."""
+
+    path: str
+    module: nn.Module
+    call: _Call | None
+    inner: list[tuple[str, _Call]] = field(default_factory=list)
+
+
 class _Recorder:
-    """Sees the first call of each method of the parts of a pipeline.
+    """Sees what of the parts of a pipeline has to be compiled for a call of the pipeline.
+
+    That are the outermost calls of the parts' methods and modules which take and return tensors, plain values, and
+    nests of these. Of a call with anything else, such as one that returns a distribution, it is the calls inside.
 
     Attributes:
-        calls: By part and method.
+        calls: By part.
     """
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._modules = modules
-        self.calls: dict[str, dict[str, _Call]] = {}
+        self.calls: dict[str, _Calls] = {}
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[_Recorder]:
         """Sees what is called inside the block."""
-        methods = [
-            (name, part, method)
-            for name, part in self._modules.items()
-            for method in (("decode", "encode") if _is_autoencoder(part) else ("forward",))
-        ]
-        for name, part, method in methods:
-            part.__dict__[method] = self._watched(name, method, getattr(part, method))
-        try:
+        with contextlib.ExitStack() as stack:
+            for name, part in self._modules.items():
+                self._watch(name, part, stack)
             yield self
+
+    def _watch(self, name: str, part: nn.Module, stack: contextlib.ExitStack) -> None:
+        open_calls: list[_Frame] = []
+        signatures = {path: inspect.signature(module.forward) for path, module in part.named_modules()}
+
+        def enter(path: str, module: nn.Module, signature: inspect.Signature, args: Any, kwargs: Any) -> None:
+            open_calls.append(_Frame(path, module, _call_of(module, signature, args, kwargs)))
+
+        def leave(result: Any) -> None:
+            frame = open_calls.pop()
+            found = _to_compile(frame, result)
+            if open_calls:
+                open_calls[-1].inner += found
+                return
+            calls = self.calls.setdefault(name, {})
+            for path, call in found:
+                same = calls.setdefault(path, [])
+                if not any(_is_same(call, other) for other in same):
+                    same.append(call)
+
+        for path, module in part.named_modules():
+            place = f"{path}.forward" if path else "forward"
+
+            def before(module: nn.Module, args: Any, kwargs: Any, *, path: str = path, place: str = place) -> None:
+                enter(place, module, signatures[path], args, kwargs)
+
+            def after(module: nn.Module, args: Any, result: Any) -> None:
+                leave(result)
+
+            for handle in (
+                module.register_forward_pre_hook(before, with_kwargs=True),
+                module.register_forward_hook(after, always_call=True),
+            ):
+                stack.callback(handle.remove)
+        for method in _methods(part):
+            function = getattr(part, method)
+            part.__dict__[method] = _watched(part, method, function, enter, leave)
+            stack.callback(part.__dict__.pop, method)
+
+
+def _watched(
+    part: nn.Module, method: str, function: Callable[..., Any], enter: Callable[..., None], leave: Callable[[Any], None]
+) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        enter(method, part, signature, args, kwargs)
+        result = None
+        try:
+            result = function(*args, **kwargs)
         finally:
-            for _, part, method in methods:
-                del part.__dict__[method]
+            leave(result)
+        return result
 
-    def _watched(self, name: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(function)
-        rest = next((key for key, one in signature.parameters.items() if one.kind is one.VAR_KEYWORD), "")
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if method not in self.calls.setdefault(name, {}):
-                given = dict(signature.bind(*args, **kwargs).arguments)
-                given |= given.pop(rest, {})
-                arguments = {key: _kept(value) for key, value in given.items() if value is not None}
-                self.calls[name][method] = _Call(arguments, tuple(signature.parameters))
-            return function(*args, **kwargs)
-
-        watched.__signature__ = signature  # type: ignore[attr-defined]  # pipelines look for names of parameters
-        return watched
+    return watched
 
 
-def _kept(value: Any) -> Any:
-    return pytree.tree_map(lambda leaf: leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf, value)
+def _methods(part: nn.Module) -> Iterator[str]:
+    """The methods of a part's own classes, without `forward`; what libraries give to all their models is left out."""
+    seen = {"forward"}
+    for kind in type(part).__mro__:
+        if kind is nn.Module:
+            return
+        if kind.__name__.endswith("Mixin") or kind.__name__ == "PreTrainedModel":
+            continue
+        names = [name for name, value in vars(kind).items() if inspect.isfunction(value) and name not in seen]
+        seen.update(names)
+        yield from (name for name in names if not name.startswith("__") and not hasattr(nn.Module, name))
 
 
-def _is_autoencoder(part: nn.Module) -> bool:
-    return callable(getattr(part, "decode", None)) and callable(getattr(part, "encode", None))
+def _call_of(module: nn.Module, signature: inspect.Signature, args: Any, kwargs: Any) -> _Call | None:
+    """A call of tensors; None where there are none."""
+    if not _tensors((args, kwargs)):
+        return None
+    dtype = next((one.dtype for one in module.parameters() if one.is_floating_point()), None)
+    given: dict[str, Any] = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if name in given and parameter.kind is parameter.VAR_KEYWORD:
+            given |= given.pop(name)
+        elif name in given and parameter.kind is parameter.VAR_POSITIONAL:
+            return _Call({}, dtype, f"{name} are arguments without names")
+    if "generator" in signature.parameters:  # what draws numbers stays in PyTorch, whether or not this call brings one
+        return _Call({}, dtype, "it takes a generator")
+    required = required_names(signature)
+    arguments = {name: value for name, value in given.items() if value is not None or name in required}
+    for name, value in arguments.items():
+        if strange := _strange(value):
+            return _Call({}, dtype, f"{name} is {kind_of(strange)}")
+    return _Call(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, arguments), dtype)
 
 
-def _why_not(part: nn.Module, methods: Mapping[str, _Call], others: Sequence[Mapping[str, _Call]]) -> str:
+def _to_compile(frame: _Frame, result: Any) -> list[tuple[str, _Call]]:
+    call = frame.call
+    if call is None or result is None:
+        return frame.inner
+    strange = _strange(result)
+    if strange is None and not _tensors(result):
+        return frame.inner
+    if strange is None and not call.why_not:
+        return [(frame.path, call)] if next(frame.module.parameters(), None) is not None else frame.inner
+    if frame.inner and not (frame.path.endswith("forward") and frame.module._parameters):
+        return frame.inner
+    if next(frame.module.parameters(), None) is None or not frame.path.endswith("forward"):
+        return frame.inner  # Python without weights
+    return [(frame.path, replace(call, why_not=call.why_not or f"it returns {kind_of(strange)}"))]
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _strange(values: Any) -> Any:
+    """What in a nest is neither a tensor nor a plain value; None where there is nothing.
+
+    Caches of transformers are no such things: compiled models are asked for none.
+    """
+    plain = (torch.Tensor, bool, int, float, str, torch.dtype, torch.device, type(None))
+    for leaf in pytree.tree_leaves(values):
+        if not isinstance(leaf, plain) and not type(leaf).__name__.endswith("Cache"):
+            return leaf
+    return None
+
+
+def _is_same(one: _Call, other: _Call) -> bool:
+    if one.why_not or other.why_not:
+        return one.why_not == other.why_not
+    return not _differs(one, other) and [each.shape for each in _tensors(one.arguments)] == [
+        each.shape for each in _tensors(other.arguments)
+    ]
+
+
+def _why_not(methods: _Calls, others: Sequence[_Calls]) -> str:
     """Why a part cannot be compiled; nothing where it can.
 
     Args:
-        part: The part.
         methods: How the call to tune for calls it.
         others: How calls of other sizes do.
     """
-    for calls in others:
-        if calls.keys() != methods.keys():
+    if len(methods) > _MOST_METHODS:
+        return f"{len(methods)} modules in it are called one by one"
+    for method, calls in methods.items():
+        if why := next((call.why_not for call in calls if call.why_not), ""):
+            return f"{method}: {why}"
+        if len(calls) > _MOST_WAYS:
+            return f"one run calls {method} in {len(calls)} ways, and the most is {_MOST_WAYS}"
+    for theirs in others:
+        if theirs.keys() != methods.keys() or any(len(theirs[name]) != len(methods[name]) for name in methods):
             return "calls of some sizes alone use it"
-        for method, found in methods.items():
-            if why := _differs(found, calls[method]):
-                return why
-    if type(part).__name__.endswith("ControlNetModel"):
-        return "pipelines ask it for its class, which a compiled part has not"
-    if "encode" in methods and not hasattr(part, "quant_conv"):
-        return "only encoders of AutoencoderKL are known, which return a distribution"
+        for method, calls in methods.items():
+            for found, other in zip(calls, theirs[method], strict=True):
+                if why := _differs(found, other):
+                    return why
     return ""
 
 
-class _Decoder(nn.Module):
-    def __init__(self, part: Any) -> None:
+class _Method(nn.Module):
+    """A method of a module as a model."""
+
+    def __init__(self, owner: nn.Module, method: str) -> None:
         super().__init__()
-        self.part, self.config = part, part.config
+        self.owner, self.method = owner, method
 
-    def forward(self, z: torch.Tensor) -> torch.Tensor:
-        decoded: torch.Tensor = self.part.decode(z, return_dict=False)[0]
-        return decoded
-
-
-class _Encoder(nn.Module):
-    def __init__(self, part: Any) -> None:
-        super().__init__()
-        self.part, self.config = part, part.config
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        moments: torch.Tensor = self.part.encode(x, return_dict=False)[0].parameters
-        return moments
+    def forward(self, **given: Any) -> Any:
+        return getattr(self.owner, self.method)(**given)
 
 
-def _compile(part: nn.Module, method: str, found: _Call, settings: Mapping[str, Any]) -> CompiledMethod:
-    if method == "forward":
-        return CompiledMethod(compile(part.eval(), kwarg_inputs=found.arguments, **settings), found.parameters)
-    wrapper = (_Decoder if method == "decode" else _Encoder)(part).eval()
-    (parameter,) = inspect.signature(wrapper.forward).parameters
-    value = next(value for value in found.arguments.values() if isinstance(value, (torch.Tensor, Input)))
-    return CompiledMethod(compile(wrapper, kwarg_inputs={parameter: value}, **settings), (parameter,))
-
-
-def _number(part: Any, path: str) -> int | None:
-    for name in path.split("."):
-        part = getattr(part, name, None)
-    return part if isinstance(part, int) else None
+def _compile(module: nn.Module, method: str, found: _Call, settings: Mapping[str, Any]) -> nn.Module:
+    own = next((one.dtype for one in module.parameters() if one.is_floating_point()), None)
+    if found.dtype is not None and own is not found.dtype:  # pipelines cast parts for some calls
+        module = copy.deepcopy(module).to(found.dtype)
+    module.eval()
+    model = module if method == "forward" else _Method(module, method).eval()
+    return compile(model, kwarg_inputs=found.arguments, **settings)

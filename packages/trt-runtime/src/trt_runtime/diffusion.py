@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import inspect
 import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
+from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.errors import FileError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.folder import Folder
@@ -44,119 +47,136 @@ MANIFEST: Final = "compiled.json"
 _INDEX: Final = "model_index.json"
 _MAX_BYTES: Final = 1 << 20
 _MOST_PARTS: Final = 64
-_DEEPEST: Final = 16
-"""Steps of a path to a number."""
+_MOST_PROGRAMS: Final = 16
+"""Ways in which one method is called."""
+_MOST_NUMBERS: Final = 1024
+"""In a buffer that pipelines read themselves."""
+_TYPES: Final = {dtype_name(dtype): dtype for dtype in FLOATS | {torch.float64}}
 _LIBRARIES: Final = ("diffusers", "transformers")
 
 
 @dataclass(frozen=True)
 class CompiledMethod:
-    """A method of a part, compiled.
+    """A method of a part, or of a module in it, compiled.
 
     Attributes:
-        program: What computes it: what `compile` or `load` returned.
-        parameters: Names of its parameters in their order.
+        programs: What computes it, one for each way in which it is called: what `compile` or `load` returned.
     """
 
-    program: nn.Module
-    parameters: tuple[str, ...]
+    programs: tuple[nn.Module, ...]
+
+    def bound_to(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns what is called in the place of a method: it has its name and signature.
+
+        Raises:
+            InputError: When called with what no program was compiled for.
+        """
+        signature = inspect.signature(function)
+        parameters, required = tuple(signature.parameters), required_names(signature)
+        *others, last = self.programs
+
+        @functools.wraps(function)
+        def compiled(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+            given = {name: value for name, value in given.items() if value is not None or name in required}
+            for program in others:
+                with contextlib.suppress(InputError):
+                    return program(**given)
+            return last(**given)
+
+        compiled.__signature__ = signature  # type: ignore[attr-defined]  # pipelines look for names of parameters
+        return compiled
 
 
-@dataclass(frozen=True)
-class PartAttributes:
-    """What pipelines read of a part that its programs do not say.
-
-    Attributes:
-        numbers: Numbers inside of it by path: `add_embedding.linear_1.in_features`.
-    """
-
-    numbers: Mapping[str, int] = field(default_factory=dict)
+@held_to_signature
+def required_names(signature: inspect.Signature) -> frozenset[str]:
+    """Returns the parameters without a default; a None there is a value that a program was compiled for."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    required = (one for one in signature.parameters.values() if one.default is one.empty and one.kind in kinds)
+    return frozenset(one.name for one in required)
 
 
 class CompiledPart(nn.Module):
-    """A part of a pipeline, a denoiser, a text encoder or an autoencoder, in the place of the one that it was made of.
+    """A part of a pipeline whose calls run programs; `with_programs` makes parts so.
 
-    Args:
-        methods: Its compiled methods by name: `forward`, or `decode` and `encode` of an autoencoder.
-        attributes: What else pipelines read of it.
+    It is of the class that it was before, too, and has all that pipelines read of it but the weights.
     """
 
-    def __init__(self, methods: Mapping[str, CompiledMethod], attributes: PartAttributes | None = None) -> None:
-        super().__init__()
-        self._methods = dict(methods)
-        self._attributes = attributes or PartAttributes()
-        for name, method in methods.items():
-            self.add_module(f"{name}_program", method.program)
-        for path, number in self._attributes.numbers.items():
-            _put(self, path, number)
+    if TYPE_CHECKING:
+        compiled_methods: dict[str, CompiledMethod]
 
     @property
-    def _first(self) -> Any:
-        return next(iter(self._methods.values())).program
-
-    @property
-    def config(self) -> Any:
-        """The part's configuration."""
-        return self._first.config
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of its weights."""
-        return self._first.dtype  # type: ignore[no-any-return]  # programs say
+    def _programs(self) -> list[nn.Module]:
+        return [program for method in self.compiled_methods.values() for program in method.programs]
 
     @property
     def device(self) -> torch.device:
         """Where it runs."""
-        return self._first.device  # type: ignore[no-any-return]
+        return self._programs[0].device  # type: ignore[return-value]  # programs say
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the part as pipelines call it.
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Refuses: the weights are in the programs.
 
         Raises:
-            InputError: It was compiled for other inputs.
+            InputError: Always.
         """
-        return self._run("forward", args, kwargs)
+        raise InputError("a compiled part has no weights to save", hint="save the pipeline by save_pipeline")
 
-    def cache_context(self, name: str, **state: Any) -> contextlib.AbstractContextManager[None]:
-        """Does nothing: pipelines say by it where they are to caches of denoisers, and a compiled one has none."""
-        return contextlib.nullcontext()
-
-    def decode(self, z: torch.Tensor, return_dict: bool = True, generator: Any = None) -> Any:
-        """Decodes latents (N, C, H, W) to images, as autoencoders do."""
-        sample = self._run("decode", (z,), {})
-        if not return_dict:
-            return (sample,)
-        from diffusers.models.autoencoders.vae import DecoderOutput
-
-        return DecoderOutput(sample=sample)
-
-    def encode(self, x: torch.Tensor, return_dict: bool = True) -> Any:
-        """Encodes images (N, C, H, W) to a distribution of latents, as autoencoders do."""
-        from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
-        from diffusers.models.modeling_outputs import AutoencoderKLOutput
-
-        distribution = DiagonalGaussianDistribution(self._run("encode", (x,), {}))
-        return AutoencoderKLOutput(latent_dist=distribution) if return_dict else (distribution,)
-
-    def _run(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        method = self._methods.get(name)
-        if method is None:
-            raise InputError(
-                f"the part of the pipeline was not compiled for {name}",
-                why=f"the call that it was compiled for uses {', '.join(self._methods)} alone",
-                hint="compile the pipeline for a call that uses it",
-            )
-        given = {**dict(zip(method.parameters, args, strict=False)), **kwargs}
-        return method.program(**{name: value for name, value in given.items() if value is not None})
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> CompiledPart:
+        """Moves the programs; what type pipelines give to weights is remembered alone."""
+        device = self.device
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.data = tensor.data.to(dtype=fn(torch.empty(0, dtype=tensor.dtype, device=device)).dtype)
+        moved = fn(torch.empty(0, device=device)).device
+        if moved != device:
+            for program in self._programs:
+                program.to(moved)
+        return self
 
 
-def _put(owner: Any, path: str, number: int) -> None:
-    *parts, name = path.split(".")
-    for part in parts:
-        if not isinstance(owner.__dict__.get(part), SimpleNamespace):
-            owner.__dict__[part] = SimpleNamespace()
-        owner = owner.__dict__[part]
-    owner.__dict__[name] = number
+@held_to_signature
+def with_programs(model: nn.Module, methods: Mapping[str, CompiledMethod]) -> Any:
+    """Has programs compute what a part of a pipeline computes.
+
+    Args:
+        model: The part, whose tensors are on the device `meta`. It is changed, and returned.
+        methods: What was compiled of it by path: `forward`, `decode`, `quant_conv.forward`.
+
+    Returns:
+        The part, a `CompiledPart`. A module in it that has weights and that the calls of `methods` do not stand for
+        refuses to be called.
+
+    Raises:
+        PlanError: The part has no such method.
+    """
+    kind = type(model)
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
+    model.__class__ = type(kind.__name__, (CompiledPart, kind), names)
+    model.__dict__["compiled_methods"] = dict(methods)
+    ways = ", ".join(methods)
+    for path, module in model.named_modules():
+        if next(module.parameters(), None) is not None:
+            module.__dict__["forward"] = functools.partial(_refuse, path or kind.__name__, ways)
+    modules = dict(model.named_modules())
+    for path, method in methods.items():
+        owner, name = modules.get(path.rpartition(".")[0]), path.rpartition(".")[2]
+        function = getattr(type(owner), name, None)
+        if owner is None or not inspect.isfunction(function) or name.startswith("__") or _is_of_modules(name):
+            raise PlanError(f"{kind.__name__} has no method {path!r:.80}", hint="install the release it was saved with")
+        owner.__dict__[name] = method.bound_to(function.__get__(owner))
+    return model
+
+
+def _is_of_modules(name: str) -> bool:
+    return name != "forward" and hasattr(nn.Module, name)
+
+
+def _refuse(path: str, ways: str, *args: Any, **kwargs: Any) -> Any:
+    raise InputError(
+        f"the part of the pipeline was not compiled for {path}",
+        why=f"the call that it was compiled for uses {ways} alone",
+        hint="compile the pipeline for a call that uses it",
+    )
 
 
 def components_of(pipeline: Any) -> Mapping[str, Any]:
@@ -202,31 +222,102 @@ def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpa
         options: As for `trt_runtime.save`, for each program.
 
     Raises:
-        InputError: The pipeline has no compiled parts.
+        InputError: The pipeline has no compiled parts, or a part that could not be loaded; nothing is written then.
         FileError: The folder holds something already.
         ExportError, OSError: See `trt_runtime.save`.
     """
-    from trt_runtime.program.saving import save
-
     components = components_of(pipeline)
     parts = {name: part for name, part in components.items() if isinstance(part, CompiledPart)}
     if not parts:
         raise InputError(
             "the pipeline has no compiled parts", hint="save what compile_pipeline or load_pipeline returned"
         )
+    for name, component in components.items():
+        _require_loadable(name, component, pipeline.config.get(name))
     place = Path(folder)
+    is_new = not place.exists()
     place.mkdir(parents=True, exist_ok=True)
     if any(place.iterdir()):
         raise FileError(f"{place} holds something already", hint="give a new folder")
+    try:
+        _write_pipeline(pipeline, parts, place, options)
+    except BaseException:
+        for path in place.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if is_new:
+            place.rmdir()
+        raise
+
+
+def _dtype_of(part: nn.Module) -> torch.dtype:
+    return next((one.dtype for one in part.parameters() if one.is_floating_point()), torch.float32)
+
+
+@held_to_signature
+def kept_buffers(part: nn.Module) -> dict[str, torch.Tensor]:
+    """Returns the small buffers of a part itself, which pipelines read: means of latents and the like."""
+    return {
+        name: buffer
+        for name, buffer in part.named_buffers(recurse=False)
+        if buffer.numel() <= _MOST_NUMBERS and buffer.is_floating_point()
+    }
+
+
+def _buffers_of(part: nn.Module) -> dict[str, list[float]]:
+    held = {name: buffer.double().flatten() for name, buffer in kept_buffers(part).items() if not buffer.is_meta}
+    return {name: buffer.tolist() for name, buffer in held.items() if bool(buffer.isfinite().all())}
+
+
+def _require_loadable(name: str, component: Any, described: Any) -> None:
+    """Refuses a component that `load_pipeline` would not read.
+
+    Raises:
+        InputError: It is of no class that diffusers or transformers has, or is made by more than a configuration.
+    """
+    if component is None or not isinstance(described, (tuple, list)):
+        return
+    problem = ""
+    try:
+        kind = _class_of(described, name)
+    except PlanError as error:
+        problem = error.what
+    else:
+        if isinstance(component, CompiledPart):
+            if not hasattr(component, "config") or not _reads_configuration(kind):
+                problem = f"{kind.__name__} is made by more than a configuration"
+        elif not hasattr(component, "save_pretrained"):
+            problem = f"{kind.__name__} has no save_pretrained"
+    if problem:
+        raise InputError(
+            f"the pipeline cannot be saved: its {name} could not be loaded",
+            why=problem,
+            hint="save programs of its parts one by one with trt_runtime.save, and make the pipeline of them",
+        )
+
+
+def _write_pipeline(pipeline: Any, parts: Mapping[str, CompiledPart], place: Path, options: Mapping[str, Any]) -> None:
+    from trt_runtime.program.saving import save
+
     manifest: dict[str, Any] = {"pipeline": type(pipeline).__name__, "parts": {}}
     for name, part in parts.items():
-        methods = {}
-        for method, compiled in part._methods.items():
-            file = f"{name}.{method}.trtp"
-            save(compiled.program, place / file, **options)
-            methods[method] = {"file": file, "parameters": list(compiled.parameters)}
-        manifest["parts"][name] = {"methods": methods, "numbers": dict(part._attributes.numbers)}
-    for name, component in components.items():
+        methods: dict[str, list[str]] = {}
+        for method, compiled in part.compiled_methods.items():
+            suffixes = ["", *(f".{at}" for at in range(1, len(compiled.programs)))]
+            methods[method] = [f"{name}.{method}{suffix}.trtp" for suffix in suffixes]
+            for file, program in zip(methods[method], compiled.programs, strict=True):
+                save(program, place / file, **options)
+        manifest["parts"][name] = {
+            "methods": methods,
+            "dtype": dtype_name(_dtype_of(part)),
+            "buffers": _buffers_of(part),
+        }
+        (place / name).mkdir()
+        owner: Any = part  # of diffusers; of transformers it is the configuration that knows how
+        if hasattr(owner.config, "save_pretrained"):
+            owner.config.save_pretrained(place / name)
+        else:
+            owner.save_config(place / name)
+    for name, component in components_of(pipeline).items():
         if name not in parts and hasattr(component, "save_pretrained"):
             component.save_pretrained(place / name)
     (place / _INDEX).write_text(pipeline.to_json_string(), encoding="utf-8")
@@ -265,31 +356,96 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
     if not isinstance(kind, type) or not issubclass(kind, diffusers.DiffusionPipeline):
         raise PlanError(f"diffusers has no pipeline {name!r:.80}", where=str(place), hint="install its newest release")
     try:
-        parts = {
-            part: CompiledPart(
-                {
-                    method: CompiledMethod(load(opened.file(file), **options), parameters)
-                    for method, (file, parameters) in methods.items()
-                },
-                PartAttributes(numbers),
-            )
-            for part, (methods, numbers) in described.items()
+        methods = {
+            part: {
+                method: CompiledMethod(tuple(load(opened.file(file), **options) for file in files))
+                for method, files in found.methods.items()
+            }
+            for part, found in described.items()
         }
         index = _read_index(opened.file(_INDEX))
     except FileNotFoundError as error:
         raise PlanError(
             "a file of the pipeline is missing", where=str(error.filename), hint="copy the whole folder again"
         ) from error
+    parts = {
+        part: with_programs(_weightless(place / part, index.get(part), found), methods[part])
+        for part, found in described.items()
+    }
     taken = inspect.signature(kind).parameters
     others = {
         part: _component(place / part, value) if isinstance(value, list) else value
         for part, value in index.items()
         if part in taken and part not in parts
     }
-    pipeline = _made_by(kind, str(place), **others, **parts)
-    # the classes that the parts were of
-    pipeline.register_to_config(**{part: tuple(index[part]) for part in parts if isinstance(index.get(part), list)})
-    return pipeline
+    return _made_by(kind, str(place), **others, **parts)
+
+
+def _class_of(described: Any, place: str) -> Any:
+    """Returns the class of a part of a pipeline: one of diffusers or transformers that reads folders.
+
+    Raises:
+        PlanError: It is of a library that pipelines have nothing from, or the library has no such part.
+    """
+    if not isinstance(described, (list, tuple)) or len(described) != 2 or None in described:
+        raise PlanError("the index of the pipeline does not say what a part is", where=place)
+    library, name = described
+    diffusers = _diffusers()
+    if library == "transformers":
+        owner: Any = importlib.import_module("transformers")
+    elif library == "diffusers":
+        owner = diffusers
+    elif isinstance(library, str) and inspect.ismodule(found := _pipelines_module(diffusers, library)):
+        owner = found  # parts that one pipeline alone has
+    else:
+        raise PlanError(
+            f"{os.path.basename(place)} is of {library!r:.80}, not of {' or '.join(_LIBRARIES)}", where=place
+        )
+    kind = getattr(owner, name, None)
+    if (
+        not isinstance(kind, type)
+        or not hasattr(kind, "from_pretrained")
+        or issubclass(kind, diffusers.DiffusionPipeline)
+    ):
+        raise PlanError(
+            f"{library} has no part {name!r:.80}", where=place, hint=f"install its newest release: {library}"
+        )
+    return kind
+
+
+def _pipelines_module(diffusers: ModuleType, name: str) -> Any:
+    return getattr(getattr(diffusers, "pipelines", None), name, None) if name.isidentifier() else None
+
+
+def _reads_configuration(kind: Any) -> bool:
+    return hasattr(kind, "from_config" if hasattr(kind, "load_config") else "config_class")
+
+
+def _weightless(folder: Path, described: Any, found: _Saved) -> Any:
+    """Makes a part of a pipeline by its configuration, without weights.
+
+    Raises:
+        PlanError: It is none that can be made so.
+    """
+    kind = _class_of(described, str(folder))
+    if not _reads_configuration(kind):
+        raise PlanError(f"{kind.__name__} is made by more than a configuration", where=str(folder))
+
+    def make() -> Any:
+        with torch.device("meta"):
+            if hasattr(kind, "load_config"):
+                model = kind.from_config(kind.load_config(str(folder), local_files_only=True))
+            else:
+                config = kind.config_class.from_pretrained(str(folder), local_files_only=True)
+                model = kind(config)
+        model = model if _dtype_of(model) is found.dtype else model.to(found.dtype)
+        for name, values in found.buffers.items():
+            held = model.get_buffer(name)
+            read = torch.tensor(values, dtype=held.dtype, device=torch.get_default_device()).reshape(held.shape)
+            model.register_buffer(name, read, persistent=False)
+        return model.eval()
+
+    return _made_by(make, str(folder))
 
 
 def _component(folder: Path, described: Sequence[Any]) -> Any:
@@ -298,18 +454,10 @@ def _component(folder: Path, described: Sequence[Any]) -> Any:
     Raises:
         PlanError: It is of a library that pipelines have nothing from.
     """
-    library, name = described
-    if library is None:
+    if described[0] is None:
         return None
-    if library not in _LIBRARIES or name is None:
-        raise PlanError(f"{folder.name} is of {library!r:.80}, not of {' or '.join(_LIBRARIES)}", where=str(folder))
-    kind = getattr(importlib.import_module(library), name, None)
-    is_part = isinstance(kind, type) and hasattr(kind, "from_pretrained")
-    if kind is None or not is_part or issubclass(kind, _diffusers().DiffusionPipeline):
-        raise PlanError(
-            f"{library} has no part {name!r:.80}", where=str(folder), hint=f"install its newest release: {library}"
-        )
-    options = {"trust_remote_code": False} if library == "transformers" else {}  # else it asks whoever sits there
+    kind = _class_of(described, str(folder))
+    options = {"trust_remote_code": False} if described[0] == "transformers" else {}  # else it asks whoever sits there
     return _made_by(kind.from_pretrained, str(folder), str(folder), local_files_only=True, **options)
 
 
@@ -326,11 +474,23 @@ def _made_by(make: Callable[..., Any], place: str, *args: Any, **kwargs: Any) ->
         raise PlanError("a part of the pipeline cannot be read", where=place, why=f"{why:.1000}") from error
 
 
-_Methods = dict[str, tuple[str, tuple[str, ...]]]
+@dataclass(frozen=True)
+class _Saved:
+    """What the list says of a part.
+
+    Attributes:
+        methods: Files of programs by method.
+        dtype: The type of the weights.
+        buffers: Numbers of the part that pipelines read, by name.
+    """
+
+    methods: Mapping[str, tuple[str, ...]]
+    dtype: torch.dtype
+    buffers: Mapping[str, Sequence[float]]
 
 
-def _read_manifest(path: FilePath) -> tuple[str, dict[str, tuple[_Methods, dict[str, int]]]]:
-    """Returns the name of the pipeline's class, and of each part its methods and numbers.
+def _read_manifest(path: FilePath) -> tuple[str, dict[str, _Saved]]:
+    """Returns the name of the pipeline's class, and what was saved of each part.
 
     Raises:
         PlanError: It is no such list.
@@ -341,22 +501,25 @@ def _read_manifest(path: FilePath) -> tuple[str, dict[str, tuple[_Methods, dict[
         values = typed.fields(document, "the list", ("pipeline", "parts"))
         described = {}
         for name, value in typed.mapping(values["parts"], "parts").items():
-            part = typed.fields(value, name, ("methods", "numbers"))
-            methods: _Methods = {}
+            part = typed.fields(value, name, ("methods", "dtype", "buffers"))
+            methods: dict[str, tuple[str, ...]] = {}
             for method, entry in typed.mapping(part["methods"], name).items():
-                found = typed.fields(entry, method, ("file", "parameters"))
-                file = typed.text(found["file"], method, 256)
-                if file != os.path.basename(file) or method not in ("forward", "decode", "encode"):
-                    raise typed.BadField(name, f"{file!r:.80} is no program of the folder")
-                methods[method] = file, typed.texts(found["parameters"], method)
-            if not methods or not name.isidentifier():
+                methods[method] = typed.texts(entry, method, 256)
+                for file in methods[method]:
+                    if file != os.path.basename(file) or not file.startswith(f"{name}.{method}."):
+                        raise typed.BadField(name, f"{file!r:.80} is no program of the folder")
+            if (
+                not methods
+                or not all(0 < len(files) <= _MOST_PROGRAMS for files in methods.values())
+                or not name.isidentifier()
+            ):
                 raise typed.BadField(name, "it has no methods, or no name of a part")
-            numbers = {
-                path: typed.integer(number, path)
-                for path, number in typed.mapping(part["numbers"], name).items()
-                if _is_place(path)
+            dtype = typed.choice(_TYPES, part["dtype"], name, "type of weights")
+            buffers = {
+                place: [typed.number(each, place) for each in typed.items(values, place)]
+                for place, values in typed.mapping(part["buffers"], name).items()
             }
-            described[name] = methods, numbers
+            described[name] = _Saved(methods, dtype, buffers)
         if not 0 < len(described) <= _MOST_PARTS:
             raise typed.BadField("parts", f"{len(described)} are none, or too many")
         return typed.text(values["pipeline"], "pipeline", 256), described
@@ -364,14 +527,8 @@ def _read_manifest(path: FilePath) -> tuple[str, dict[str, tuple[_Methods, dict[
         raise PlanError("the list of a pipeline's programs is damaged", where=str(path), why=str(error)) from error
     except typed.BadField as error:
         why = f"{error.place}: {error.why}"
-        raise PlanError("the list of a pipeline's programs is damaged", where=str(path), why=why) from error
-
-
-def _is_place(path: str) -> bool:
-    """Whether a number may lie there: beside methods of a part, and not in their place."""
-    first, *more = steps = path.split(".")
-    names_are_plain = all(step.isidentifier() and not step.startswith("_") for step in steps)
-    return names_are_plain and len(more) < _DEEPEST and not hasattr(CompiledPart, first) and first != "training"
+        hint = "lists of earlier releases are not read: compile the pipeline again"
+        raise PlanError("the list of a pipeline's programs is damaged", where=str(path), why=why, hint=hint) from error
 
 
 def _read_index(path: FilePath) -> dict[str, Any]:
