@@ -72,9 +72,10 @@ ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048
 """For vectors of 2048 and of 4096 numbers and more."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
-CODES_ONE_ROW: Final = (Form(2, 256, 2, 0), Form(8, 256, 2, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 0))
-"""For vectors and codes, without tensor cores; `depth` counts words of 32 bits."""
-CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(64, 64, 2, 3), Form(64, 32, 1, 4), Form(16, 256, 8, 3))
+_CODES_OF_MANY_COLUMNS: Final = (Form(64, 64, 2, 3), Form(64, 32, 1, 4))
+CODES_ONE_ROW: Final = (Form(2, 256, 2, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 0), *_CODES_OF_MANY_COLUMNS)
+"""For vectors and codes, the first three without tensor cores; `depth` counts words of 32 bits."""
+CODES_SEVERAL_ROWS: Final = (Form(16, 64, 2, 4), Form(16, 128, 4, 3), *_CODES_OF_MANY_COLUMNS)
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1), Form(16, 256, 4, 1))
 """For chosen matrices whose rows lie in one piece."""
@@ -786,7 +787,7 @@ def multiply_by_codes(
 
 def codes_forms_for(rows: int) -> tuple[Form, ...]:
     """The forms of the kernels that may be the fastest."""
-    return (*CODES_ONE_ROW, *CODES_SEVERAL_ROWS) if rows == 1 else CODES_SEVERAL_ROWS
+    return CODES_ONE_ROW if rows == 1 else CODES_SEVERAL_ROWS
 
 
 def start_codes_product(
