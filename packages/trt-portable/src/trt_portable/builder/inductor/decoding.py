@@ -75,7 +75,7 @@ SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8
 _CODES_OF_MANY_COLUMNS: Final = (Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 CODES_ONE_ROW: Final = (Form(2, 256, 2, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 0), *_CODES_OF_MANY_COLUMNS)
 """For vectors and codes, the first three without tensor cores; `depth` counts words of 32 bits."""
-CODES_SEVERAL_ROWS: Final = (Form(16, 64, 2, 4), Form(16, 128, 4, 3), *_CODES_OF_MANY_COLUMNS)
+CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), *_CODES_OF_MANY_COLUMNS)
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1), Form(16, 256, 4, 1))
 """For chosen matrices whose rows lie in one piece."""
