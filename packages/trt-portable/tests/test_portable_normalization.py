@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.fusion.programs import RootMeanSquare, fused_program, interpreted_program
 from trt_portable.layers.transformer import IKVCacheUpdateLayer
 
 K = trt.CausalMaskKind
@@ -395,51 +394,3 @@ def test_caches_are_updated_in_place_as_they_are_anew(data: st.DataObject) -> No
     (updated,) = layer._compute_in_place(operands)
     assert updated is cache
     assert torch.equal(cache, wanted)
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
-    rows=st.integers(1, 5),
-    width=st.integers(1, 9),
-    epsilon=st.sampled_from([0.0, 1e-6, 0.5]),
-    swap=st.tuples(st.booleans(), st.booleans()),
-    seen=st.sampled_from([None, "wide", "mean", "root"]),
-)
-def test_norms_that_models_spell_are_one_call_on_gpus(
-    builder: trt.Builder,
-    load: Any,
-    dtype: torch.dtype,
-    rows: int,
-    width: int,
-    epsilon: float,
-    swap: tuple[bool, bool],
-    seen: str | None,
-) -> None:
-    network = builder.create_network()
-    narrow = {torch.float32: trt.float32, torch.float16: trt.float16, torch.bfloat16: trt.bfloat16}[dtype]
-    x = network.add_input("x", narrow, (2, rows, width))
-    wide = x if dtype is torch.float32 else network.add_cast(x, trt.float32).get_output(0)
-    product, total = trt.ElementWiseOperation.PROD, trt.ElementWiseOperation.SUM
-    square = network.add_elementwise(wide, wide, product).get_output(0)
-    mean = network.add_reduce(square, trt.ReduceOperation.AVG, 4, True).get_output(0)
-    number = network.add_constant((1, 1, 1), np.full((1, 1, 1), epsilon, np.float32)).get_output(0)
-    shifted = network.add_elementwise(*((mean, number) if swap[0] else (number, mean)), total).get_output(0)
-    root = network.add_unary(shifted, trt.UnaryOperation.SQRT).get_output(0)
-    inverse = network.add_unary(root, trt.UnaryOperation.RECIP).get_output(0)
-    result = network.add_elementwise(*((wide, inverse) if swap[1] else (inverse, wide)), product).get_output(0)
-    result = result if dtype is torch.float32 else network.add_cast(result, narrow).get_output(0)
-    network.mark_output(result)
-    if seen is not None:
-        network.mark_output({"wide": network.add_identity(wide).get_output(0), "mean": mean, "root": root}[seen])
-    loaded = load(network)._state.loaded
-    fused, plain = fused_program(loaded), interpreted_program(loaded)
-    kernels = [call for compute, *_, call in fused.steps if isinstance(compute, RootMeanSquare)]
-    assert len(kernels) == (seen not in ("mean", "root"))
-    if kernels:
-        assert kernels[0].name.count(" + ") + 1 == (6 if dtype is torch.float32 or seen == "wide" else 8)
-    x = torch.randn(2, rows, width).to(dtype)
-    for program in (fused, plain):
-        program.load_constants()
-    for have, want in zip(fused.run([x]), plain.run([x]), strict=True):
-        torch.testing.assert_close(have, want)

@@ -88,41 +88,6 @@ def test_addresses_that_stay_are_recorded_in_place(engine: Any, expected: Any) -
     same(run(context, other), expected(other))
 
 
-def test_what_lies_beside_caches_is_read_there(builder: trt.Builder, load: Any) -> None:
-    network = builder.create_network()
-    cache = network.add_input("cache", trt.float32, (1, 2, 8, 4))
-    update, place = network.add_input("update", trt.float32, (1, 2, 1, 4)), network.add_input("place", trt.int32, (1,))
-    count, token = network.add_input("count", trt.float32, (4,)), network.add_input("token", trt.float32, (4,))
-    layer = network.add_kv_cache_update(cache, update, place, trt.KVCacheMode.LINEAR)
-    total = network.add_elementwise(count, token, trt.ElementWiseOperation.SUM).get_output(0)
-    for name, result in (("updated", layer.get_output(0)), ("total", total)):
-        result.name = name
-        network.mark_output(result)
-    context = load(network).create_execution_context()
-    states = [[torch.zeros(1, 2, 8, 4, device="cuda"), torch.zeros(4, device="cuda")] for _ in range(2)]
-    copied = []
-    for turn in range(24):
-        memory, counter = state = states[turn // 8 % 2]  # another cache, and back
-        if turn == 19:
-            state[1] = counter = counter.clone()  # beside the same cache
-        fresh, at = torch.randn(1, 2, 1, 4, device="cuda"), torch.tensor([turn % 8], dtype=torch.int32, device="cuda")
-        token, total = torch.randn(4, device="cuda"), torch.empty(4, device="cuda")
-        wanted, wanted_total = memory.clone(), counter + token
-        wanted[:, :, turn % 8] = fresh[:, :, 0]
-        given = {"cache": memory, "update": fresh, "place": at, "count": counter, "token": token}
-        for name, tensor in {**given, "updated": memory, "total": total}.items():
-            assert context.set_tensor_address(name, tensor.data_ptr())
-        assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
-        torch.testing.assert_close((memory, total), (wanted, wanted_total))
-        counter += 1
-        copied.append([fresh, at, token, total])  # no address comes twice
-    launcher = context._execution.replay
-    assert not launcher._pinned
-    read = [{at for at, buffer in enumerate(made.inputs) if buffer is None} for made in launcher._recordings.values()]
-    cache_at, count_at = (context._execution._positions[name] for name in ("cache", "count"))
-    assert read == [{cache_at, count_at}, {cache_at, count_at}, {cache_at}]
-
-
 def test_shapes_that_never_settle(engine: Any, expected: Any) -> None:
     context = engine.create_execution_context()
     generator = torch.Generator().manual_seed(0)

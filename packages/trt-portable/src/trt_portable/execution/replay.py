@@ -4,8 +4,7 @@ Starting kernels one by one costs the host 5 to 10 microseconds each, which at s
 run. A recording fixes shapes and addresses, so a context keeps one for each of a few shapes. A recording
 reads inputs from buffers of its own and leaves outputs in memory of its own; both are copied around it.
 Where the same addresses keep coming back, a second recording is made at these addresses, which copies no
-input. An engine that updates inputs in place is a step of a loop, whose other state lies still with its caches: what
-lay in one place in two calls is read there.
+input.
 
 What cannot be recorded is launched directly: runs inside somebody else's capture, engines that wait for
 data, and whatever made PyTorch or the driver refuse.
@@ -94,13 +93,13 @@ class _Recording:
     Attributes:
         graph: Replays it on the current stream.
         inputs: Where it reads; None for all, or for some, where it reads the application's own memory.
-        results: What it computes, None where it updates an input; empty where it writes to bound memory.
+        results: What it computes; empty where it writes to the application's own memory.
         keep: What must live as long as the recording: constants of the time it was made.
     """
 
     graph: torch.cuda.CUDAGraph
     inputs: list[torch.Tensor | None] | None
-    results: Sequence[Value | None]
+    results: list[Value]
     keep: object
 
 
@@ -192,9 +191,6 @@ class ReplayLauncher:
         self._is_refused = False
         updated = set(state.loaded.updates.values())
         self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
-        self._in_place = self._updated  # inputs that recordings read where they lie
-        self._has_chosen = not self._updated  # whether others than those that are updated are among them
-        self._last_addresses: Addresses = ()
         self._runs: dict[_Key, int] = {}
         self._recordings: OrderedDict[_Key, _Recording] = OrderedDict()
         self._uses: dict[tuple[Shapes, Addresses], int] = {}
@@ -209,40 +205,18 @@ class ReplayLauncher:
             self._forget()
         shapes = tuple(value.shape for value in values)
         addresses = (*(value.data_ptr() for value in values), *(binding.address for binding in outputs))  # type: ignore[union-attr]
-        recording = self._pinned.get((shapes, addresses))
+        recording = self._pinned.get((shapes, addresses)) or self._at_addresses(shapes, addresses, values, outputs)
         if recording is None:
-            known = self._recordings.get(self._key(shapes, addresses))
-            if known is None:
-                recording = self._record(shapes, addresses, values, outputs)
-            else:
-                recording = self._at_addresses(known, shapes, addresses, values, outputs) or known
-        self._last_addresses = addresses
-        if recording is None:
-            return False
+            key = self._key(shapes, addresses)
+            recording = self._recordings.get(key) or self._record(key, values)
+            if recording is None:
+                return False
         self._replay(recording, values, outputs)
         return True
 
     def _key(self, shapes: Shapes, addresses: Addresses) -> _Key:
-        """What recordings are told apart by: inputs that are read where they lie are never copied, others are."""
-        return shapes, tuple([addresses[at] for at in self._in_place])
-
-    def _leave_to_be_copied(self, addresses: Addresses) -> None:
-        """Has inputs copied from now on that moved since the last call, while what the engine updates lay still."""
-        last = self._last_addresses
-        if self._has_chosen and last and all(addresses[at] == last[at] for at in self._updated):
-            self._in_place = [at for at in self._in_place if addresses[at] == last[at]]
-
-    def _read_in_place(self, addresses: Addresses, values: Sequence[Value]) -> None:
-        """Has inputs read where they lie, where they lay there in the last call too; before the first recording."""
-        last = self._last_addresses
-        if not self._has_chosen and last:
-            self._has_chosen = True
-            self._in_place = [
-                at
-                for at, value in enumerate(values)
-                if at in self._updated
-                or (addresses[at] == last[at] and isinstance(value, torch.Tensor) and value.is_contiguous())
-            ]
+        """What recordings are told apart by: inputs that are updated in place are never copied, others are."""
+        return shapes, tuple([addresses[at] for at in self._updated])
 
     def _replay(self, recording: _Recording, values: Sequence[Value], outputs: Sequence[Binding]) -> None:
         handle = current_stream_handle(self._device.index)
@@ -259,9 +233,8 @@ class ReplayLauncher:
                 if buffer is not None:
                     buffer.copy_(value, non_blocking=True)  # type: ignore[arg-type]
         recording.graph.replay()
-        for binding, result in zip(outputs, recording.results, strict=False):
-            if result is not None:
-                binding.write(result)
+        for binding, value in zip(outputs, recording.results, strict=False):
+            binding.write(value)
         self._done.record(stream)
 
     def _forget(self) -> None:
@@ -275,53 +248,44 @@ class ReplayLauncher:
         self._uses.clear()
         self._pool = None  # PyTorch gives up a pool with the last recording in it
 
-    def _record(
-        self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
-    ) -> _Recording | None:
+    def _record(self, key: _Key, values: Sequence[Value]) -> _Recording | None:
         """A recording for shapes that came often enough, if it can be made."""
-        self._leave_to_be_copied(addresses)
-        key = self._key(shapes, addresses)
         if len(self._runs) >= _MAX_KNOWN_SHAPES:
             self._runs.clear()
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         is_full = len(self._recordings) >= _MAX_SHAPES
         if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
             return None
-        self._read_in_place(addresses, values)
         buffers = [
-            None if at in self._in_place else torch.empty(value.shape, dtype=value.dtype, device=self._device)
+            None if at in self._updated else torch.empty(value.shape, dtype=value.dtype, device=self._device)
             for at, value in enumerate(values)
         ]
         read = [value if buffer is None else buffer for buffer, value in zip(buffers, values, strict=True)]
-        recording = self._capture(buffers, read, outputs)
+        recording = self._capture(buffers, read, ())
         if recording is not None:
             if is_full:
                 oldest, _ = self._recordings.popitem(last=False)
                 self._runs.pop(oldest, None)
-            self._recordings[self._key(shapes, addresses)] = recording
+            self._recordings[key] = recording
         return recording
 
     def _at_addresses(
-        self,
-        known: _Recording,
-        shapes: Shapes,
-        addresses: Addresses,
-        values: Sequence[Value],
-        outputs: Sequence[Binding],
+        self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
     ) -> _Recording | None:
         """A recording at addresses that came often enough, if it can be made."""
-        if self._pinnings >= _MAX_PINNINGS:
+        known = self._recordings.get(self._key(shapes, addresses))
+        if known is None or self._pinnings >= _MAX_PINNINGS:
             return None
+        if not all(isinstance(value, torch.Tensor) and value.is_cuda for value in known.results):
+            return None  # an output known on the host
+        if not all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)):
+            return None  # an input without an address
         key = (shapes, addresses)
         if len(self._uses) >= _MAX_KNOWN_SHAPES:
             self._uses.clear()
         uses = self._uses[key] = self._uses.get(key, 0) + 1
         if uses < _RUNS_BEFORE_PINNING:
             return None
-        if not all(value is None or (isinstance(value, torch.Tensor) and value.is_cuda) for value in known.results):
-            return None  # an output known on the host
-        if not all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)):
-            return None  # an input without an address
         recording = self._capture(None, values, outputs)
         if recording is not None:
             self._pinnings += 1
@@ -333,27 +297,21 @@ class ReplayLauncher:
     def _capture(
         self, buffers: list[torch.Tensor | None] | None, values: Sequence[Value], outputs: Sequence[Binding]
     ) -> _Recording | None:
-        """Records a run that reads `values`, and writes to `outputs` where no buffers stand between."""
+        """Records a run that reads `values`, and writes to `outputs` where these are given."""
         if not _capturing.acquire(blocking=False):
             return None
 
         def run() -> list[Value]:
-            results = list(self._executable.run(values, targets_of(values, outputs) if buffers is None else ()))
-            apart = _apart(results, outputs, read)
-            if buffers is None:
-                for binding, value in zip(outputs, apart, strict=True):
-                    binding.write(value)
-            return apart
-
-        read = list(values)  # what an output may overwrite before it is written to another one
-        if buffers is not None:
-            read = [values[at] for at in self._in_place if at not in self._updated]
+            results = list(self._executable.run(values, targets_of(values, outputs)))
+            if outputs:
+                _write_all(results, outputs, values)
+            return results
 
         try:
             if self._stream is None or self._pool is None:
                 self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
             with with_plans():
-                if self._plans_late and buffers is not None:
+                if self._plans_late and not outputs:
                     self._executable.run(values)
                 graph, results = _recorded(self._stream, self._pool, run)
         except RuntimeError:
@@ -362,32 +320,22 @@ class ReplayLauncher:
             return None
         finally:
             _capturing.release()
-        if buffers is None:
-            return _Recording(graph, None, [], self._executable.constants)
-        made = [None if _is_in_place(value, at) else value for at, value in zip(outputs, results, strict=True)]
-        return _Recording(graph, buffers, made, self._executable.constants)
+        return _Recording(graph, buffers, [] if outputs else results, self._executable.constants)
 
 
-def _apart(results: Sequence[Value], outputs: Sequence[Binding], inputs: Sequence[Value]) -> list[Value]:
-    """Results, views of inputs in memory that writing another output does not change."""
+def _write_all(results: Sequence[Value], outputs: Sequence[Binding], inputs: Sequence[Value]) -> None:
+    """Copies results to bound memory; views of inputs first to memory that no other output overwrites."""
     read = {value.untyped_storage().data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
-    return [
+    apart = [
         value.clone()
         if isinstance(value, torch.Tensor)
         and value.untyped_storage().data_ptr() in read
-        and not _is_in_place(value, binding)
+        and not (binding.tensor.aliased_input is not None and value.data_ptr() == binding.address)  # it is there
         else value
         for binding, value in zip(outputs, results, strict=True)
     ]
-
-
-def _is_in_place(value: Value, output: Binding) -> bool:
-    """Whether a result is the input that the output updates."""
-    return (
-        output.tensor.aliased_input is not None
-        and isinstance(value, torch.Tensor)
-        and value.data_ptr() == output.address
-    )
+    for binding, value in zip(outputs, apart, strict=True):
+        binding.write(value)
 
 
 def _forget_workspaces() -> None:

@@ -5,31 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
-from trt_portable.enums import DataType, ElementWiseOperation, LayerType, ReduceOperation, UnaryOperation
-from trt_portable.execution.launcher import is_capturing
+from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, Program
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
-from trt_portable.fusion.epilogues import LAYERS, RECURRENT, OneByOne
+from trt_portable.fusion.epilogues import LAYERS, RECURRENT
 from trt_portable.fusion.packed_products import (
     activations_in_place,
     has_prepacked_kernels,
     let_sums_overwrite,
     packed_products,
 )
-from trt_portable.layers.contracts import Bound, broadcast, moved
+from trt_portable.layers.contracts import Bound, moved
 from trt_portable.layers.slicing import narrowed_axis
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value
 
 if TYPE_CHECKING:
     from trt_portable.execution.weight_streaming import StreamedProgram
     from trt_portable.fusion.epilogues import ProductChoice, Ways
     from trt_portable.fusion.loops import Fuse, MakeRecurrent, RecurrentForm
-    from trt_portable.layers.reduction import IReduceLayer
 
 _FEW_WEIGHTS: Final = 1 << 16
 
@@ -109,8 +107,7 @@ def fused_program(loaded: LoadedNetwork) -> Program:
     from trt_portable.fusion.cuda_products import fuse_cuda_products, split_unaligned_products
 
     found = _with_loops(loaded.calls, _with_splits)
-    patterns = [*_recurrent_layers(found, _cudnn_layer), NormByRootMeanSquare()]
-    calls = split_unaligned_products(rewrite(found, loaded.visible, patterns))
+    calls = split_unaligned_products(rewrite(found, loaded.visible, _recurrent_layers(found, _cudnn_layer)))
     return Program(fuse_cuda_products(calls, loaded.visible), loaded.inputs, loaded.outputs)
 
 
@@ -248,108 +245,3 @@ class Split:
         if isinstance(first, torch.Tensor) and first.shape[self._axis] == self._extent:
             return first.split_with_sizes(self._sizes, self._axis)
         return [call.compute(inputs)[0] for call in self._slices]
-
-
-class NormByRootMeanSquare(CallPattern):
-    """A tensor times the inverse root of the mean of its squares along the last axis, as models spell it, is one call.
-
-    CUDA has a kernel for it, which computes in float32, so casts from and to a type of half the size are part of it.
-    """
-
-    kinds = frozenset({LayerType.REDUCE})
-
-    def match(self, call: LayerCall, graph: CallGraph) -> CallFusion | None:
-        """The call, where the last of its parts stood."""
-        square = graph.private_maker(call.inputs[0])
-        if square is None or not _is_mean_of_last_axis(call):
-            return None
-        x, chain, readers = square.inputs[0], [square, call], graph.readers(call.outputs[0])
-        while len(readers) == 1 and len(chain) < _STEPS_OF_NORM:
-            chain.append(readers[0])
-            readers = graph.readers(readers[0].outputs[0])
-        if [_operation(part) for part in chain] != _NORM or square.inputs[1] != x:
-            return None
-        shift, reciprocal = chain[2], chain[4]
-        numbers = [tensor for tensor in shift.inputs if math.prod(graph.constants.get(tensor, (0,))) == 1]
-        if {*chain[5].inputs} != {x, *reciprocal.outputs} or len(numbers) != 1:
-            return None
-        widened = graph.maker(x)
-        if _has_private_casts(widened, readers, len(graph.uses(x)), is_seen=x in graph.visible):
-            assert widened is not None
-            x, chain = widened.inputs[0], [widened, *chain, *readers]
-        inputs = (x, numbers[0])
-        fused = replace(
-            call,
-            inputs=inputs,
-            outputs=chain[-1].outputs,
-            output_names=chain[-1].output_names,
-            compute=RootMeanSquare(OneByOne(chain, inputs)),
-            name=" + ".join(part.name for part in chain),
-        )
-        return CallFusion([fused], chain, chain[-1])
-
-
-_NORM: Final = [
-    ElementWiseOperation.PROD,
-    ReduceOperation.AVG,
-    ElementWiseOperation.SUM,
-    UnaryOperation.SQRT,
-    UnaryOperation.RECIP,
-    ElementWiseOperation.PROD,
-]
-_STEPS_OF_NORM: Final = len(_NORM)
-
-
-def _operation(call: LayerCall) -> object:
-    """What an elementwise, unary or reducing layer computes that runs as it is."""
-    return getattr(call.layer, "op", None) if call.compute == call.layer._compute else None
-
-
-def _is_mean_of_last_axis(call: LayerCall) -> bool:
-    layer = cast("IReduceLayer", call.layer)
-    result = layer._outputs[0]
-    return layer.keep_dims and result.dtype is DataType.FLOAT and layer.axes == 1 << (result._rank - 1)
-
-
-def _has_private_casts(before: LayerCall | None, behind: Sequence[LayerCall], uses: int, *, is_seen: bool) -> bool:
-    """Whether a type of half the size is widened for a norm alone, and its result narrowed to it."""
-    if before is None or len(behind) != 1 or is_seen or uses != _USES_BY_NORM:
-        return False
-    if before.kind is not LayerType.CAST or behind[0].kind is not LayerType.CAST:
-        return False
-    narrow = before.layer._inputs[0]
-    return narrow is not None and narrow.dtype in _HALVES and behind[0].layer._outputs[0].dtype is narrow.dtype
-
-
-_USES_BY_NORM: Final = 3
-_HALVES: Final = (DataType.HALF, DataType.BF16)
-
-
-class RootMeanSquare:
-    """PyTorch's norm by the root of the mean of squares, along the last axis; the second operand is its epsilon.
-
-    Args:
-        plain: Computes the same, layer by layer.
-    """
-
-    def __init__(self, plain: OneByOne) -> None:
-        self._plain = plain
-        self._known: tuple[Value, float] | None = None
-
-    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        """How much it takes; see `trt_portable.layers.contracts`."""
-        return broadcast(inputs[:1])
-
-    def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        """Computes the result."""
-        x, number = inputs
-        assert number is not None
-        if not isinstance(x, torch.Tensor):
-            return self._plain(inputs)
-        known = self._known
-        if known is None or known[0] is not number:  # the first run, or a refit
-            tensor = as_tensor(number)
-            if is_capturing(tensor.device):
-                return self._plain(inputs)
-            known = self._known = (number, float(tensor))
-        return (torch.rms_norm(x, x.shape[-1:], None, known[1]),)
