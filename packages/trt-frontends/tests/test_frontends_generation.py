@@ -506,6 +506,19 @@ def test_models_with_pictures_that_need_more_say_what() -> None:
         compile_generation(model_of("Llama"), max_length=16, source_inputs={"pixel_values": torch.zeros(1, 3, 16, 16)})
 
 
+def test_encoders_of_pictures_among_text_are_refused() -> None:
+    """Florence-2: it ended in an error of the capture, or in a hint that led there."""
+    tower: dict[str, Any] = {"embed_dim": [8], "num_heads": [2], "num_groups": [2], "depths": [1], "patch_size": [7]}
+    tower |= {"patch_stride": [4], "patch_padding": [3], "patch_prenorm": [False], "projection_dim": 32}
+    text = {**SEQ2SEQ_SIZES, "model_type": "bart"}
+    config = transformers.Florence2Config(text_config=text, vision_config=tower, image_token_id=299)
+    model = transformers.Florence2ForConditionalGeneration(config).eval()
+    pictures = {"pixel_values": torch.zeros(1, 3, 32, 32)}
+    for given in (None, pictures, {**pictures, "input_ids": TEXT}):
+        with pytest.raises(InputError, match="reads pictures among text"):
+            compile_generation(model, max_length=16, source_inputs=given)
+
+
 def test_pictures_that_look_ahead_and_are_longer_than_a_piece_are_refused() -> None:
     """In two rows their places overlap, so that no piece of 6 holds them; before anything is written."""
     model, given = model_with_pictures("Gemma3")

@@ -752,6 +752,12 @@ def _encoder_decoder(
 ) -> GenerationParts:
     start, rows = _first_token(model), limits.max_batch
     if model.main_input_name == "input_ids":
+        if hasattr(model, "get_image_features"):
+            raise _cannot(
+                model,
+                "its encoder reads pictures among text, and encoders here read one of them",
+                'torch.compile(model.forward, backend="torch_tensorrt") runs in the loop of transformers',
+            )
         if source_inputs:
             raise InputError(f"the encoder of {type(model).__name__} reads text", hint="give no source_inputs")
         longest = max_source_length
