@@ -277,6 +277,10 @@ class PlanGraph(Graph[Node]):
             return None
         return unpack(self.weights[use.key], use.dtype, volume(shape)).reshape(tuple(shape))
 
+    def is_fixed_constant(self, tensor: int | None) -> bool:
+        """Whether a constant whose weights never change makes a tensor."""
+        return self._fixed_constant(tensor) is not None
+
     def _fixed_constant(self, tensor: int | None) -> Node | None:
         node = self.maker(tensor)
         if node is None or not node.is_a(IConstantLayer):

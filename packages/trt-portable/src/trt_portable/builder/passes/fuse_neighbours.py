@@ -6,9 +6,8 @@ a device better than three small ones, and reads the tensor once.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -208,7 +207,8 @@ class _CodedProduct:
     Attributes:
         node: The product.
         preparation: What brings its matrix into the form of a kernel.
-        codes: (N, K), in the carrier of their type.
+        columns: N, how many columns the result has.
+        read: Returns the codes, (N, K), in the carrier of their type.
         scales: (N / rows, K / depth) float32, of which each serves a block of codes.
         offsets: As the scales, what is subtracted; or None.
         bias: (N,), or None.
@@ -216,15 +216,11 @@ class _CodedProduct:
 
     node: Node
     preparation: Node
-    codes: torch.Tensor
+    columns: int
+    read: Callable[[], torch.Tensor]
     scales: torch.Tensor
     offsets: torch.Tensor | None
     bias: torch.Tensor | None
-
-    @property
-    def columns(self) -> int:
-        """How many columns the result has."""
-        return self.codes.shape[0]
 
     @property
     def form(self) -> Hashable:
@@ -256,23 +252,28 @@ def _coded_product(node: Node, graph: PlanGraph) -> _CodedProduct | None:
         return None
     if node[layer.left_type] is not node[layer.result_type] or not graph.is_private(node.inputs[SCALE]):
         return None
-    read = graph.elements if node[layer.code_type] in PACKED else functools.partial(graph.constant, in_place=True)
-    codes, scales = read(preparation.inputs[0]), graph.constant(preparation.inputs[1])
+    source, scales = preparation.inputs[0], graph.constant(preparation.inputs[1])
     given = preparation.inputs[_OFFSET] if node[layer.has_offset] else None
     offsets = None if given is None else graph.constant(given)
     if (offsets is None) is not (given is None):
         return None
     bias = None if node.inputs[BIAS] is None else graph.constant(node.inputs[BIAS])
-    if codes is None or scales is None or (bias is None) is not (node.inputs[BIAS] is None):
+    if not graph.is_fixed_constant(source) or scales is None or (bias is None) is not (node.inputs[BIAS] is None):
         return None
     if any(reader.is_a(LoopRegion) for reader in graph.all_readers(node.outputs[0])):
         return None
-    codes = codes.reshape(codes.shape[-2:])
-    if preparation[PreparedMatrixLayer.is_transposed]:
-        codes = codes.t()
-    scales = _scales(scales, preparation, len(codes))
-    offsets = None if offsets is None else _scales(offsets, preparation, len(codes))
-    return _CodedProduct(node, preparation, codes, scales, offsets, None if bias is None else bias.reshape(-1))
+
+    def read() -> torch.Tensor:
+        is_packed = node[layer.code_type] in PACKED
+        codes = graph.elements(source) if is_packed else graph.constant(source, in_place=True)
+        assert codes is not None
+        codes = codes.reshape(codes.shape[-2:])
+        return codes.t() if preparation[PreparedMatrixLayer.is_transposed] else codes
+
+    columns = graph.shape(source)[-1 if preparation[PreparedMatrixLayer.is_transposed] else -2]
+    scales = _scales(scales, preparation, columns)
+    offsets = None if offsets is None else _scales(offsets, preparation, columns)
+    return _CodedProduct(node, preparation, columns, read, scales, offsets, None if bias is None else bias.reshape(-1))
 
 
 _OFFSET: Final = 4
@@ -291,7 +292,7 @@ def _scales(scales: torch.Tensor, preparation: Node, columns: int) -> torch.Tens
 def _merged_codes(group: list[_CodedProduct], graph: PlanGraph) -> NodeFusion:
     first, layer = group[0].node, LowPrecisionProductLayer
     name = " | ".join(product.node.name for product in group)
-    dtype, matrices = first[layer.code_type], [each.codes for each in group]
+    dtype, matrices = first[layer.code_type], [each.read() for each in group]
     if dtype in PACKED:
         codes = graph.new_constant(f"{name} codes", dtype, torch.cat(matrices))
     else:

@@ -408,8 +408,8 @@ class _ProductFusion:
             return None
         if volume(shape[:-2]) != 1 and not is_stacked:
             return None
-        values, scales_known = graph.elements(found.codes), self._known_scales(step, outer)
-        is_fixed = values is not None and scales_known is not None
+        scales_known = self._known_scales(step, outer)
+        is_fixed = graph.is_fixed_constant(found.codes) and scales_known is not None
         if volume(extents[:-2]) == 1 or is_stacked:
             whole = torch.empty(extents, device="meta")
             view = self._moved(found, whole, is_turned)
@@ -428,6 +428,7 @@ class _ProductFusion:
                 blocks = (blocks[1], blocks[0]) if lies else blocks
                 dtype, step = graph.dtype(found.codes), step if found.factors is None else found.factors
                 return _Matrix(found.codes, step, dtype, lies, size, blocks, outer, found.offset, found.levels)
+        values = graph.elements(found.codes) if is_fixed else None
         if values is None or scales_known is None:
             return None
         return self._rewritten(product, found, values, scales_known, is_turned)
@@ -476,7 +477,8 @@ class _ProductFusion:
             parts = [parts[0] * parts[1]]  # type: ignore[operator]
         rows, columns = codes.shape
         counts = {*scales.shape, *(() if found.factors is None else graph.shape(found.factors))}
-        small = _without_repeats(torch.cat(parts), counts)  # type: ignore[arg-type]
+        wide = torch.cat(parts) if len(parts) > 1 else parts[0]  # type: ignore[arg-type,assignment]
+        small = _without_repeats(wide, counts)
         steps = small.expand(rows * len(parts), -1).chunk(len(parts)) if len(parts) > 1 else (small,)
         dtype = graph.dtype(found.codes)
         fresh = (
@@ -705,6 +707,8 @@ def _joined_blocks(shape: Sequence[int], extents: Sequence[int]) -> tuple[int, i
 
 def _without_repeats(scale: torch.Tensor, counts: Collection[int]) -> torch.Tensor:
     """A matrix of scales (N, K) without what repeats: one, one per row, one per block of a row, or all of it."""
+    if scale.stride(1) == 0:  # it was expanded
+        scale = scale[:, :1]
     rows, columns = scale.shape
     if bool((scale == scale[:1, :1]).all()):
         return scale[:1, :1]
