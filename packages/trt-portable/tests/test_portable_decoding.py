@@ -501,15 +501,17 @@ def take_apart(words, y, slots, assembly):  # what the assembly does: there is n
 
 
 triton_kernels.take_apart = take_apart
+many = (decoding.Form(32, 0, 4, 1, 16),)
 several, one = (decoding.Form(16, 64, 2, 1),), (decoding.Form(4, 64, 1, 0), decoding.Form(16, 64, 2, 1))
-decoding.codes_forms_for = lambda rows: one if rows == 1 else several
+decoding.codes_forms_for = lambda rows: one if rows == 1 else several if rows <= 16 else many
 few, levels = PRODUCT_KERNELS["few_rows"], tuple(number / 8 for number in range(-9, 7))
 for rows, depth, columns, groups, kind, has_offset, folds in (
     (1, 128, 9, 1, "int8", False, 0), (1, 256, 9, 4, "int8", True, 1), (1, 512, 20, 1, "int4", True, 1),
     (1, 768, 20, 6, "int4", True, 0), (1, 512, 20, 8, "levels", False, 0), (1, 256, 9, 8, "fp8", False, 1),
     (3, 256, 33, 1, "int8", True, 1), (3, 256, 33, 4, "int8", False, 0), (16, 256, 17, 8, "int4", True, 1),
     (2, 256, 17, 1, "int4", True, 0), (2, 256, 17, 16, "levels", False, 1), (2, 384, 17, 3, "fp4", False, 0),
-    (2, 256, 17, 16, "fp4", False, 1),
+    (2, 256, 17, 16, "fp4", False, 1), (17, 256, 33, 1, "int8", False, 0), (40, 256, 64, 4, "int8", True, 0),
+    (33, 256, 40, 1, "int8", True, 0), (20, 512, 48, 4, "int4", False, 0), (20, 256, 33, 8, "fp4", False, 0),
 ):
     dtype = trt.int4 if kind == "levels" else getattr(trt, kind)
     given = levels if kind == "levels" else ()
@@ -644,7 +646,7 @@ def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) 
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("rows", [1, 4, 300])
 @pytest.mark.parametrize(("kind", "groups"), [("int8", 1), ("int8", 16), ("int4", 1), ("int4", 16), ("levels", 64)])
 @pytest.mark.parametrize("has_offset", [False, True])
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
@@ -658,11 +660,13 @@ def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offse
     x = torch.randn(rows, depth, dtype=getattr(torch, half), device="cuda")
     gain, residual = torch.rand(depth, device="cuda").to(x.dtype), torch.randn(rows, columns, device="cuda").to(x.dtype)
     epsilon, parts = torch.tensor([0.5], device="cuda"), few.parts(scale, form)
+    folded: tuple[torch.Tensor | None, ...] = (None, gain, epsilon, residual)
     wide = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon) * gain.float()
+    if rows > 16:
+        wide, residual, folded = x.float(), residual[0], (residual[0], None, None, None)
     wanted = wide @ few.decoded(codes, scale, form, torch.float32).t() + residual.float()
     for index in range(len(codes_forms_for(rows))):
         result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
-        folded = (None, gain, epsilon, residual)
         start_codes_product(x, codes, *folded, *parts, None, levels_of(form), 0, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index
 

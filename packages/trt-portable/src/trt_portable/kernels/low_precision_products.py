@@ -551,14 +551,14 @@ _TILE_ROWS: Final = 16
 
 
 class FewRowsOfCodes(ProductKernel):
-    """A kernel of our own for up to 16 rows of floats, which reads codes once; for more, one that decodes them first.
+    """Kernels of our own for up to 512 rows of floats, which read codes alone; for more, one that decodes them first.
 
     It runs where a build has taught PyTorch the operator, and is recorded in what is compiled.
     """
 
     name = "few_rows"
 
-    _MOST_ROWS: ClassVar[int] = 16
+    _MOST_ROWS: ClassVar[int] = 512
     _FLOAT8_CAPABILITY: ClassVar[tuple[int, int]] = (8, 9)
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
@@ -572,7 +572,7 @@ class FewRowsOfCodes(ProductKernel):
         return form.blocks[0] in (1, form.columns) and words_of_unit(slots, form.depth, form.blocks[1]) is not None
 
     def suits(self, rows: int) -> bool:
-        """Whether the rows fit into one tile."""
+        """Whether there may be a kernel that is faster than decoding first."""
         return rows <= self._MOST_ROWS
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -599,7 +599,7 @@ class FewRowsOfCodes(ProductKernel):
     def multiply(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
-        """One kernel for few rows."""
+        """One kernel, or two."""
         rows = left.shape[0]
         # of `trt_portable.builder.inductor.decoding`
         operator = getattr(torch.ops.trt_portable, "few_rows_codes_linear", None) if left.is_cuda else None

@@ -77,6 +77,8 @@ CODES_ONE_ROW: Final = (Form(2, 256, 2, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 
 """For vectors and codes, the first three without tensor cores; `depth` counts words of 32 bits."""
 CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), *_CODES_OF_MANY_COLUMNS)
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
+CODES_MANY_ROWS: Final = (Form(64, 0, 4, 3, 128), Form(128, 0, 4, 3, 128), Form(128, 0, 4, 3, 64))
+"""For more rows and codes, of which a block reads a unit of each column at a time."""
 CHOSEN_ROWS: Final = (Form(8, 512, 4, 1), Form(4, 1024, 4, 1), Form(8, 256, 4, 1), Form(16, 256, 4, 1))
 """For chosen matrices whose rows lie in one piece."""
 CHOSEN_COLUMNS: Final = (Form(64, 64, 4, 1), Form(128, 32, 4, 1), Form(64, 128, 8, 1), Form(128, 64, 8, 1))
@@ -105,12 +107,12 @@ def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
             _replace_attention(graph.graph, node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
-        if node.target in _products():
+        if node.target in _products() and len(node.meta["val"]) <= _MOST_ROWS:
             _fold_residual(graph.graph, node)
         elif node.target is _operators()[ATTENTION]:
             _fold_updates(graph.graph, node)
     for node in list(graph.graph.nodes):
-        if node.target in _products():
+        if node.target in _products() and len(node.meta["val"]) <= _MOST_ROWS:
             _fold_normalization(graph.graph, node)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
         _fold_gate(graph.graph, node)
@@ -756,9 +758,9 @@ def multiply_by_codes(
     """``x @ (codes * scales - offsets).T + bias + residual``, in the fastest form of the kernel, as `multiply`.
 
     Args:
-        x: (M, K) in half precision on CUDA; M up to 16.
+        x: (M, K) in half precision on CUDA.
         codes: What `FewRowsOfCodes` prepared of (N, K) codes.
-        bias, gain, epsilon, residual: As of `multiply`.
+        bias, gain, epsilon, residual: As of `multiply`; the bias alone for more than 16 rows.
         scales: (groups, N), of which each serves as many codes of a row.
         offsets: (groups, N), or None.
         places: (M,), integers: for any number of rows, which of the matrices each is multiplied by, all of which are
@@ -778,15 +780,25 @@ def multiply_by_codes(
     def by(index: int) -> _Way:
         return lambda each: _kernels().codes_product(x, each, *folded, *rest, index)
 
-    ways = {f"{form}": by(index) for index, form in enumerate(forms)}
+    def by_library(each: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, decode(each, scales, offsets, levels, x.dtype), bias)
+
+    is_large = not matrices and len(x) > _MOST_ROWS
+    ways: dict[str, _Way] = {_LIBRARY: lambda each: result.copy_(by_library(each))} if is_large else {}
+    ways |= {f"{form}": by(index) for index, form in enumerate(forms)}
     given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels))
     key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
-    _run_fastest(ways, codes, result, *key)
+    chosen = _fastest_way(ways, codes, result, *key)
+    if chosen == _LIBRARY:
+        return by_library(codes)
+    ways[chosen](codes)
     return result
 
 
 def codes_forms_for(rows: int) -> tuple[Form, ...]:
     """The forms of the kernels that may be the fastest."""
+    if rows > _MOST_ROWS:
+        return CODES_MANY_ROWS
     return CODES_ONE_ROW if rows == 1 else CODES_SEVERAL_ROWS
 
 
@@ -810,7 +822,11 @@ def start_codes_product(
     Raises:
         RuntimeError: The operands lie in another way.
     """
-    from trt_portable.builder.inductor.triton_kernels import few_rows_codes_product, one_row_codes_product
+    from trt_portable.builder.inductor.triton_kernels import (
+        few_rows_codes_product,
+        many_rows_codes_product,
+        one_row_codes_product,
+    )
 
     optional = (bias, gain, epsilon, residual, offsets, places)
     given = [each for each in (x, codes, scales, result, *optional) if each is not None]
@@ -821,14 +837,22 @@ def start_codes_product(
     tile, slots = codes_forms_for(rows)[form], 8 if codes.dtype is torch.uint8 else 4
     grid = (math.ceil(columns / tile.columns), count if matrices else 1, 1)
     folded = [x if each is None else each for each in optional]
-    arguments = (x, codes, *folded[:4], scales, *folded[4:], result, columns, all_columns)
+    arguments: tuple[Any, ...] = (x, codes, *folded[:4], scales, *folded[4:], result, columns, all_columns)
     words = words_of_unit(slots, depth, groups)
     assert words is not None
-    if tile.stages:
-        kernel, extents = few_rows_codes_product, {"ROWS": rows, "TILE_ROWS": 8 if rows <= 8 else 16}
-        extents |= {"PARTS": tile.warps, "STAGES": tile.stages}
+    extents: dict[str, Any] = {"STAGES": tile.stages}
+    if rows > _MOST_ROWS:
+        kernel, extents["TILE_ROWS"] = many_rows_codes_product, tile.rows
+        extents["IS_ASYNCHRONOUS"] = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == _HOPPER[0]
+        grid = (grid[0] * math.ceil(rows / tile.rows), 1, 1)
+        arguments = (x, codes, folded[0], scales, folded[4], result, rows, columns)
+    elif tile.stages:
+        kernel, extents = few_rows_codes_product, extents | {"ROWS": rows, "TILE_ROWS": 8 if rows <= 8 else 16}
+        extents["PARTS"] = tile.warps
     else:
         kernel, extents = one_row_codes_product, {"TILE_WORDS": tile.depth}
+    if rows <= _MOST_ROWS:
+        extents |= {"IS_NORMALIZED": gain is not None, "HAS_RESIDUAL": residual is not None, "MATRICES": matrices}
     compiled = kernel[grid](
         *arguments,
         **extents,
@@ -838,10 +862,7 @@ def start_codes_product(
         WORDS=words,
         ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels)),
         HAS_BIAS=bias is not None,
-        IS_NORMALIZED=gain is not None,
-        HAS_RESIDUAL=residual is not None,
         HAS_OFFSETS=offsets is not None,
-        MATRICES=matrices,
         TILE_COLUMNS=tile.columns,
         num_warps=tile.warps,
         **_early(x),

@@ -494,6 +494,78 @@ def in_line(  # type: ignore[no-untyped-def]
     return tl.reshape(lines, [UNITS, COLUMNS, COUNT * WORDS])
 
 
+@triton.jit(do_not_specialize=["rows", "columns"])  # type: ignore[untyped-decorator]
+def many_rows_codes_product(  # type: ignore[no-untyped-def]
+    x,
+    codes,
+    bias,
+    scales,
+    offsets,
+    y,
+    rows,
+    columns,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
+    IS_ASYNCHRONOUS: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):
+    """Computes a tile of ``x @ (codes * scales - offsets).T + bias``, of codes as of `few_rows_codes_product`.
+
+    Tiles that are computed at a time read the same codes, which are decoded in the registers that tensor cores read.
+    """
+    if IS_EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    UNIT: tl.constexpr = WORDS * SLOTS
+    UNITS: tl.constexpr = DEPTH // UNIT
+    PARTS: tl.constexpr = UNIT // GROUP if GROUP < UNIT else 1
+    kind: tl.constexpr = x.dtype.element_ty
+    down = tl.cdiv(rows, TILE_ROWS)
+    column = (tl.program_id(0) // down) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    row = (tl.program_id(0) % down) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    read = tl.minimum(column, columns - 1)
+    lies = ((read // 16).to(tl.int64) * (UNITS * 16) + read % 16) * WORDS
+    right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + lies[:, None] + tl.arange(0, WORDS)[None, :]
+    left = x + (tl.minimum(row, rows - 1).to(tl.int64) * DEPTH)[None, :] + tl.arange(0, UNIT)[:, None]
+    total = tl.zeros([TILE_COLUMNS, TILE_ROWS], tl.float32)
+    for unit in tl.range(0, UNITS, num_stages=STAGES):
+        taken = take_apart(tl.load(right + unit * (16 * WORDS)), x, SLOTS, ASSEMBLY)
+        made = in_line(taken, 0, SLOTS, 1, TILE_COLUMNS, WORDS)
+        if GROUP < DEPTH or HAS_OFFSETS:
+            part = tl.arange(0, PARTS)
+            at = (unit * UNIT // GROUP + part).to(tl.int64)[None, :] * columns + read[:, None]
+            made = tl.reshape(made, [TILE_COLUMNS, PARTS, UNIT // PARTS])
+            if HAS_OFFSETS or scales.dtype.element_ty != kind:
+                made = made.to(tl.float32) * tl.load(scales + at).to(tl.float32)[:, :, None]
+                if HAS_OFFSETS:
+                    made -= tl.load(offsets + at).to(tl.float32)[:, :, None]
+                made = made.to(kind)
+            else:
+                made *= tl.load(scales + at)[:, :, None]
+        given = tl.load(left + unit * UNIT)
+        total = tl.dot(tl.reshape(made, [TILE_COLUMNS, UNIT]), given, total)
+        if (
+            IS_ASYNCHRONOUS
+        ):  # Hopper's tensor cores read registers while code goes on, which is not waited for otherwise
+            tl.inline_asm_elementwise(
+                "wgmma.wait_group.sync.aligned 0; mov.b32 $0, $1;", "=r,r", [unit], tl.int32, False, 1
+            )
+    if GROUP == DEPTH and not HAS_OFFSETS:
+        total *= tl.load(scales + read).to(tl.float32)[:, None]
+    if HAS_BIAS:
+        total += tl.load(bias + read).to(tl.float32)[:, None]
+    target = row.to(tl.int64)[None, :] * columns + column[:, None]
+    tl.store(y + target, total.to(kind), mask=(row < rows)[None, :] & (column < columns)[:, None])
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def decode_codes(  # type: ignore[no-untyped-def]
     codes,
