@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trt_core import Device, InputError
+from trt_core.device import copy_together
 
 
 @pytest.mark.parametrize(
@@ -101,3 +102,39 @@ def test_an_accelerator_may_belong_to_another_gpu_and_fall_back_to_it() -> None:
 def test_refuses_an_accelerator_that_contradicts_itself(arguments: dict[str, object]) -> None:
     with pytest.raises(InputError):
         Device(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dense", [True, False])
+def test_tensors_are_copied_together_whatever_their_types_and_strides(device: str, dense: bool) -> None:
+    kinds = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int32]
+    kinds += [
+        torch.int64,
+        torch.bool,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e8m0fnu,
+        torch.uint16,
+        torch.uint32,
+    ]
+    sources = [
+        tensor
+        for kind in kinds
+        for tensor in (
+            torch.arange(12, device=device).to(kind).view(3, 4),
+            torch.ones(4, 3, device=device).to(kind).t(),
+            torch.ones((), device=device).to(kind),
+            torch.ones(0, 4, device=device).to(kind),
+        )
+    ]
+    if dense:
+        sources = [source.clone(memory_format=torch.contiguous_format) for source in sources]
+    sources += [torch.rand(1 << 18, device=device), torch.rand((1 << 18) + 1, device=device)]
+    targets = [torch.empty(source.shape, dtype=source.dtype, device=device) for source in sources]
+    copy_together(targets, sources)
+    copy_together(targets[:1], [torch.ones(3, 4)])  # of another device
+    copy_together([], [])
+    copy_together(targets[-1:] * 2, sources[-1:] * 2)  # large ones alone
+    assert targets[0].eq(1).all()
+    for target, source in zip(targets[1:], sources[1:], strict=True):
+        assert torch.equal(target.float(), source.float())

@@ -304,3 +304,38 @@ def test_a_recording_that_fails_leaves_the_process_as_it_was(fails: str) -> None
     assert torch.rand(64, device="cuda").max() > 0
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() <= before + 4096
+
+
+def test_inputs_that_move_are_copied_together(builder: trt.Builder, load: Any) -> None:
+    """Six of one type and two of another, at addresses that never come back: two launches, not eight."""
+    network = builder.create_network()
+    floats = [network.add_input(f"x{at}", trt.float32, (4, 64)) for at in range(6)]
+    whole = [network.add_input(f"n{at}", trt.int32, (4, 64)) for at in range(2)]
+    for kind in (floats, whole):
+        total = kind[0]
+        for other in kind[1:]:
+            total = network.add_elementwise(total, other, trt.ElementWiseOperation.SUM).get_output(0)
+        total.name = "y" if kind is floats else "n"
+        network.mark_output(total)
+    context = load(network).create_execution_context()
+    kept: list[torch.Tensor] = []
+
+    def call() -> None:
+        given = {f"x{at}": torch.randn(4, 64, device="cuda") for at in range(6)}
+        given |= {f"n{at}": torch.randint(9, (4, 64), dtype=torch.int32, device="cuda") for at in range(2)}
+        found = {"y": torch.empty(4, 64, device="cuda"), "n": torch.empty(4, 64, dtype=torch.int32, device="cuda")}
+        kept.extend((*given.values(), *found.values()))
+        for name, tensor in (given | found).items():
+            assert context.set_tensor_address(name, tensor.data_ptr())
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+            assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+        copies = [event.name for event in profiled.events() if event.name in ("aten::copy_", "aten::_foreach_copy_")]
+        counts.append((copies.count("aten::copy_"), copies.count("aten::_foreach_copy_")))
+        torch.testing.assert_close(found["y"], sum(given[f"x{at}"] for at in range(6)))
+        assert torch.equal(found["n"], given["n0"] + given["n1"])
+
+    counts: list[tuple[int, int]] = []
+    for _ in range(6):
+        call()
+    assert context._execution.replay._recordings and not context._execution.replay._pinned
+    assert counts[-1] == (2, 2)  # results are copied one by one

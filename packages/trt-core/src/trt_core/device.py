@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -158,6 +158,32 @@ def without_autocast(*kinds: str) -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+def copy_together(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copies tensors to others without waiting: on a GPU, small ones of a type that lie alike in one launch.
+
+    Args:
+        targets: What is written to.
+        sources: As many tensors of the same shapes.
+    """
+    types: dict[torch.dtype, list[int]] = {}
+    for at, target in enumerate(targets):
+        types.setdefault(target.dtype, []).append(at)
+    for dtype, places in types.items():
+        small = [] if dtype in _ALONE else [at for at in places if targets[at].nbytes <= _SMALL]
+        if len(small) > 1:
+            torch._foreach_copy_([targets[at] for at in small], [sources[at] for at in small], non_blocking=True)
+            places = [at for at in places if at not in small] if len(small) < len(places) else []
+        for at in places:
+            targets[at].copy_(sources[at], non_blocking=True)
+
+
+_SMALL: Final = 1 << 20
+"""Bytes of a tensor above which a copy by itself is faster than one in a list (by a fifth at 256 MB)."""
+
+_ALONE: Final = frozenset({torch.uint16, torch.uint32, torch.uint64, torch.float8_e8m0fnu})
+"""Types that PyTorch copies in no list on a GPU."""
 
 
 def abandon_capture(stream: torch.cuda.Stream, pool: tuple[int, int]) -> None:

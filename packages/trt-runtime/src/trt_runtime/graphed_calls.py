@@ -16,7 +16,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_written
-from trt_core.device import abandon_capture
+from trt_core.device import abandon_capture, copy_together
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree
@@ -148,8 +148,7 @@ class _CudaGraph:
 
     def replay(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
         """Runs the graph on the current stream; results have memory of their own."""
-        if self._inputs:
-            torch._foreach_copy_(self._inputs, list(inputs))
+        copy_together(self._inputs, inputs)
         self._graph.replay()
         return [value.clone() if isinstance(value, torch.Tensor) else value for value in self._outputs]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
-from trt_core.device import abandon_capture
+from trt_core.device import abandon_capture, copy_together
 from trt_portable.enums import LayerType
 from trt_portable.execution.launch_list import SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
@@ -191,6 +191,7 @@ class ReplayLauncher:
         self._is_refused = False
         updated = set(state.loaded.updates.values())
         self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
+        self._copied = [at for at, tensor in enumerate(state.loaded.inputs) if tensor not in updated]
         self._runs: dict[_Key, int] = {}
         self._recordings: OrderedDict[_Key, _Recording] = OrderedDict()
         self._uses: dict[tuple[Shapes, Addresses], int] = {}
@@ -229,9 +230,8 @@ class ReplayLauncher:
                 stream.wait_event(self._done)  # recordings share memory, so they never overlap
             self._last_stream, self._last_handle = stream, handle
         if recording.inputs is not None:
-            for buffer, value in zip(recording.inputs, values, strict=True):
-                if buffer is not None:
-                    buffer.copy_(value, non_blocking=True)  # type: ignore[arg-type]
+            buffers = recording.inputs
+            copy_together([buffers[at] for at in self._copied], [values[at] for at in self._copied])  # type: ignore[misc]
         recording.graph.replay()
         for binding, value in zip(outputs, recording.results, strict=False):
             binding.write(value)
