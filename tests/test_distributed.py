@@ -20,6 +20,8 @@ import collective_forms
 import pytest
 import rank_programs
 import torch
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
 from ranks import run_failing_ranks, run_ranks
 from torch import nn
 
@@ -502,6 +504,56 @@ def test_launchers_end_with_a_rank_that_fails(when: str, way: str, failing: int,
 @pytest.mark.parametrize("way", ["compile", "torch.compile"])
 def test_meshes_of_two_dimensions(way: str, tmp_path: Path) -> None:
     run_ranks(4, tmp_path, rank_programs.compile_on_two_dimensions, way)
+
+
+def test_padding_and_cuts_to_a_size_that_no_shard_tells_run_in_pytorch(tmp_path: Path) -> None:
+    for told in run_ranks(2, tmp_path, rank_programs.gather_varying_rows):
+        assert {*told} == {"torch.ops.aten.pad.default", "torch.ops.aten.slice.Tensor"}
+
+
+def _placed(mesh: list[int]) -> st.SearchStrategy[dict[str, object]]:
+    """What `hold_placements_to_eager` takes, with rows and features that a mesh divides or not."""
+
+    def lie(names: str) -> st.SearchStrategy[list[str]]:
+        return st.lists(st.sampled_from(names), min_size=len(mesh), max_size=len(mesh))
+
+    return st.fixed_dictionaries(
+        {
+            "mesh": st.just(mesh),
+            "operation": st.sampled_from(["product", "sums", "softmax"]),
+            "rows": st.integers(1, 6),
+            "features": st.integers(1, 6),
+            "input": lie("01RP"),
+            "weight": lie("01R"),
+            "result": lie("01R"),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("mesh", "way"),
+    [
+        pytest.param([2], "compile"),
+        *(pytest.param(mesh, "compile", marks=STRESSED) for mesh in ([4], [2, 2])),
+        *(pytest.param(mesh, "torch.compile", marks=STRESSED) for mesh in ([2], [4], [2, 2])),
+    ],
+)
+def test_tensors_that_lie_in_any_way_have_eagers_values(
+    mesh: list[int], way: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ran = 0
+
+    @settings(max_examples=10 if "TRT_STRESS" in os.environ else 2, deadline=None, database=None)
+    @seed(5)
+    @given(st.lists(_placed(mesh), min_size=12, max_size=12))
+    def hold(cases: list[dict[str, object]]) -> None:
+        nonlocal ran
+        world = mesh[0] * mesh[-1] if len(mesh) > 1 else mesh[0]
+        found = run_ranks(world, tmp_path_factory.mktemp("meet"), rank_programs.hold_placements_to_eager, cases, way)
+        ran += found[0]
+
+    hold()
+    assert ran > 5
 
 
 def test_ranks_share_a_data_set(tmp_path: Path) -> None:

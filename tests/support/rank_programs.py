@@ -733,6 +733,101 @@ def compile_on_two_dimensions(rank: int, way: str) -> None:
         _hold_to_eager(model, way, Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(8, 4, 16)))
 
 
+class Placed(nn.Module):
+    """Computes on distributed tensors that lie in any way.
+
+    Args:
+        case: See `hold_placements_to_eager`.
+        mesh: The mesh.
+    """
+
+    def __init__(self, case: dict[str, Any], mesh: Any) -> None:
+        super().__init__()
+        from torch.distributed.tensor import distribute_tensor
+
+        weight = torch.linspace(-1, 1, 5 * case["features"]).reshape(5, case["features"])
+        self.weight = nn.Parameter(distribute_tensor(weight, mesh, _placements(case["weight"])))
+        self._operation, self._result = case["operation"], _placements(case["result"])
+
+    def forward(self, x: Any) -> Any:
+        """x: (N, features), distributed."""
+        if self._operation == "product":
+            found: Any = torch.relu(nn.functional.linear(x, self.weight))
+        elif self._operation == "sums":
+            found = (x * 2).sum(0, keepdim=True) + x.mean(1, keepdim=True)
+        else:
+            found = torch.softmax(x * 0.5, -1) + self.weight[:1]
+        return found.redistribute(placements=self._result)
+
+
+def _placements(names: list[str]) -> list[Any]:
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    return [{"0": Shard(0), "1": Shard(1), "R": Replicate(), "P": Partial()}[name] for name in names]
+
+
+def hold_placements_to_eager(rank: int, cases: list[dict[str, Any]], way: str) -> int:
+    """Compiles modules on distributed tensors and compares them with eager; returns how many PyTorch could run.
+
+    Args:
+        rank: The rank.
+        cases: Of each the extents of the mesh, the operation, rows and features of the input, and how input, weight
+            and result lie: of each axis of the mesh the axis of the tensor that is sharded over it, R or P.
+        way: Which of the two ways of compiling.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    ran = 0
+    for case in cases:
+        torch._dynamo.reset()
+        mesh = init_device_mesh("cpu", tuple(case["mesh"]))
+        given = torch.linspace(-2, 2, case["rows"] * case["features"]).reshape(case["rows"], case["features"])
+        placed = [name if name != "P" else "R" for name in case["input"]]
+        shard = distribute_tensor(given, mesh, _placements(placed))
+        x = DTensor.from_local(
+            shard.to_local(),
+            mesh,
+            _placements(case["input"]),
+            run_check=False,
+            shape=given.shape,
+            stride=given.stride(),
+        )
+        model = Placed(case, mesh).eval().requires_grad_(False)
+        try:
+            wanted = model(x)
+        except (RuntimeError, NotImplementedError, AssertionError):
+            continue  # on all ranks
+        if way == "compile":
+            compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+        else:
+            compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
+        with torch.no_grad():
+            found = compiled(x)
+        assert found.placements == wanted.placements, case
+        torch.testing.assert_close(whole(found), whole(wanted), rtol=1e-4, atol=1e-5, msg=f"values of {case}")
+        ran += 1
+    return ran
+
+
+def gather_varying_rows(rank: int) -> list[str]:
+    """Gathers a distributed input of several sizes under `torch.compile`; returns what is refused for an argument."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    def gather(x: Any) -> Any:
+        doubled: Any = torch.relu(x * 2)
+        return doubled.full_tensor() + 1
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    compiled = torch.compile(gather, backend="torch_tensorrt", options={"min_block_size": 1}, dynamic=True)
+    for rows in (5, 7, 10):
+        x = distribute_tensor(torch.linspace(-1, 1, rows * 4).reshape(rows, 4), mesh, [Shard(0)])
+        torch.testing.assert_close(compiled(x), gather(x))
+    partition: Any = trt.model_report(compiled).graphs[0].builds[-1].partition
+    return [node.op for node in partition.nodes if node.verdict.code == "TRT-F022"]
+
+
 def _save_tiny(rank: int, name: str, directory: str, layers: int = 2) -> None:
     """Saves a tiny model of transformers, on the first rank, where all see it; lets others load it in parts."""
     sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # half the time of importing transformers
