@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -32,10 +33,10 @@ ARGUMENTS: Final = {
     "generate": "IN",
     "export onnx": "IN -o OUT.onnx",
     "export triton": "IN OUT",
-    "cache list": "--directory IN",
-    "cache clear": "--directory IN",
-    "cache prune": "--directory IN --keep 1",
-    "cache why-miss": "--directory IN --key IN",
+    "cache list": "--dir IN/cache",
+    "cache clear": "--dir IN/cache",
+    "cache prune": "--to 1 --dir IN/cache",
+    "cache why-miss": "IN",
 }
 """What each command is called with: IN is what it cannot use, OUT what it would write."""
 ENVIRONMENT: Final = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -67,6 +68,18 @@ def test_the_table_has_every_command() -> None:
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
+def test_the_table_names_what_a_command_has(command: str) -> None:
+    named = {word for word in ARGUMENTS[command].split() if word.startswith("-")}
+    found: Any = typer.main.get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    known = {option for parameter in found.params for option in parameter.opts}
+    if not known:  # its arguments are read by the command line of trt-runtime
+        known = set(re.findall(r"(?<!\S)--?[a-z-]+", CliRunner().invoke(app, [command, "--help"]).output))
+    assert named <= known
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
 def test_what_is_no_model_is_one_error(command: str, tmp_path: Path) -> None:
     for name in FILES:
         file = tmp_path / name
@@ -83,34 +96,76 @@ def test_what_cannot_be_written_is_told_first(command: str, tmp_path: Path) -> N
     assert "nowhere" in refused(command, tmp_path / "missing.trtp", tmp_path / "nowhere" / "out")
 
 
+_MODELS: Final = """
+import os, torch
+def endless(*args, **kwargs):
+    print("reached", flush=True)
+    while True:
+        pass
+class Model(torch.nn.Module):
+    def forward(self, x):
+        if os.environ["STAGE"] == "capture":
+            endless()
+        return x + 1
+def make():
+    from trt_portable.builder.builder import Builder
+    if os.environ["STAGE"] == "build":
+        Builder.build_serialized_network = endless
+    if os.environ["STAGE"] == "save":
+        os.fsync = endless
+    return Model(), (torch.ones(2),)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_an_interrupted_command_ends_and_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "models.py").write_text(
-        "import sys, torch\n"
-        "class Endless(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        print('captures', flush=True)\n"
-        "        while True:\n"
-        "            pass\n"
-        "def make():\n"
-        "    return Endless(), (torch.ones(2),)\n"
+@pytest.mark.parametrize("stage", ["capture", "build", "save"])
+def test_an_interrupted_command_ends_and_leaves_nothing(stage: str, tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text(_MODELS)
+    settings = ["--quiet", "-s", "min_block_size=1"]
+    interrupt(["-m", "trtc", "compile", "models:make", "-o", "out.trtp", *settings], tmp_path, stage)
+    assert [file.name for file in tmp_path.iterdir()] == ["models.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("door", ["trtc", "trt_runtime"])
+def test_an_interrupted_command_of_programs_ends(door: str, tmp_path: Path) -> None:
+    code = (
+        "import runpy, sys, trt_runtime.command_line.commands as commands\n"
+        "def endless(arguments):\n"
+        "    print('reached', flush=True)\n"
+        "    while True: pass\n"
+        "commands._inspect = endless\n"
+        f"sys.argv = ['{door}', 'inspect', 'x.trtp']\n"
+        f"runpy.run_module('{door}', run_name='__main__')\n"
     )
-    command = [sys.executable, "-m", "trtc", "compile", "models:make", "-o", "out.trtp"]
-    before = signal.signal(
+    interrupt(["-c", code], tmp_path)
+
+
+def interrupt(arguments: list[str], folder: Path, stage: str = "") -> None:
+    """Interrupts a command, and all that it started, once it says that it is where it should be interrupted."""
+    before = signal.signal(  # jobs in the background ignore it, and hand that on
         signal.SIGINT, signal.default_int_handler
-    )  # jobs in the background ignore it, and hand that on
+    )
     try:
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, env=ENVIRONMENT)
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            stdout=PIPE,
+            stderr=PIPE,
+            text=True,
+            env={**ENVIRONMENT, "STAGE": stage},
+            start_new_session=True,
+        )
     finally:
         signal.signal(signal.SIGINT, before)
     with process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "captures\n"
-            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == "reached\n"
+            os.killpg(process.pid, signal.SIGINT)
             _, errors = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert process.returncode == 130 and "Traceback" not in errors
-    assert not (tmp_path / "out.trtp").exists()
+    assert process.returncode == 130 and errors == "interrupted\n"

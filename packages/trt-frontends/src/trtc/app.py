@@ -635,10 +635,8 @@ cache_app = typer.Typer(no_args_is_help=True, help="Shows and clears the engine 
 _MISSED = 1
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
-_Directory = Annotated[
-    Path | None,
-    typer.Option("--dir", file_okay=False, help="The cache's directory, as in the setting engine_cache_dir."),
-]
+_DIRECTORY_HELP: Final = "The cache's directory, as in the setting engine_cache_dir."
+_Directory = Annotated[Path | None, typer.Option("--dir", exists=True, file_okay=False, help=_DIRECTORY_HELP)]
 
 
 @cache_app.command("list")
@@ -693,7 +691,7 @@ def prune(
 def why_miss(
     model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
     setting: Settings = None,
-    directory: _Directory = None,
+    directory: Annotated[Path | None, typer.Option("--dir", file_okay=False, help=_DIRECTORY_HELP)] = None,
 ) -> None:
     """Says for each engine of a model whether it is cached, and in what it differs from the nearest one that is.
 
@@ -753,8 +751,9 @@ def _size(count: int) -> str:
 
 FAILED = 1
 BAD_INPUT = 2
+INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
 
-_EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input."
+_EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted."
 
 
 class _Commands(TyperGroup):
@@ -780,6 +779,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            say("interrupted", to_errors=True)
+            raise typer.Exit(INTERRUPTED) from None
         except Exception as error:
             if not _is_ours(error):
                 raise

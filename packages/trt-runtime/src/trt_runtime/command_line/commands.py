@@ -296,9 +296,10 @@ class _Runs:
 
 
 BAD_INPUT = 2
-_READER_LEFT = 141  # what shells say of a process that a pipe has ended
+INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
+_READER_LEFT = 141  # or a pipe
 
-_EXIT_CODES = "Exit codes: 0 success, 2 bad usage or input."
+_EXIT_CODES = "Exit codes: 0 success, 2 bad usage or input, 130 interrupted."
 
 
 @dataclass(frozen=True)
@@ -337,6 +338,9 @@ def main(
     except (TrtError, OSError) as error:
         _say(f"error: {_told(error)}", sys.stderr)
         return BAD_INPUT
+    except KeyboardInterrupt:
+        _say("interrupted", sys.stderr)
+        return INTERRUPTED
     return 0
 
 
