@@ -276,7 +276,7 @@ def test_a_rank_that_fails_ends_the_others(world: int, when: str, way: str, fail
     folder = tmp_path / "models" / "model"
     others = [rank for rank in range(world) if rank != failing]
     given = (when, way, failing, str(folder))
-    awaited = range(world) if way == "throws" else others  # it, too, removes what was not saved
+    awaited = range(world) if way in ("throws", "SIGINT") else others  # it, too, removes what was not saved
     outcomes = run_failing_ranks(
         world, tmp_path / "meet", rank_programs.fail_somewhere, *given, limit=60, group_seconds=LIMIT, only=awaited
     )

@@ -36,6 +36,7 @@ LAYOUTS: Final = {
     16: "5c881d00101e2c38",
     17: "2ed1bfce9a528e26",
     18: "0f042c798b48152d",
+    19: "874b72862284fa8c",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -283,7 +283,27 @@ def aten_scatter_value_reduce(
     return squeeze(ctx, result, (0,)) if scalar else result
 
 
-@converter(aten.index_add.default, checks=(*CHECKS, lambda call: types_that_pytorch_takes(call)))
+def types_that_pytorch_takes(call: Call) -> Verdict | None:
+    """Refuses types that PyTorch refuses when it runs and not when it captures, so that its own error comes."""
+    index = call["index"]
+    taken = (torch.int64,) if call.node.target in _INT64_ALONE else (torch.int32, torch.int64)
+    if index.dtype not in taken:
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"indices are {dtype_name(index.dtype)}, which PyTorch refuses")
+    return _own_type(call, "source") if "source" in call.arguments else None
+
+
+def _own_type(call: Call, name: str) -> Verdict | None:
+    own, source = call["self"].dtype, call[name].dtype
+    if own is source:
+        return None
+    why = f"{dtype_name(source)} is written to {dtype_name(own)}, which PyTorch refuses"
+    return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, why)
+
+
+_INT64_ALONE: Final = {aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor}
+
+
+@converter(aten.index_add.default, checks=(*CHECKS, types_that_pytorch_takes))
 def aten_index_add(
     ctx: ConversionContext, self: Operand, dim: int, index: Operand, source: Operand, alpha: float
 ) -> Any:
@@ -544,7 +564,7 @@ def aten_index(ctx: ConversionContext, self: Operand, indices: Sequence[Operand 
     return gather(ctx, flat, flat_index(ctx, chosen, extents[front:last]), front)
 
 
-@converter(aten.index_select.default, checks=lambda call: types_that_pytorch_takes(call))
+@converter(aten.index_select.default, checks=types_that_pytorch_takes)
 def aten_index_select(ctx: ConversionContext, self: Operand, dim: int, index: Operand) -> Any:
     """index_select(Tensor self, int dim, Tensor index) -> Tensor"""
     if rank_of(self) == 0:
@@ -693,26 +713,6 @@ def aten_scatter_src(ctx: ConversionContext, self: Operand, dim: int, index: Ope
 def aten_scatter_value(ctx: ConversionContext, self: Operand, dim: int, index: Operand, value: float) -> Any:
     """scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
     return _written(ctx, self, dim, index, expand(ctx, cast(ctx, value, dtype_of(self)), ctx.symbolic_shape("index")))
-
-
-def types_that_pytorch_takes(call: Call) -> Verdict | None:
-    """Refuses types that PyTorch refuses when it runs and not when it captures, so that its own error comes."""
-    index = call["index"]
-    taken = (torch.int64,) if call.node.target in _INT64_ALONE else (torch.int32, torch.int64)
-    if index.dtype not in taken:
-        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"indices are {dtype_name(index.dtype)}, which PyTorch refuses")
-    return _own_type(call, "source") if "source" in call.arguments else None
-
-
-def _own_type(call: Call, name: str) -> Verdict | None:
-    own, source = call["self"].dtype, call[name].dtype
-    if own is source:
-        return None
-    why = f"{dtype_name(source)} is written to {dtype_name(own)}, which PyTorch refuses"
-    return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, why)
-
-
-_INT64_ALONE: Final = {aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor}
 
 
 def _refused_where(ctx: ConversionContext, outside: Any, extent: Any, index: Operand) -> Any:
