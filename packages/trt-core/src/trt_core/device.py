@@ -167,16 +167,19 @@ def copy_together(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tenso
         targets: What is written to.
         sources: As many tensors of the same shapes.
     """
-    types: dict[torch.dtype, list[int]] = {}
-    for at, target in enumerate(targets):
-        types.setdefault(target.dtype, []).append(at)
-    for dtype, places in types.items():
-        small = [] if dtype in _ALONE else [at for at in places if targets[at].nbytes <= _SMALL]
-        if len(small) > 1:
-            torch._foreach_copy_([targets[at] for at in small], [sources[at] for at in small], non_blocking=True)
-            places = [at for at in places if at not in small] if len(small) < len(places) else []
-        for at in places:
-            targets[at].copy_(sources[at], non_blocking=True)
+    together: dict[torch.dtype, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for target, source in zip(targets, sources, strict=True):
+        if target.dtype in _ALONE or target.nbytes > _SMALL:
+            target.copy_(source, non_blocking=True)
+        else:
+            into, taken = together.setdefault(target.dtype, ([], []))
+            into.append(target)
+            taken.append(source)
+    for into, taken in together.values():
+        if len(into) > 1:
+            torch._foreach_copy_(into, taken, non_blocking=True)
+        else:
+            into[0].copy_(taken[0], non_blocking=True)
 
 
 _SMALL: Final = 1 << 20
