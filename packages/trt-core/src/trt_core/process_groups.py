@@ -106,6 +106,13 @@ def find_group(members: GroupMembers) -> Any:
     )
 
 
+def own_rank() -> str:
+    """Returns what errors call this process: its rank, or that it has none any more."""
+    import torch.distributed as dist
+
+    return f"rank {dist.get_rank()}" if dist.is_initialized() else "a process whose groups are gone"
+
+
 LOOK_AT_OTHERS: Final = "see what the other ranks say: one has failed, is gone, hangs, or runs another program"
 
 
@@ -117,8 +124,6 @@ def raise_failed_collective(error: RuntimeError) -> None:
     Raises:
         ExecutionError: A collective failed.
     """
-    import torch.distributed as dist
-
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for caller, frame in itertools.pairwise(frames):
         operator = frame.f_locals.get("self")
@@ -128,9 +133,8 @@ def raise_failed_collective(error: RuntimeError) -> None:
         if name == WAIT and given:  # variables of generated code are called as the nodes of the graph
             names = (variable for variable, value in caller.f_locals.items() if value is given[0])
             name = next(names, name)
-        raise ExecutionError(
-            f"the collective {name} failed on rank {dist.get_rank()}", why=str(error), hint=LOOK_AT_OTHERS
-        ) from error
+        what = f"the collective {name} failed on {own_rank()}"
+        raise ExecutionError(what, why=str(error), hint=LOOK_AT_OTHERS) from error
 
 
 def has_communicators() -> bool:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.process_groups import LOOK_AT_OTHERS, GroupMembers, find_group, show_ranks
+from trt_core.process_groups import LOOK_AT_OTHERS, GroupMembers, find_group, own_rank, show_ranks
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
 from trt_portable.errors import Refusal
@@ -244,12 +244,10 @@ def finish(started: torch.Tensor, operation: str, ranks: Sequence[int]) -> torch
 
 def _failure(error: RuntimeError, operation: str, ranks: Sequence[int]) -> RuntimeError:
     """What to say of a collective that failed, of which PyTorch says neither which it was nor whose."""
-    import torch.distributed as dist
-
     if isinstance(error, torch.OutOfMemoryError):
         return error
-    who = f"rank {dist.get_rank()}" if dist.is_initialized() else "a process whose groups are gone"
-    return RuntimeError(f"{operation} of the ranks {show_ranks(ranks)} failed on {who}: {error}; {LOOK_AT_OTHERS}")
+    what = f"{operation} of the ranks {show_ranks(ranks)} failed on {own_rank()}"
+    return RuntimeError(f"{what}: {error}; {LOOK_AT_OTHERS}")
 
 
 def copies_its_operand(operation: str) -> bool:

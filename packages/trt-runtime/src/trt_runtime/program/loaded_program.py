@@ -20,7 +20,7 @@ from trt_core.attributes import part_at
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
-from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT
+from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT, own_rank
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import counted, kind_of
@@ -265,9 +265,7 @@ class _Steps:
         """The error for a step that raised."""
         title, hint = self.title(at), ""
         if f"{COLLECTIVES}::" in title:
-            import torch.distributed as dist
-
-            title, hint = f"{title} on rank {dist.get_rank()}" if dist.is_initialized() else title, LOOK_AT_OTHERS
+            title, hint = f"{title} on {own_rank()}", LOOK_AT_OTHERS
         return ExecutionError(f"{title} failed", why=f"{type(error).__name__}: {error}", hint=hint)
 
 
