@@ -634,6 +634,21 @@ def _run_fastest(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
     ways[_fastest_way(ways, matrix, result, *form)](matrix)
 
 
+def _result_of_fastest(
+    ways: Mapping[str, _Way],
+    by_library: Callable[[torch.Tensor], torch.Tensor],
+    matrix: torch.Tensor,
+    result: torch.Tensor,
+    *form: object,
+) -> torch.Tensor:
+    """What the fastest way gives: `result`, or what a library returns, which is copied there in the contest alone."""
+    chosen = _fastest_way(ways, matrix, result, *form)
+    if chosen == _LIBRARY:
+        return by_library(matrix)
+    ways[chosen](matrix)
+    return result
+
+
 def _fastest_way(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.Tensor, *form: object) -> str:
     """The way that is the fastest where each matrix is read once, as in a step: no cache holds any of it.
 
@@ -788,11 +803,7 @@ def multiply_by_codes(
     ways |= {f"{form}": by(index) for index, form in enumerate(forms)}
     given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels))
     key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
-    chosen = _fastest_way(ways, codes, result, *key)
-    if chosen == _LIBRARY:
-        return by_library(codes)
-    ways[chosen](codes)
-    return result
+    return _result_of_fastest(ways, by_library, codes, result, *key)
 
 
 def codes_forms_for(rows: int) -> tuple[Form, ...]:
@@ -1032,11 +1043,7 @@ def multiply_by_groups(
     ways: dict[str, _Way] = {_LIBRARY: lambda each: result.copy_(by_library(each))}
     ways |= {f"{form}": by(index) for index, form in enumerate(GROUPED_ROWS)}
     key = ("grouped", len(x), tuple(matrices.shape), matrices.stride(), x.dtype, order is None)
-    chosen = _fastest_way(ways, matrices, result, *key)
-    if chosen == _LIBRARY:
-        return by_library(matrices)
-    ways[chosen](matrices)
-    return result
+    return _result_of_fastest(ways, by_library, matrices, result, *key)
 
 
 _ALIGNED: Final = 8
