@@ -807,12 +807,9 @@ def masks_alone(call: Call) -> Verdict | None:
     indices = [index for index in call["indices"] if index is not None]
     if any(index.dtype is torch.uint8 for index in indices):
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "uint8 masks are not converted; use bool")
-    if any(index.dtype.is_floating_point for index in indices):
-        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "indices are floats, which PyTorch refuses")
-    masks = [index for index in indices if (index is not None and index.dtype is torch.bool)]
+    masks = [index for index in indices if index.dtype is torch.bool]
     if not masks:
-        refused = _own_type(call, "values")
-        return _fitting_values(call) if refused is None else refused
+        return None
     if len(indices) > 1:
         return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "a mask beside other indices")
     rest = call.tensor("self").dim() - masks[0].dim() - sum(index is None for index in call["indices"])
@@ -823,10 +820,17 @@ def masks_alone(call: Call) -> Verdict | None:
     return None
 
 
-def _fitting_values(call: Call) -> Verdict | None:
-    """Refuses values of more rows than there are places, which capturing does not look at."""
+def values_that_fit_places(call: Call) -> Verdict | None:
+    """Refuses indices and values that PyTorch refuses when it runs and not when it captures: their types and shapes."""
     own, indices, values = call.tensor("self").shape, call["indices"], call.tensor("values").shape
     axes = indexed_axes(indices)
+    if any(indices[axis].dtype.is_floating_point for axis in axes):
+        return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "indices are floats, which PyTorch refuses")
+    if any(indices[axis].dtype is torch.bool for axis in axes):
+        return None  # how many places there are depends on data
+    refused = _own_type(call, "values")
+    if refused is not None:
+        return refused
     places = torch.broadcast_shapes(*(indices[axis].shape for axis in axes))
     others = [extent for axis, extent in enumerate(own) if axis not in axes]
     front = axes[0] if are_adjacent(axes) else 0
@@ -838,7 +842,7 @@ def _fitting_values(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, why)
 
 
-@converter(aten.index_put.default, aten._unsafe_index_put.default, checks=masks_alone)
+@converter(aten.index_put.default, aten._unsafe_index_put.default, checks=(masks_alone, values_that_fit_places))
 def aten_index_put(
     ctx: ConversionContext, self: Operand, indices: Sequence[Operand | None], values: Operand, accumulate: bool
 ) -> Any:
