@@ -99,3 +99,8 @@ def parse_dtype(spec: Any) -> torch.dtype:
 def dtype_name(dtype: torch.dtype) -> str:
     """Returns the short name, `float32` for `torch.float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def dtype_of_weights(model: torch.nn.Module) -> torch.dtype | None:
+    """Returns the type of a model's first floating-point parameter; None where it has none."""
+    return next((one.dtype for one in model.parameters() if one.is_floating_point()), None)

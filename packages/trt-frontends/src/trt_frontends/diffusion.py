@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from trt_core import ExportError, Input, InputError, logger
+from trt_core.dtypes import dtype_of_weights
 from trt_core.internals import pytree
 from trt_core.wording import did_you_mean, kind_of
 from trt_frontends.compiler import compile
@@ -311,7 +312,7 @@ def _call_of(module: nn.Module, signature: inspect.Signature, args: Any, kwargs:
     """A call of tensors; None where there are none."""
     if not _tensors((args, kwargs)):
         return None
-    dtype = next((one.dtype for one in module.parameters() if one.is_floating_point()), None)
+    dtype = dtype_of_weights(module)
     given: dict[str, Any] = dict(signature.bind(*args, **kwargs).arguments)
     for name, parameter in signature.parameters.items():
         if name in given and parameter.kind is parameter.VAR_KEYWORD:
@@ -335,12 +336,12 @@ def _to_compile(frame: _Frame, result: Any) -> list[tuple[str, _Call]]:
     strange = _strange(result)
     if strange is None and not _tensors(result):
         return frame.inner
-    if strange is None and not call.why_not:
-        return [(frame.path, call)] if next(frame.module.parameters(), None) is not None else frame.inner
-    if frame.inner and not (frame.path.endswith("forward") and frame.module._parameters):
-        return frame.inner
-    if next(frame.module.parameters(), None) is None or not frame.path.endswith("forward"):
+    if next(frame.module.parameters(), None) is None:
         return frame.inner  # Python without weights
+    if strange is None and not call.why_not:
+        return [(frame.path, call)]
+    if not frame.path.endswith("forward") or (frame.inner and not frame.module._parameters):
+        return frame.inner
     return [(frame.path, replace(call, why_not=call.why_not or f"it returns {kind_of(strange)}"))]
 
 
@@ -404,8 +405,7 @@ class _Method(nn.Module):
 
 
 def _compile(module: nn.Module, method: str, found: _Call, settings: Mapping[str, Any]) -> nn.Module:
-    own = next((one.dtype for one in module.parameters() if one.is_floating_point()), None)
-    if found.dtype is not None and own is not found.dtype:  # pipelines cast parts for some calls
+    if found.dtype is not None and dtype_of_weights(module) is not found.dtype:  # pipelines cast parts for some calls
         module = copy.deepcopy(module).to(found.dtype)
     module.eval()
     model = module if method == "forward" else _Method(module, method).eval()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from trt_core import Input, InputError
-from trt_core.dtypes import parse_dtype
+from trt_core.dtypes import dtype_of_weights, parse_dtype
 from trt_core.exported_programs import module_of
 from trt_core.files.opening import opened
 from trt_core.internals import pytree
@@ -126,7 +126,7 @@ def _read_result(source: str, function: Callable[[], Any], shapes: Shapes, needs
             hint="it is called without arguments, and returns (model, inputs)",
         ) from error
     if shapes and isinstance(result, nn.Module):
-        own = _floating_type(result)
+        own = dtype_of_weights(result) or torch.float32
         return result, None, {name: _input(name, given, None, own) for name, given in shapes.items()}
     if shapes:
         raise _has_inputs(source)
@@ -148,10 +148,6 @@ def _has_inputs(source: str) -> InputError:
         f"--shapes are not for {source}, which has its inputs with it",
         hint="leave them out; or give module:callable where the callable returns the model alone",
     )
-
-
-def _floating_type(model: nn.Module) -> torch.dtype:
-    return next((tensor.dtype for tensor in model.parameters() if tensor.is_floating_point()), torch.float32)
 
 
 def _describe(result: Any) -> str:
@@ -193,7 +189,7 @@ def load_named_model(
     model, usual = _LIBRARIES[library](name, random_weights)
     if dtype is not None:
         model = model.to(parse_dtype(dtype))
-    own = _floating_type(model)
+    own = dtype_of_weights(model) or torch.float32
     unknown = shapes.keys() - usual.keys()
     if unknown and library != "hf":  # models of transformers take more than what is usual
         raise InputError(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from trt_core.dtypes import FLOATS, dtype_name
+from trt_core.dtypes import FLOATS, dtype_name, dtype_of_weights
 from trt_core.errors import FileError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.folder import Folder
@@ -249,10 +249,6 @@ def save_pipeline(pipeline: Any, folder: str | os.PathLike[str], **options: Unpa
         raise
 
 
-def _dtype_of(part: nn.Module) -> torch.dtype:
-    return next((one.dtype for one in part.parameters() if one.is_floating_point()), torch.float32)
-
-
 @held_to_signature
 def kept_buffers(part: nn.Module) -> dict[str, torch.Tensor]:
     """Returns the small buffers of a part itself, which pipelines read: means of latents and the like."""
@@ -308,7 +304,7 @@ def _write_pipeline(pipeline: Any, parts: Mapping[str, CompiledPart], place: Pat
                 save(program, place / file, **options)
         manifest["parts"][name] = {
             "methods": methods,
-            "dtype": dtype_name(_dtype_of(part)),
+            "dtype": dtype_name(dtype_of_weights(part) or torch.float32),
             "buffers": _buffers_of(part),
         }
         (place / name).mkdir()
@@ -438,7 +434,7 @@ def _weightless(folder: Path, described: Any, found: _Saved) -> Any:
             else:
                 config = kind.config_class.from_pretrained(str(folder), local_files_only=True)
                 model = kind(config)
-        model = model if _dtype_of(model) is found.dtype else model.to(found.dtype)
+        model = model if (dtype_of_weights(model) or torch.float32) is found.dtype else model.to(found.dtype)
         for name, values in found.buffers.items():
             held = model.get_buffer(name)
             read = torch.tensor(values, dtype=held.dtype, device=torch.get_default_device()).reshape(held.shape)

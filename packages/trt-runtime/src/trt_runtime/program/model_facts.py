@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.dtypes import dtype_of_weights
 from trt_core.errors import ExecutionError, InputError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
@@ -186,10 +187,8 @@ def attributes_of(model: Any) -> dict[str, Any]:
         value = getattr(model, name, None)
         if value is not None and not isinstance(value, (torch.nn.Module, torch.Tensor)):
             found[name] = value
-    if isinstance(model, torch.nn.Module):
-        floats = (tensor.dtype for tensor in model.parameters() if tensor.is_floating_point())
-        if (dtype := next(floats, None)) is not None:
-            found["dtype"] = dtype
+    if isinstance(model, torch.nn.Module) and (dtype := dtype_of_weights(model)) is not None:
+        found["dtype"] = dtype
     return found
 
 
