@@ -364,17 +364,19 @@ def test_a_handle_that_went_stale_is_opened_again(cache: EngineCache, monkeypatc
     assert cache.find(KEY) is not None
 
 
+def _fail_locks(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(pytest.importorskip("fcntl"), "flock", refuse)
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_cache_whose_lock_fails_is_read_and_not_written(
     code: int, cache: EngineCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fcntl = pytest.importorskip("fcntl")
     cache.insert(KEY, *_engine())
-
-    def refuse(*_: Any) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    _fail_locks(code, monkeypatch)
     with pytest.warns(RuntimeWarning, match=f"is not cached: a file cannot be locked(.|\n)*{os.strerror(code)}"):
         assert not cache.insert(EngineKey({"graph": "another"}), *_engine(1))
     with pytest.raises(FileError, match="a file cannot be locked"):
@@ -387,13 +389,8 @@ def test_a_cache_whose_lock_fails_is_read_and_not_written(
 def test_a_file_system_without_locks_holds_whole_entries(
     code: int, cache: EngineCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fcntl = pytest.importorskip("fcntl")
     cache.insert(KEY, *_engine())
-
-    def refuse(*_: Any) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    _fail_locks(code, monkeypatch)
     other = EngineKey({"graph": "another"})
     assert cache.insert(other, *_engine(1))
     assert cache.find(KEY) is not None

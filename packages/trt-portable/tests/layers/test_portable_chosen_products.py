@@ -34,11 +34,6 @@ def build_chosen(builder: Any, load: Any, define: Any, side: int, how: Any, choi
     operands = [(rows, trt.MatrixOperation.NONE), (matrices, how)]
     (left, first), (right, second) = operands if side else operands[::-1]
     y = network.add_matrix_multiply(left, first, right, second).get_output(0)
-    y.name = "y"
-    network.mark_output(y)
-    config = builder.create_builder_config()
-    config.builder_optimization_level = 0
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     ranges = {
         name: tuple((count, *list(shape)[1:]) for count in (1, 4, 9))
         for name, shape in (("rows", rows.shape), ("places", (0,)))
@@ -46,6 +41,16 @@ def build_chosen(builder: Any, load: Any, define: Any, side: int, how: Any, choi
     if choices:
         ranges["rows"] = tuple((count * choices[0], *rows.shape[1:]) for count in (1, 4, 9))
         ranges["places"] = tuple((count, *choices) for count in (1, 4, 9))
+    return load_described(builder, load, network, y, ranges)
+
+
+def load_described(builder: Any, load: Any, network: Any, y: Any, ranges: Any) -> Any:
+    """An engine with the output `y` that tells what its layers are."""
+    y.name = "y"
+    network.mark_output(y)
+    config = builder.create_builder_config()
+    config.builder_optimization_level = 0
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     return load(network, ranges, config=config)
 
 
@@ -157,13 +162,8 @@ def test_rows_in_groups_are_recognized(builder: Any, load: Any, execute: Any, ki
     chosen = network.add_gather(constant(network, matrices), places, 0).get_output(0)
     none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
     y = network.add_matrix_multiply(rows, none, chosen, turned).get_output(0)
-    y.name = "y"
-    network.mark_output(y)
-    config = builder.create_builder_config()
-    config.builder_optimization_level = 0
-    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     ranges = {"rows": tuple((count, 1, DEPTH) for count in (1, ROWS, 9))} if kind == "ramp" else {}
-    engine = load(network, ranges, config=config)
+    engine = load_described(builder, load, network, y, ranges)
     (said,) = (layer["Parameters"] for layer in layers_of(engine) if layer["LayerType"] == "CHOSEN_PRODUCT")
     assert said["is_grouped"] is (kind in ("constant", "ramp"))
     given = {"rows": torch.randn(ROWS, 1, DEPTH), "ends": torch.tensor([[1, 1, 2, 4, 5]])}  # the last is behind all
