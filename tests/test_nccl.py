@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -33,3 +35,44 @@ def test_engines_communicate_through_nccl(gpus: int, tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr[-4000:]
     told = [json.loads(line)["done"] for line in found.stdout.splitlines() if line.startswith("{")]
     assert told == parts
+
+
+@pytest.mark.parametrize("handling", ["3", "0"])
+def test_a_replay_that_waits_for_a_dead_rank_ends_in_time(handling: str, tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs 2 GPUs")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(tmp_path / "model"), "killed_rank"],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(sys.path),
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "GROUP_SECONDS": "15",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling,
+            },
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        if handling == "0":
+            with pytest.raises(subprocess.TimeoutExpired):  # as it was asked to, it waits
+                ranks[0].wait(timeout=100)
+            ranks[0].kill()
+        told = ranks[0].communicate(timeout=150)[1]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    assert ranks[1].returncode == -signal.SIGKILL
+    assert "a replayed run with ALL_REDUCE of the ranks 0, 1 has not ended on rank 0 within the 15 s" in told, told
+    assert ranks[0].returncode == -(signal.SIGKILL if handling == "0" else signal.SIGABRT)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import sys
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -75,10 +77,27 @@ def fully_sharded(_: str) -> None:
     compare(model, torch.randn(4, 4, 16, device="cuda"), ((4, 4, 16),), rtol=1e-3, atol=1e-3)
 
 
+def killed_rank(_: str) -> None:
+    """The last rank dies, and the others replay what waits for it."""
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    model = rank_programs.Perceptron(64).cuda().eval().requires_grad_(False)
+    parallelize_module(model, mesh, rank_programs.plan_of("tensor"))
+    x = torch.randn(4, 4, 16, device="cuda")
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    for _call in range(CALLS):
+        compiled(x)
+    torch.cuda.synchronize()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(3)
+    compiled(x)
+    torch.cuda.synchronize()
+
+
 def main() -> None:
     """Runs the parts that are named, and says on rank 0 which of them are done."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", timeout=timedelta(seconds=60))
+    dist.init_process_group("nccl", timeout=timedelta(seconds=float(os.environ.get("GROUP_SECONDS", "60"))))
     folder, *names = sys.argv[1:]
     with torch.no_grad():
         for name in names:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -168,6 +169,16 @@ def communicator(members: GroupMembers, device: torch.device) -> int:
             "process group first"
         )
     return address
+
+
+def time_limit(members: GroupMembers, device: torch.device) -> float:
+    """Returns how many seconds a process group gives a collective on a device; endless where there is no such group."""
+    try:
+        options = getattr(find_group(members)._get_backend(device), "options", None)
+    except (LookupError, RuntimeError):  # it was destroyed, or has nothing that runs on the device
+        return math.inf
+    limit = getattr(options, "_timeout", None)
+    return math.inf if limit is None else float(limit.total_seconds())
 
 
 def is_collective(node: fx.Node) -> bool:

@@ -24,6 +24,7 @@ import torch
 
 from trt_core.device import abandon_capture, copy_together
 from trt_portable.enums import LayerType
+from trt_portable.execution.collective_watch import watch_collectives
 from trt_portable.execution.launch_list import SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
@@ -186,6 +187,7 @@ class ReplayLauncher:
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
         self._done: torch.cuda.Event | None = None
+        self._communication = watch_collectives(state.layers, state.device)
         self._last_stream: torch.cuda.Stream | None = None
         self._last_handle = -1
         self._is_refused = False
@@ -236,6 +238,9 @@ class ReplayLauncher:
         for binding, value in zip(outputs, recording.results, strict=False):
             binding.write(value)
         self._done.record(stream)
+        if self._communication is not None:
+            self._communication.done = self._done
+            self._communication.replays += 1
 
     def _forget(self) -> None:
         """Drops everything that was recorded."""

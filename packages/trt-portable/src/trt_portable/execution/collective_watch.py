@@ -1,0 +1,166 @@
+"""A time limit for collectives in CUDA graphs, which PyTorch does not watch over.
+
+PyTorch's watchdog ends a process whose collective has not ended within its group's time limit, but only one that
+the process started itself: of those in a graph it knows nothing, so when another rank dies, a replay would wait for
+it on the GPU for ever, and the host behind it. Here a thread looks at the last replay of each engine that
+communicates, and treats one that is late as PyTorch would.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, cast
+
+import torch
+
+from trt_core.process_groups import LOOK_AT_OTHERS, GroupMembers, own_rank, show_ranks, time_limit
+from trt_portable.enums import LayerType
+from trt_portable.kernels.device_kernels import driver
+
+if TYPE_CHECKING:
+    from trt_portable.layers.collective import IDistCollectiveLayer
+    from trt_portable.network.layer import ILayer
+
+HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+"""PyTorch's variable for what a failed collective does: "0" and "2" let the process live; it ends by default."""
+
+_SECONDS_BETWEEN_LOOKS: Final = 1.0
+_RELAXED: Final = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_log: Final = logging.getLogger(__name__)
+
+
+class Completion(Protocol):
+    """Says whether what was enqueued before it is done: a CUDA event."""
+
+    def query(self) -> bool:
+        """Whether it is done."""
+
+
+@dataclass(eq=False)
+class ReplayedCollectives:
+    """The collectives of one engine that run in CUDA graphs.
+
+    Attributes:
+        device: Where they run.
+        operations: What they are: `ALL_REDUCE`.
+        groups: The groups that they run in.
+        replays: How many were enqueued; whoever enqueues one counts it here.
+        done: Comes behind the last of them.
+    """
+
+    device: torch.device
+    operations: tuple[str, ...]
+    groups: tuple[GroupMembers, ...]
+    replays: int = 0
+    done: Completion | None = None
+    _seen: int = 0
+    _since: float = 0.0
+    _told: bool = False
+
+    def late_seconds(self, now: float) -> float:
+        """How long the last replay has been under way, as far as it was looked at; 0 where it is done.
+
+        Args:
+            now: Seconds of a monotonic clock.
+        """
+        if self.replays != self._seen:  # the host goes on, so it waits for nothing
+            self._seen, self._since = self.replays, now
+            return 0.0
+        if self.done is None or self.done.query():
+            self._since = now
+            return 0.0
+        return now - self._since
+
+    def limit_seconds(self) -> float:
+        """The longest time limit of the groups; endless where a group is gone."""
+        return max(time_limit(group, self.device) for group in self.groups)
+
+    def look(self, now: float) -> None:
+        """Ends the process where the last replay is over its time limit, unless PyTorch was told not to."""
+        late = self.late_seconds(now)
+        if late == 0.0:
+            self._told = False
+            return
+        if self._told or late <= (limit := self.limit_seconds()):
+            return
+        self._told = True
+        ranks = "; ".join(dict.fromkeys(show_ranks(group.ranks) for group in self.groups))
+        ends = os.environ.get(HANDLING, "3") not in ("0", "2")
+        _log.critical(
+            "a replayed run with %s of the ranks %s has not ended on %s within the %g s of its process group; %s%s",
+            ", ".join(dict.fromkeys(self.operations)),
+            ranks,
+            own_rank(),
+            limit,
+            LOOK_AT_OTHERS,
+            f". This process ends, as PyTorch ends it for a collective outside of graphs ({HANDLING}=0 lets it wait)"
+            if ends
+            else "",
+        )
+        if ends:
+            os.abort()
+
+
+def watch_collectives(layers: Sequence[ILayer], device: torch.device) -> ReplayedCollectives | None:
+    """Begins to look at replays of an engine, until nobody keeps what is returned.
+
+    Args:
+        layers: The engine's.
+        device: A CUDA device.
+
+    Returns:
+        Where replays are counted; None for an engine that communicates nothing.
+    """
+    found = [cast("IDistCollectiveLayer", layer) for layer in layers if layer.type is LayerType.DIST_COLLECTIVE]
+    if not found:
+        return None
+    operations = tuple(layer._operation.name for layer in found)
+    groups = tuple(dict.fromkeys(GroupMembers(layer.group_name, layer.members) for layer in found))
+    replayed = ReplayedCollectives(device, operations, groups)
+    _WATCH.add(replayed)
+    return replayed
+
+
+class _Watch:
+    """The thread that looks, while there is anything to look at."""
+
+    def __init__(self) -> None:
+        self._replayed: weakref.WeakSet[ReplayedCollectives] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        atexit.register(self._stop.set)
+
+    def add(self, replayed: ReplayedCollectives) -> None:
+        with self._lock:
+            self._replayed.add(replayed)
+            if self._thread is None or not self._thread.is_alive():  # a fork has no threads
+                self._thread = threading.Thread(target=self._run, name="trt_portable collectives", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        # a question to the driver would end a capture of another thread that does not allow them
+        with contextlib.suppress(OSError, AttributeError):
+            driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))
+        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+            with self._lock:
+                looked_at = list(self._replayed)
+                if not looked_at:
+                    self._thread = None
+                    return
+            for replayed in looked_at:
+                replayed.look(time.monotonic())
+            del looked_at
+            replayed = None  # type: ignore[assignment]  # keeps no engine's alive while it waits
+
+
+_WATCH: Final = _Watch()
