@@ -203,6 +203,30 @@ def test_a_layer_that_waits_for_data_runs_directly(builder: trt.Builder, load: A
     assert context._execution.replay is None
 
 
+def test_extents_that_are_data_are_recorded(builder: trt.Builder, load: Any) -> None:
+    network = builder.create_network()
+    x = network.add_input("x", trt.float32, (-1, 4))
+    extents = network.add_cast(network.add_shape(x).get_output(0), trt.float32).get_output(0)
+    shuffle = network.add_shuffle(extents)
+    shuffle.reshape_dims = (2, 1)
+    total = network.add_matrix_multiply(
+        network.add_slice(x, (0, 0), (1, 2), (1, 1)).get_output(0),
+        trt.MatrixOperation.NONE,
+        shuffle.get_output(0),
+        trt.MatrixOperation.NONE,
+    ).get_output(0)
+    total.name = "y"
+    network.mark_output(total)
+    context = load(network, {"x": ((1, 4), (4, 4), (16, 4))}).create_execution_context()
+    for batch in (4, 4, 7, 4, 7, 7, 4):
+        x, y = torch.randn(batch, 4, device="cuda"), torch.empty(1, 1, device="cuda")
+        assert context.set_input_shape("x", (batch, 4))
+        assert context.set_tensor_address("x", x.data_ptr()) and context.set_tensor_address("y", y.data_ptr())
+        assert context.execute_async_v3(torch.cuda.current_stream().cuda_stream)
+        torch.testing.assert_close(y, x[:1, :2] @ torch.tensor([[float(batch)], [4.0]], device="cuda"))
+    assert len(context._execution.replay._recordings) == 2
+
+
 def test_what_cannot_be_recorded_runs_directly(engine: Any, expected: Any, monkeypatch: Any) -> None:
     def refuse(*_: Any) -> Any:
         raise torch.OutOfMemoryError("no memory for a recording")

@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_portable.shape_tensors import HostValues, as_tensor, host_numbers
 
@@ -97,3 +99,23 @@ def test_what_is_too_large_for_a_shape_becomes_a_tensor() -> None:
     ):
         assert isinstance(found, torch.Tensor)
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("numbers", [[], [3], [3, -1, 7]])
+def test_numbers_become_a_tensor_of_a_recording_without_a_copy_from_the_host(
+    numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            devices.extend(each.device.type for each in [made] if isinstance(each, torch.Tensor))
+            return made
+
+    devices: list[str] = []
+    values = HostValues.of(numbers, (len(numbers), 1), torch.int64, torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with FakeTensorMode(), Seen():
+        made = values.tensor()
+    assert made.shape == (len(numbers), 1) and made.dtype is torch.int64
+    assert set(devices) == {"cuda"}
+    assert values._materialized is None  # a later run would read memory of the recording

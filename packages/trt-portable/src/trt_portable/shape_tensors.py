@@ -112,11 +112,19 @@ class HostValues:
         if self.device.type == "meta":
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         if any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers):
-            scalars = [torch.scalar_tensor(number, dtype=self.dtype, device=self.device) for number in numbers]
-            return torch.stack(scalars).reshape(self.shape)
+            return self._filled(numbers)
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return self._filled(numbers)  # not kept: its memory is the recording's
         made = torch.tensor(numbers, dtype=self.dtype).reshape(self.shape).to(self.device)
         self._materialized = made
         return made
+
+    def _filled(self, numbers: Sequence[Any]) -> torch.Tensor:
+        """The tensor, written on its device by kernels: a copy from the host would wait, which no recording may."""
+        if not numbers:
+            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        scalars = [torch.scalar_tensor(number, dtype=self.dtype, device=self.device) for number in numbers]
+        return torch.stack(scalars).reshape(self.shape)
 
     def to(self, dtype: torch.dtype) -> Value:
         """The numbers in another type; a tensor where the host cannot convert them."""
