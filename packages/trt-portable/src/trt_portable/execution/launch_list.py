@@ -22,7 +22,8 @@ for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expressio
 from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes is made of it when they come first.
 
 cuDNN plans attention for 40 to 70 ms when sizes come first. Where extents vary, the first runs of a list take the flash
-kernel, which has nothing to plan, but for a run that is to be recorded: sizes of which no two are alike never wait.
+kernel, which has nothing to plan, and so do recordings of sizes that came no more often: who brings sizes a few times
+each never waits.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _NAMESPACE: Final = "aten"
 EXTENT: Final = "extent"
 _WAIT: Final = "wait"
 _ATTENTION: Final = "aten::_scaled_dot_product_cudnn_attention"
-_RUNS_BEFORE_PLANNING: Final = 16  # about as many as make up for the plan
+RUNS_BEFORE_PLANNING: Final = 16  # about as many as make up for the plan
 _MOST_LISTS: Final = 64
 """Of one program with varying extents, each for some shapes; some hundred kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -346,13 +347,13 @@ _planning: Final = threading.local()
 
 
 @contextlib.contextmanager
-def with_plans() -> Iterator[None]:
-    """Runs of this thread plan what they use, whether their shapes are new or not."""
-    _planning.is_on = True
+def with_plans(is_on: bool = True) -> Iterator[None]:
+    """Runs of this thread plan what they use, or plan nothing, whether their shapes are new or not."""
+    _planning.is_on = is_on
     try:
         yield
     finally:
-        _planning.is_on = False
+        _planning.is_on = None
 
 
 def _attention_of_new_sizes() -> Callable[..., Any]:
@@ -363,7 +364,8 @@ def _attention_of_new_sizes() -> Callable[..., Any]:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
         nonlocal calls
         calls += 1
-        is_new = calls <= _RUNS_BEFORE_PLANNING and not getattr(_planning, "is_on", False)
+        is_on = getattr(_planning, "is_on", None)
+        is_new = calls <= RUNS_BEFORE_PLANNING if is_on is None else not is_on
         if is_new and _is_for_flash(q, k, v, *rest):
             with contextlib.suppress(RuntimeError):  # its kernels take fewer forms
                 _, _, *others = rest

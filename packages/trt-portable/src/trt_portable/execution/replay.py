@@ -25,7 +25,7 @@ import torch
 from trt_core.device import abandon_capture, copy_together
 from trt_portable.enums import LayerType
 from trt_portable.execution.collective_watch import watch_collectives
-from trt_portable.execution.launch_list import SpecializedProgram, with_plans
+from trt_portable.execution.launch_list import RUNS_BEFORE_PLANNING, SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
 from trt_portable.runtime.binding import Binding
@@ -195,6 +195,7 @@ class ReplayLauncher:
         self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
         self._copied = [at for at, tensor in enumerate(state.loaded.inputs) if tensor not in updated]
         self._runs: dict[_Key, int] = {}
+        self._replays: dict[_Key, int] = {}  # of recordings whose kernels have no plans
         self._recordings: OrderedDict[_Key, _Recording] = OrderedDict()
         self._uses: dict[tuple[Shapes, Addresses], int] = {}
         self._pinned: OrderedDict[tuple[Shapes, Addresses], _Recording] = OrderedDict()
@@ -208,6 +209,8 @@ class ReplayLauncher:
             self._forget()
         shapes = tuple(value.shape for value in values)
         addresses = (*(value.data_ptr() for value in values), *(binding.address for binding in outputs))  # type: ignore[union-attr]
+        if self._plans_late:
+            self._plan(self._key(shapes, addresses), values)
         recording = self._pinned.get((shapes, addresses)) or self._at_addresses(shapes, addresses, values, outputs)
         if recording is None:
             key = self._key(shapes, addresses)
@@ -250,6 +253,7 @@ class ReplayLauncher:
         self._recordings.clear()
         self._pinned.clear()
         self._runs.clear()
+        self._replays.clear()
         self._uses.clear()
         self._pool = None  # PyTorch gives up a pool with the last recording in it
 
@@ -261,18 +265,41 @@ class ReplayLauncher:
         is_full = len(self._recordings) >= _MAX_SHAPES
         if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
             return None
+        if self._plans_late and not is_full:
+            self._replays[key] = 0
+        recording = self._with_buffers(values, may_plan=key not in self._replays)
+        if recording is not None:
+            if is_full:
+                oldest, _ = self._recordings.popitem(last=False)
+                self._runs.pop(oldest, None)
+                self._replays.pop(oldest, None)
+            self._recordings[key] = recording
+        return recording
+
+    def _plan(self, key: _Key, values: Sequence[Value]) -> None:
+        """Counts replays of a recording without plans, and makes one with plans once they are worth their time."""
+        replays = self._replays.get(key)
+        if replays is None:
+            return
+        self._replays[key] = replays + 1
+        if replays < RUNS_BEFORE_PLANNING:
+            return
+        recording = self._with_buffers(values, may_plan=True)
+        if recording is None:
+            return
+        self._replays.pop(key, None)
+        self._recordings[key] = recording
+        for pinned in [each for each in self._pinned if self._key(*each) == key]:
+            del self._pinned[pinned]
+
+    def _with_buffers(self, values: Sequence[Value], *, may_plan: bool) -> _Recording | None:
+        """A recording that reads inputs from buffers of its own, but for those that are updated in place."""
         buffers = [
             None if at in self._updated else torch.empty(value.shape, dtype=value.dtype, device=self._device)
             for at, value in enumerate(values)
         ]
         read = [value if buffer is None else buffer for buffer, value in zip(buffers, values, strict=True)]
-        recording = self._capture(buffers, read, ())
-        if recording is not None:
-            if is_full:
-                oldest, _ = self._recordings.popitem(last=False)
-                self._runs.pop(oldest, None)
-            self._recordings[key] = recording
-        return recording
+        return self._capture(buffers, read, (), may_plan=may_plan)
 
     def _at_addresses(
         self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
@@ -291,7 +318,7 @@ class ReplayLauncher:
         uses = self._uses[key] = self._uses.get(key, 0) + 1
         if uses < _RUNS_BEFORE_PINNING:
             return None
-        recording = self._capture(None, values, outputs)
+        recording = self._capture(None, values, outputs, may_plan=self._key(shapes, addresses) not in self._replays)
         if recording is not None:
             self._pinnings += 1
             if len(self._pinned) >= _MAX_PINNED:
@@ -300,7 +327,12 @@ class ReplayLauncher:
         return recording
 
     def _capture(
-        self, buffers: list[torch.Tensor | None] | None, values: Sequence[Value], outputs: Sequence[Binding]
+        self,
+        buffers: list[torch.Tensor | None] | None,
+        values: Sequence[Value],
+        outputs: Sequence[Binding],
+        *,
+        may_plan: bool,
     ) -> _Recording | None:
         """Records a run that reads `values`, and writes to `outputs` where these are given."""
         if not _capturing.acquire(blocking=False):
@@ -315,8 +347,8 @@ class ReplayLauncher:
         try:
             if self._stream is None or self._pool is None:
                 self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
-            with with_plans():
-                if self._plans_late and not outputs:
+            with with_plans(may_plan):
+                if self._plans_late and may_plan and not outputs:
                     self._executable.run(values)
                 graph, results = _recorded(self._stream, self._pool, run)
         except RuntimeError:
