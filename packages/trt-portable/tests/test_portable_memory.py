@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 import torch
 
-from trt_portable.memory import is_aligned, wrap_address
+from trt_portable.memory import is_aligned, memory_of, wrap_address
 
 CPU = torch.device("cpu")
 DTYPES = [
@@ -64,6 +67,34 @@ def test_refuses_null_and_ranks_above_eight() -> None:
         wrap_address(0, (1,), torch.float32, CPU)
     with pytest.raises(ValueError, match="at most 8"):
         wrap_address(64, (1,) * 9, torch.float32, CPU)
+
+
+@pytest.mark.parametrize("end", ["", "del memory, sys.modules['trt_portable.memory']; gc.collect()\ndel sys.kept"])
+def test_a_tensor_may_outlive_what_made_it(end: str) -> None:
+    """Freed memory has other values here, so that reading it when the tensor dies ends the process."""
+    script = f"""
+import gc, importlib.util, sys, torch
+spec = importlib.util.find_spec("trt_portable.memory")
+memory = sys.modules["trt_portable.memory"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(memory)
+x = torch.zeros(4)
+sys.kept = memory.wrap_address(x.data_ptr(), (4,), torch.float32, torch.device("cpu"))
+del spec
+{end}
+"""
+    environment = {**os.environ, "PYTHONMALLOC": "debug"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+def test_memory_cannot_be_closed_under_a_tensor() -> None:
+    memory = memory_of(b"plan")
+    tensor = memory.as_tensor()[1:]
+    with pytest.raises(BufferError):
+        memory.close()
+    assert bytes(tensor.tolist()) == b"lan"
+    del tensor
+    memory.close()
 
 
 def test_threads_do_not_mix_their_descriptors() -> None:

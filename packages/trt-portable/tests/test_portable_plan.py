@@ -57,6 +57,18 @@ def test_round_trip() -> None:
         assert torch.equal(found.float(), tensor.float())
 
 
+def test_read_only_memory_stays_while_weights_in_it_do() -> None:
+    content = bytearray(plan())
+    given = memoryview(content).toreadonly()
+    weights = read_plan(given).weights
+    given.release()
+    with pytest.raises(BufferError):
+        content.clear()
+    assert torch.equal(weights["f32"], WEIGHTS["f32"])
+    del weights
+    content.clear()
+
+
 @pytest.mark.parametrize("compiled", [b"", b"kernels"])
 def test_a_large_plan_lies_in_a_file_with_the_same_bytes(monkeypatch: pytest.MonkeyPatch, compiled: bytes) -> None:
     expected = bytes(write_plan({"answer": 42}, WEIGHTS, compiled=compiled))

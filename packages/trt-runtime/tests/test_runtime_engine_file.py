@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trt_core import PlanError
 from trt_runtime import PlanHeader, plan_from_bytes, plan_to_bytes, read_plan, write_plan
-from trt_runtime.engine_file import PLAN, replacing
+from trt_runtime.engine_file import PLAN, plan_from_memory, replacing
 
 shared = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 
@@ -31,6 +31,14 @@ def test_bytes_round_trip(header: PlanHeader, plan: torch.Tensor) -> None:
     found, content = plan_from_bytes(plan_to_bytes(header, plan))
     assert found == header
     assert torch.equal(content, plan)
+
+
+def test_memory_of_a_file_stays_while_its_plan_does(header: PlanHeader, plan: torch.Tensor) -> None:
+    content = bytearray(plan_to_bytes(header, plan))
+    _, found = plan_from_memory(content, where="", check=True)
+    with pytest.raises(BufferError):
+        content.clear()
+    assert torch.equal(found, plan)
 
 
 def test_file_and_bytes_are_the_same(tmp_path: Path, header: PlanHeader, plan: torch.Tensor) -> None:

@@ -755,6 +755,15 @@ def test_tensors_survive_shared_memory(shape: list[int], dtype: torch.dtype, ord
     arena.close()
 
 
+def test_shared_memory_stays_while_a_tensor_in_it_is_alive() -> None:
+    places, size = place_tensors([torch.ones(3)])
+    arena = Arena.make(size)
+    found = arena.at(places[0])
+    arena.close()
+    assert not arena._memory.closed
+    assert found.fill_(2).tolist() == [2, 2, 2]
+
+
 def test_dynamo_leaves_it_alone(isolated: IsolatedProgram) -> None:
     x, extra = torch.ones(4, 3), {"count": torch.zeros(2, dtype=torch.int64)}
     compiled = torch.compile(lambda x, extra: isolated(x * 2, extra)["parts"][0] * 2, backend="eager")

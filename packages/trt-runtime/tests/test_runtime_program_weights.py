@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from trt_runtime import load, save
 from trt_runtime.program.fields import DTYPES
+from trt_runtime.program.loading import program_from_memory
 
 
 class Shared(nn.Module):
@@ -91,3 +93,13 @@ def test_every_type_of_tensor_survives(tmp_path: Path) -> None:
         assert results[name].reshape(-1).view(torch.uint8).tolist() == buffer.reshape(-1).view(torch.uint8).tolist(), (
             name
         )
+
+
+def test_memory_of_a_program_stays_while_its_weights_do(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4).eval()
+    save(torch.export.export(model, (torch.ones(2, 4),)), tmp_path / "model.trtp")
+    content = bytearray((tmp_path / "model.trtp").read_bytes())
+    loaded = program_from_memory(content)
+    with pytest.raises(BufferError):
+        content.clear()
+    torch.testing.assert_close(loaded(torch.ones(2, 4)), model(torch.ones(2, 4)))

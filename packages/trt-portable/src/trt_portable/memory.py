@@ -71,6 +71,9 @@ _BYTE: Final = (_UINT, 8)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_hold_forever = ctypes.pythonapi.Py_IncRef
+_hold_forever.restype = None
+_hold_forever.argtypes = [ctypes.py_object]
 _Descriptor: TypeAlias = tuple[_ManagedTensor, Any]
 
 
@@ -78,10 +81,12 @@ def _new_descriptor() -> _Descriptor:
     managed, extents = _ManagedTensor(), (ctypes.c_int64 * MAX_RANK)()
     managed.tensor.shape = ctypes.addressof(extents)
     managed.tensor.dtype.lanes = 1
+    _hold_forever(managed)
     return managed, extents
 
 
-# A tensor reads its descriptor once more when it dies, so descriptors are reused and never freed.
+# A tensor reads its descriptor once more when it dies, so descriptors are reused and never freed: not with this module
+# either, which goes before the last tensors do when a process ends.
 _idle: Final[deque[_Descriptor]] = deque()
 
 
@@ -185,7 +190,7 @@ class IHostMemory(ContextManaged, mmap.mmap):
 
     def as_tensor(self) -> torch.Tensor:
         """The bytes as a one-dimensional uint8 tensor over the same memory."""
-        return torch.frombuffer(self, dtype=torch.uint8)
+        return torch.frombuffer(memoryview(self), dtype=torch.uint8)
 
 
 def zeros(num_bytes: int) -> IHostMemory:

@@ -129,7 +129,7 @@ class Weights:
             return self._elements
         if not self._count:
             return torch.empty(0, dtype=dtype)
-        return torch.frombuffer(self._buffer(), dtype=torch.uint8).view(dtype)
+        return torch.frombuffer(memoryview(self._buffer()), dtype=torch.uint8).view(dtype)
 
     @property
     def _key(self) -> tuple[int, DataType, int]:

@@ -156,7 +156,7 @@ def plan_from_memory(content: Any, *, where: str, check: bool) -> tuple[PlanHead
         header = PlanHeader.from_text(bytes(text.of(data)))
     except PlanError as error:
         raise PlanError(error.what, where=where, why=error.why, hint=error.hint) from error
-    plan = torch.frombuffer(content, dtype=torch.uint8, offset=payload.offset, count=payload.size)
+    plan = torch.frombuffer(data, dtype=torch.uint8, offset=payload.offset, count=payload.size)
     vouch(plan)  # its bytes were just verified
     note_bounds(plan, _bounds())
     check_payload(header, plan, where)

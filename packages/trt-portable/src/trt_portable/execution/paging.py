@@ -101,7 +101,7 @@ def passing_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
     if tensor.nbytes < _LEAST_BYTES:
         copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
     else:
-        memory = torch.frombuffer(mmap.mmap(-1, tensor.nbytes), dtype=tensor.dtype)
+        memory = torch.frombuffer(memoryview(mmap.mmap(-1, tensor.nbytes)), dtype=tensor.dtype)
         copy = memory.as_strided(tensor.shape, strides)
     return copy.copy_(tensor)
 

@@ -60,7 +60,7 @@ def guarded(tensor: torch.Tensor, at: str = "end") -> torch.Tensor:
         if ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE), _NO_ACCESS):
             raise OSError(ctypes.get_errno(), "cannot protect a page")
     begin = _PAGE + (room - size if at == "end" else 0)
-    flat = torch.frombuffer(memory, dtype=torch.uint8, offset=begin, count=size).view(tensor.dtype)
+    flat = torch.frombuffer(memoryview(memory), dtype=torch.uint8, offset=begin, count=size).view(tensor.dtype)
     flat.copy_(tensor.as_strided((span,), (1,), tensor.storage_offset()))
     return flat.as_strided(tensor.shape, tensor.stride())
 

@@ -8,6 +8,7 @@ and the checksums over every byte.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import math
 import struct
@@ -25,7 +26,7 @@ from trt_core.files.container import Container, Section
 from trt_core.files.strict_json import parse_json
 from trt_portable.api_version import RELEASE
 from trt_portable.errors import PortableError, is_out_of_memory
-from trt_portable.memory import IHostMemory, filled_in_file, wrap_address, zeros
+from trt_portable.memory import IHostMemory, filled_in_file, zeros
 from trt_portable.plan import tables
 from trt_portable.plan.tables import FORMAT_VERSION
 from trt_portable.plan.weight_table import LARGE_BYTES, WeightTable
@@ -296,15 +297,15 @@ def _open_weights(view: memoryview) -> tuple[torch.Tensor, dict[str, torch.Tenso
 
 
 def _bytes_tensor(view: memoryview) -> torch.Tensor:
-    """A buffer as a uint8 tensor; by address, since PyTorch's own adapter objects to read-only memory."""
+    """A buffer as a uint8 tensor that keeps it; by address, since PyTorch's own adapter objects to read-only memory."""
     if not view.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     address = _address_of(view)
     if address % 16:  # vector instructions of some kernels want aligned operands
         return torch.tensor(bytearray(view), dtype=torch.uint8)
-    if not view.readonly:
-        return torch.frombuffer(view, dtype=torch.uint8)  # which keeps the memory
-    return wrap_address(address, (view.nbytes,), torch.uint8, torch.device("cpu"))
+    memory = (ctypes.c_uint8 * view.nbytes).from_address(address)
+    memory.owner = view  # type: ignore[attr-defined]  # no map is closed under it
+    return torch.frombuffer(memoryview(memory), dtype=torch.uint8)
 
 
 def _address_of(view: memoryview) -> int:

@@ -568,7 +568,7 @@ def _begin(command: Sequence[str], channel: int, said: int) -> subprocess.Popen[
 def _sealed(content: mmap.mmap) -> int:
     """A descriptor of memory with this content, which nobody can change any more."""
     arena = Arena.make(len(content))
-    arena.bytes.copy_(torch.frombuffer(content, dtype=torch.uint8))
+    arena.bytes.copy_(torch.frombuffer(memoryview(content), dtype=torch.uint8))
     descriptor = os.open(f"/proc/self/fd/{arena.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
     arena.close()
     return descriptor

@@ -129,7 +129,7 @@ class Arena:
     def __init__(self, descriptor: int, size: int) -> None:
         self.descriptor, self.size = descriptor, size
         self._memory = mmap.mmap(descriptor, size)
-        self.bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
+        self.bytes = torch.frombuffer(memoryview(self._memory), dtype=torch.uint8)
 
     @classmethod
     def make(cls, size: int) -> Arena:

@@ -876,8 +876,9 @@ def _storages(content: Any, sections: Sequence[Section], program: Program) -> li
     end = program.storages[-1].offset + program.storages[-1].size if program.storages else 0
     if end != sum(section.size for section in found):
         raise malformed("storages", "they do not fill the section of weights")
+    view = memoryview(content)
     return [
-        torch.frombuffer(content, dtype=torch.uint8, offset=found[0].offset + storage.offset, count=storage.size)
+        torch.frombuffer(view, dtype=torch.uint8, offset=found[0].offset + storage.offset, count=storage.size)
         for storage in program.storages
     ]
 
@@ -887,7 +888,7 @@ def _plans(content: Any, sections: Sequence[Section], program: Program) -> dict[
     plans = {}
     for index, section in enumerate(sections):
         if section.kind is SectionKind.PLAN:
-            plan = torch.frombuffer(content, dtype=torch.uint8, offset=section.offset, count=section.size)
+            plan = torch.frombuffer(memoryview(content), dtype=torch.uint8, offset=section.offset, count=section.size)
             vouch(plan)  # its bytes were just verified
             plans[index] = plan
     named = {engine.section for engine in program.engines}
