@@ -191,6 +191,36 @@ def test_many_rows_are_sorted_or_get_copies_or_all_products(way: Any, monkeypatc
         )
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_plans_that_lie_of_groups_get_no_memory_that_nobody_wrote(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file says that places ascend and are of matrices; a grouped product leaves rows behind the last group as is."""
+    ends: list[torch.Tensor] = []
+
+    def grouped(rows: torch.Tensor, matrices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        ends.append(offsets)
+        return rows.new_zeros(len(rows), matrices.shape[-1])
+
+    monkeypatch.setattr(torch, "_grouped_mm", grouped)
+    places = torch.randint(-3, COUNT + 3, (50,), generator=torch.Generator().manual_seed(seed))
+    places[seed::8] = torch.iinfo(torch.int64).min if seed % 2 else torch.iinfo(torch.int64).max
+    matrices = torch.ones(COUNT, COLUMNS, DEPTH).bfloat16()
+    low_precision._sorted(torch.ones(50, DEPTH).bfloat16(), places, matrices, is_grouped=True)
+    found = ends[0].tolist()
+    assert found == sorted(found) and found[0] >= 0
+    assert found[-1] == 50
+
+
+@pytest.mark.parametrize("is_grouped", [False, True])
+@pytest.mark.parametrize("extents", [(0, COLUMNS, DEPTH), (COUNT, COLUMNS, 0), (COUNT, 0, DEPTH)])
+def test_products_with_no_matrices_or_of_nothing_are_zeros(
+    extents: tuple[int, int, int], is_grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "_grouped_mm", lambda rows, matrices, ends: rows.new_full((3, matrices.shape[-1]), 7))
+    matrices, places = torch.ones(extents).bfloat16(), torch.tensor([-1, 0, 1])
+    found = low_precision._sorted(torch.ones(3, extents[2]).bfloat16(), places, matrices, is_grouped)
+    assert torch.equal(found, torch.zeros(3, extents[1]).bfloat16())
+
+
 _INTERPRETED = """
 import torch
 from trt_portable.builder.inductor import decoding

@@ -406,8 +406,12 @@ def _by_matrix(
 def _sorted(rows: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, is_grouped: bool = False) -> torch.Tensor:
     """A grouped product of the rows in the order of what they choose, which they may have already."""
     count, columns, depth = matrices.shape
+    if 0 in (count, columns, depth):  # libraries leave the result of such products as it is
+        return rows.new_zeros((rows.shape[0], columns))
     kind = torch.int8 if count < 1 << 7 else torch.int16 if count < 1 << 15 else torch.int64  # few bits to sort by
-    choice, order = torch.where((places < 0) | (places >= count), count, places).to(kind), None
+    # rows in groups are all the last one's from some place on, whatever they choose: others would be left unwritten
+    other = count - 1 if is_grouped else count
+    choice, order = torch.where((places < 0) | (places >= count), other, places).to(kind), None
     if not is_grouped:
         choice, order = choice.sort()
     ends = torch.searchsorted(choice, torch.arange(count, device=rows.device, dtype=kind), right=True).to(torch.int32)
