@@ -162,3 +162,29 @@ def test_attention_of_sizes_that_are_new_waits_for_no_plan(is_causal: bool, orde
         )
         torch.testing.assert_close(first.float(), expected, rtol=2e-2, atol=2e-2)
         torch.testing.assert_close(second.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_runs_of_other_sizes_are_no_reason_to_plan_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = {"slot": 0}
+    operator = "aten::_scaled_dot_product_cudnn_attention"
+    steps = [["op", operator, [x, x, x, None, False, 0.0, False], {}, [1, *[None] * 8]]]
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 2, "outputs": [1]}
+    made = Artifact("t", {}, ((2, 3, 24, 32),), document, {}, (Varying(0, 2, 1, 64),))
+    counted: list[int] = []
+
+    def counting() -> Any:
+        calls = 0
+
+        def attend(q: torch.Tensor, *_: Any, **__: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            counted.append(calls)
+            return (q, *[None] * 8)
+
+        return attend
+
+    monkeypatch.setattr(launch_list, "_attention_of_new_sizes", counting)
+    program = CompiledProgram(made, WeightStore((), (), ()), CPU)
+    for length in (5, 6, 7, 5):
+        program.run([torch.zeros(2, 3, length, 32)])
+    assert counted == [1, 1, 1, 2]

@@ -94,7 +94,7 @@ class CompiledProgram:
             self._lists = {artifact.shapes: usual}
             if artifact.varying:  # most operators of a list are the same for all shapes
                 made = zip(self._document, usual.steps, strict=True)
-                self._steady = [None if _follows_extents(step) else run for step, (run, _) in made]
+                self._steady = [None if _follows_extents(step) or _plans(step) else run for step, (run, _) in made]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
         self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
@@ -109,7 +109,7 @@ class CompiledProgram:
     @property
     def plans_late(self) -> bool:
         """Whether runs of shapes that are new take kernels that need no plan."""
-        return bool(self.artifact.varying) and any(step[0] == "op" and step[1] == _ATTENTION for step in self._document)
+        return bool(self.artifact.varying) and any(map(_plans, self._document))
 
     def load_constants(self) -> None:
         """Takes the engine's weights as they are now, in the layouts that the kernels want."""
@@ -247,6 +247,11 @@ class _Launches:
 
     steps: list[tuple[_Step, list[int]]]
     homes: list[_Home | None]
+
+
+def _plans(step: Sequence[Any]) -> bool:
+    """Whether a step plans for sizes once they have come often: it counts runs, so each list has its own."""
+    return bool(step[0] == "op" and step[1] == _ATTENTION)
 
 
 def _follows_extents(part: Any) -> bool:
