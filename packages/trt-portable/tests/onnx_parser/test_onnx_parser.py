@@ -590,6 +590,22 @@ def test_a_model_is_asked_about_node_by_node() -> None:
     assert parser.supports_operator("Conv") and not parser.supports_operator("NoSuch")
 
 
+def test_a_range_without_end_leaves_the_nodes_after_it_known() -> None:
+    """ONNX's own inference, which follows values that are sizes, would go through every element of it."""
+    scalars = [
+        numpy_helper.from_array(np.array(number, np.int64), name)
+        for name, number in zip("abc", (0, 1 << 41, 1), strict=True)
+    ]
+    cast, shape = helper.make_node("Cast", ["r"], ["z"], to=FLOAT), helper.make_node("Shape", ["z"], ["y"])
+    nodes = [helper.make_node("Range", ["a", "b", "c"], ["r"]), cast, shape]
+    model = model_of(nodes, [], [value("y", 1, dtype=TensorProto.INT64)], scalars)
+    parser = trt.OnnxParser(trt.Builder(QuietLogger()).create_network(), QuietLogger())
+    assert not parser.supports_model_v2(model.SerializeToString())
+    errors = [parser.get_error(place) for place in range(parser.num_errors)]
+    assert [error.node_operator() for error in errors] == ["Range"]
+    assert "a range from 0 to" in errors[0].desc()
+
+
 def test_models_that_end_the_inference_of_shapes_end_nothing_else() -> None:
     """ONNX's own inference reads as many extents of a Split's results as `num_outputs` says, and writes all results."""
     nodes = [

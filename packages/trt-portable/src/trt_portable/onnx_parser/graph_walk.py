@@ -630,33 +630,43 @@ import json, sys
 sys.path[:] = json.loads(sys.argv[1])
 try:
     import resource
-    for limit, most in ((resource.RLIMIT_AS, 8 << 30), (resource.RLIMIT_CPU, 60), (resource.RLIMIT_CORE, 0)):
+    seconds = int(sys.argv[2])
+    for limit, most in ((resource.RLIMIT_AS, 8 << 30), (resource.RLIMIT_CPU, seconds), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(limit, (most, most))
 except (ImportError, ValueError, OSError):
     pass
 import onnx
-graph = onnx.shape_inference.infer_shapes(sys.stdin.buffer.read(), data_prop=True).graph
+graph = onnx.shape_inference.infer_shapes(sys.stdin.buffer.read(), data_prop=sys.argv[3] == "values").graph
 found = onnx.GraphProto(value_info=graph.value_info, output=graph.output)
 sys.stdout.buffer.write(found.SerializeToString())
 """
 _INFER_SECONDS: Final = 120
+_TYPES_SECONDS: Final = 60
+"""Of a processor, to infer types."""
+_VALUES_SECONDS: Final = 4
+"""Of a processor, to follow values that are sizes as well, for models of a few bytes.
+
+ONNX goes through every element of a tensor then that such a model describes by its extents.
+"""
+_BYTES_IN_A_SECOND: Final = 1 << 20
+"""Of larger models, which have longer."""
 
 
 def _inferred_types(model: ModelProto) -> dict[str, ValueInfoProto]:
     """What ONNX's own shape inference finds out about the values of a model's graph.
 
     It runs in a process of its own: models can end it (a Split of more results than it says), or have it take memory
-    without end.
+    without end. Where it does not get through by following values, it follows types alone.
     """
     import onnx
 
-    inferred = model.graph
-    command = [sys.executable, "-I", "-c", _INFER, json.dumps(sys.path)]
-    with suppress(Exception):  # whatever a broken model makes of it
-        done = subprocess.run(
-            command, input=model.SerializeToString(), capture_output=True, check=True, timeout=_INFER_SECONDS
-        )
-        inferred = onnx.GraphProto.FromString(done.stdout)
+    inferred, data = model.graph, model.SerializeToString()
+    for follows, seconds in (("values", _VALUES_SECONDS + len(data) // _BYTES_IN_A_SECOND), ("types", _TYPES_SECONDS)):
+        command = [sys.executable, "-I", "-c", _INFER, json.dumps(sys.path), str(min(seconds, _TYPES_SECONDS)), follows]
+        with suppress(Exception):  # whatever a broken model makes of it
+            done = subprocess.run(command, input=data, capture_output=True, check=True, timeout=_INFER_SECONDS)
+            inferred = onnx.GraphProto.FromString(done.stdout)
+            break
     return {value.name: value for value in (*inferred.value_info, *inferred.output)}
 
 
