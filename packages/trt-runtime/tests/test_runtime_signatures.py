@@ -119,6 +119,19 @@ def test_what_is_no_signature_is_refused(content: bytes, path: Path) -> None:
         load(parts.write(path))
 
 
+def test_a_malformed_signature_is_refused_where_nothing_asks_for_trust(
+    two_in_two_out: TRTModule, tmp_path: Path
+) -> None:
+    plain = tmp_path / "plain.trtp"
+    save(two_in_two_out, plain, sign=False)
+    parts = ProgramFile.read(plain.read_bytes())
+    parts.others.append((SectionKind.SIGNATURE, b"\0" * 104))
+    broken = parts.write(tmp_path / "broken.trtp")
+    for options in ({}, {"trust": True}):
+        with pytest.raises(PlanError, match="signature of the saved program is malformed"):
+            load(broken, **options)
+
+
 def test_a_signature_stands_last_and_alone(path: Path) -> None:
     parts = ProgramFile.read(path.read_bytes())
     parts.others += [(SectionKind.SIGNATURE, b"x"), (SectionKind.SIGNATURE, b"x")]

@@ -74,7 +74,7 @@ from trt_runtime.program.literals import leaves, replace_values, values_in
 from trt_runtime.program.loaded_program import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.stored_tensors import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
-from trt_runtime.signatures import read_keys, why_not_trusted
+from trt_runtime.signatures import read_keys, signer_of, why_not_trusted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -783,12 +783,18 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
 
 
 class _Trust:
-    """Whether a file is trusted, which is found out when it matters: verifying reads all of it."""
+    """Whether a file is trusted, which is found out when it matters: verifying reads all of it.
+
+    Raises:
+        PlanError: Its signature is malformed.
+    """
 
     def __init__(self, data: memoryview, sections: Sequence[Section], keys: Collection[Path], *, given: bool) -> None:
         self._data, self._keys, self._given = data, keys, given
         self._signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
         self._sections = [item for item in sections if item.kind is not SectionKind.SIGNATURE]
+        if self._signature is not None:
+            signer_of(self._signature.of(data))  # one that is malformed is refused, where it makes no difference too
 
     @functools.cached_property
     def why(self) -> str:
