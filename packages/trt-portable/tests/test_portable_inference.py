@@ -52,3 +52,12 @@ def test_a_ninth_axis_is_refused(network: Any, constant: Any, logger: Any, first
     layer = add(network, network.add_input("x", trt.float32, (first, *[2] * 7)), constant)
     assert layer is None or not layer.get_output(0).shape._is_valid
     assert "the output has rank 9; 8 is the most" in logger.errors[-1]
+
+
+@pytest.mark.parametrize("extents", [(2, 1 << 50), (1 << 30, 1 << 30), (-1, 1 << 41)])
+def test_results_larger_than_any_device_are_refused(network: Any, logger: Any, extents: tuple[int, ...]) -> None:
+    """Else a library that compiles the network may divide by a product that has overflowed, which ends the process."""
+    x = network.add_input("x", trt.float32, (1,) * len(extents))
+    layer = network.add_slice(x, (0,) * len(extents), [abs(extent) for extent in extents], (0,) * len(extents))
+    assert layer is None or not layer.get_output(0).shape._is_valid
+    assert "elements; 1099511627776 are the most" in logger.errors[-1]

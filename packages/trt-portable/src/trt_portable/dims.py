@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, SupportsIndex, overload
 
 MAX_RANK: Final = 8
+MAX_VOLUME: Final = 1 << 40
+"""The most elements of a tensor, more than a device holds. Beyond it, libraries that compile networks overflow."""
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:

@@ -602,8 +602,22 @@ def test_a_range_without_end_leaves_the_nodes_after_it_known() -> None:
     parser = trt.OnnxParser(trt.Builder(QuietLogger()).create_network(), QuietLogger())
     assert not parser.supports_model_v2(model.SerializeToString())
     errors = [parser.get_error(place) for place in range(parser.num_errors)]
-    assert [error.node_operator() for error in errors] == ["Range"]
+    assert [error.node_operator() for error in errors] == ["Range", "Cast"]  # what follows from types is known: Shape
     assert "a range from 0 to" in errors[0].desc()
+    assert "the output has 2199023255552 elements" in errors[1].desc()
+
+
+@pytest.mark.parametrize(
+    ("operator", "extents"), [("Tile", [1 << 50]), ("Pad", [0, 1 << 50]), ("Expand", [1 << 50, 2])]
+)
+def test_what_is_larger_than_any_device_is_refused(operator: str, extents: list[int]) -> None:
+    """Libraries that compile the network would end the process."""
+    sizes = numpy_helper.from_array(np.array(extents, np.int64), "s")
+    model = model_of([helper.make_node(operator, ["x", "s"], ["y"])], [value("x", 2)], [value("y", None)], [sizes])
+    parser = trt.OnnxParser(trt.Builder(QuietLogger()).create_network(), QuietLogger())
+    assert not parser.parse(model.SerializeToString())
+    assert parser.get_error(0).node_operator() == operator
+    assert "are the most" in parser.get_error(0).desc()
 
 
 def test_models_that_end_the_inference_of_shapes_end_nothing_else() -> None:

@@ -16,7 +16,7 @@ from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import META, Facts, ILayer, ITensor
-from trt_portable.network.rules import require
+from trt_portable.network.rules import require, require_volume
 from trt_portable.network.symbols import Symbols, expression_of
 from trt_portable.shape_tensors import HOST_LIMIT, HostValues, NotOnHost, Value, as_tensor
 
@@ -54,6 +54,7 @@ class Inference:
         facts = self._run(layer, sources)
         for extents, _, _ in facts:
             require(len(extents) <= MAX_RANK, f"the output has rank {len(extents)}; {MAX_RANK} is the most")
+            require_volume(extents, "the output")
         if key is not None:
             self._known[key] = facts
         return facts

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from trt_portable.dims import MAX_VOLUME
 from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal, is_strict
 
 if TYPE_CHECKING:
-    from trt_portable.network.layer import ITensor
+    from trt_portable.network.layer import Extent, ITensor
 
 
 def require(condition: bool, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT) -> None:
@@ -41,6 +43,17 @@ def require_type(tensor: ITensor, allowed: Collection[DataType], what: str) -> N
     if tensor._dtype not in allowed:
         names = ", ".join(sorted(dtype.name for dtype in allowed))
         raise Refusal(f"{what} has type {tensor._dtype.name}, which is not one of {names}")
+
+
+def require_volume(extents: Sequence[Extent], what: str) -> None:
+    """Refuses a result that is too large for any device, as far as its extents are numbers.
+
+    Raises:
+        Refusal: It has more than `MAX_VOLUME` elements.
+    """
+    volume = math.prod([extent for extent in extents if isinstance(extent, int) and extent > 0])
+    if volume > MAX_VOLUME and 0 not in extents:
+        raise Refusal(f"{what} has {volume} elements; {MAX_VOLUME} are the most")
 
 
 def require_equal_types(tensors: Sequence[ITensor], what: str) -> None:

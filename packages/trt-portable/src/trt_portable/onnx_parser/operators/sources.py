@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trt_portable.dims import MAX_VOLUME
 from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, FillOperation
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from onnx import TensorProto
 
     from trt_portable.onnx_parser.graph_walk import ImportingWriter
-
-_LARGEST: Final = 1 << 40
-"""Elements of a tensor that a model describes by its shape alone."""
 
 
 @operator("Constant")
@@ -62,7 +60,7 @@ def constant_of_shape(net: ImportingWriter, shape: Operand, *, value: TensorProt
     extents = net.numbers(shape)
     if extents is not None:
         known = [int(extent) for extent in extents]
-        if any(extent < 0 for extent in known) or math.prod(known) > _LARGEST:
+        if any(extent < 0 for extent in known) or math.prod(known) > MAX_VOLUME:
             raise Unsupported(f"a constant of shape {known}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
         if net.has_room(math.prod(known)):
             whole = np.broadcast_to(filled.array.reshape(()), known)
@@ -90,7 +88,7 @@ def range_of(net: NetworkWriter, start: Operand, limit: Operand, delta: Operand)
     dtype = start.dtype
     if all(number is not None for number in known) and dtype in _NUMPY:
         first, last, step = (number[0] for number in known if number is not None)
-        if step == 0 or not abs((last - first) / step) <= _LARGEST:
+        if step == 0 or not abs((last - first) / step) <= MAX_VOLUME:
             raise Unsupported(f"a range from {first} to {last} by {step}", ErrorCode.INVALID_NODE)
         if net.has_room(abs((last - first) / step)):
             return from_array(np.arange(first, last, step, dtype=_NUMPY[dtype]))
