@@ -26,7 +26,7 @@ from trt_portable.layers.windows import (
     symmetric,
     window_padding,
 )
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
 from trt_portable.shape_tensors import Value, as_tensor
@@ -303,7 +303,7 @@ class ConvolutionLayers(LayerFactory):
             bias: (K,).
         """
         layer = IConvolutionLayer._of(num_output_maps, kernel_shape, kernel, bias)
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(layer, input=input)
 
     def add_deconvolution_nd(
         self,
@@ -323,7 +323,7 @@ class ConvolutionLayers(LayerFactory):
             bias: (K,).
         """
         layer = IDeconvolutionLayer._of(num_output_maps, kernel_shape, kernel, bias)
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(layer, input=input)
 
 
 _HALVES: Final = frozenset({torch.float16, torch.bfloat16})
@@ -516,8 +516,7 @@ class PoolingLayers(LayerFactory):
             type: What a window computes.
             window_size: Spatial extents of the window.
         """
-        layer = IPoolingLayer._create(type=type, window_size_nd=as_dims(window_size))
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(IPoolingLayer._create(type=type, window_size_nd=as_dims(window_size)), input=input)
 
     def add_padding_nd(self, input: ITensor, pre_padding: DimsLike, post_padding: DimsLike) -> IPaddingLayer | None:
         """Adds zeros around the last two axes.
@@ -528,4 +527,4 @@ class PoolingLayers(LayerFactory):
             post_padding: Two amounts; negative ones crop.
         """
         layer = IPaddingLayer._create(pre_padding_nd=as_dims(pre_padding), post_padding_nd=as_dims(post_padding))
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(layer, input=input)

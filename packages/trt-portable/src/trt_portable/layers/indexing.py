@@ -217,12 +217,7 @@ class IndexingLayers(LayerFactory):
             updates: Same type as `data`.
             mode: How indices are read.
         """
-        return self._add(
-            IScatterLayer._create(mode=mode),
-            expect_tensor(data, "data"),
-            expect_tensor(indices, "indices"),
-            expect_tensor(updates, "updates"),
-        )
+        return self._add(IScatterLayer._create(mode=mode), data=data, indices=indices, updates=updates)
 
     def add_one_hot(self, indices: ITensor, values: ITensor, depth: ITensor, axis: int) -> IOneHotLayer | None:
         """Adds a one-hot encoding.
@@ -233,12 +228,7 @@ class IndexingLayers(LayerFactory):
             depth: 0-D constant.
             axis: Where the new axis is.
         """
-        return self._add(
-            IOneHotLayer._create(axis=axis),
-            expect_tensor(indices, "indices"),
-            expect_tensor(values, "values"),
-            expect_tensor(depth, "depth"),
-        )
+        return self._add(IOneHotLayer._create(axis=axis), indices=indices, values=values, depth=depth)
 
     def add_non_zero(self, input: ITensor, indices_type: DataType = DataType.INT32) -> INonZeroLayer | None:
         """Adds the coordinates of the elements that are not zero.
@@ -247,8 +237,7 @@ class IndexingLayers(LayerFactory):
             input: Rank 1 or more; not int64 in strict mode.
             indices_type: INT32 or INT64.
         """
-        layer = INonZeroLayer._create(indices_type=indices_type)
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(INonZeroLayer._create(indices_type=indices_type), input=input)
 
     def add_reverse_sequence(self, input: ITensor, sequence_lens: ITensor) -> IReverseSequenceLayer | None:
         """Adds a reversal of sequences of several lengths.
@@ -257,11 +246,7 @@ class IndexingLayers(LayerFactory):
             input: Rank 2 or more.
             sequence_lens: (batch,), int32 or int64.
         """
-        return self._add(
-            IReverseSequenceLayer._create(),
-            expect_tensor(input, "input"),
-            expect_tensor(sequence_lens, "sequence_lens"),
-        )
+        return self._add(IReverseSequenceLayer._create(), input=input, sequence_lens=sequence_lens)
 
 
 _BOX_LIMIT: Final = 5000
@@ -403,9 +388,9 @@ class DetectionLayers(LayerFactory):
         """
         return self._add(
             INMSLayer._create(indices_type=indices_type),
-            expect_tensor(boxes, "boxes"),
-            expect_tensor(scores, "scores"),
-            expect_tensor(max_output_boxes_per_class, "max_output_boxes_per_class"),
+            boxes=boxes,
+            scores=scores,
+            max_output_boxes_per_class=max_output_boxes_per_class,
         )
 
 
@@ -616,7 +601,7 @@ class GatherLayers(LayerFactory):
             rule = f"axis {layer.axis} is outside [0, {len(data._extents or ())})"
             self._reporter.error("add_gather", rule)
             return None
-        return self._add(layer, data, expect_tensor(indices, "indices"))
+        return self._add(layer, data, indices=indices)
 
     def add_gather_v2(self, input: ITensor, indices: ITensor, mode: GatherMode) -> IGatherLayer | None:
         """Adds a gather; set ``axis`` and ``num_elementwise_dims`` on the layer.
@@ -626,8 +611,4 @@ class GatherLayers(LayerFactory):
             indices: int32 or int64; in mode ELEMENT of the rank of `input`.
             mode: How indices are read.
         """
-        return self._add(
-            IGatherLayer._create(mode=mode),
-            expect_tensor(input, "input"),
-            expect_tensor(indices, "indices"),
-        )
+        return self._add(IGatherLayer._create(mode=mode), input=input, indices=indices)

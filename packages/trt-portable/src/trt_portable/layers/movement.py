@@ -281,7 +281,7 @@ class MovementLayers(LayerFactory):
 
     def add_shuffle(self, input: ITensor) -> IShuffleLayer | None:
         """Adds a transpose, reshape, transpose; set them on the layer."""
-        return self._add(IShuffleLayer._create(), expect_tensor(input, "input"))
+        return self._add(IShuffleLayer._create(), input=input)
 
     def add_concatenation(self, inputs: Sequence[ITensor]) -> IConcatenationLayer | None:
         """Adds a concatenation; set ``axis`` on the layer.
@@ -304,8 +304,8 @@ class MovementLayers(LayerFactory):
             input: Any shape.
             axes: 1-D int32 or int64 constant; without it all axes that are 1 for certain.
         """
-        optional = () if axes is None else (expect_tensor(axes, "axes"),)
-        return self._add(ISqueezeLayer._create(), expect_tensor(input, "input"), *optional)
+        optional = {} if axes is None else {"axes": axes}
+        return self._add(ISqueezeLayer._create(), input=input, **optional)
 
     def add_unsqueeze(self, input: ITensor, axes: ITensor) -> IUnsqueezeLayer | None:
         """Adds a layer that inserts axes of extent 1.
@@ -314,4 +314,4 @@ class MovementLayers(LayerFactory):
             input: Any shape.
             axes: 1-D int32 or int64 constant, positions in the output.
         """
-        return self._add(IUnsqueezeLayer._create(), expect_tensor(input, "input"), expect_tensor(axes, "axes"))
+        return self._add(IUnsqueezeLayer._create(), input=input, axes=axes)

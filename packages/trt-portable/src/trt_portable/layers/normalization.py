@@ -361,12 +361,7 @@ class NormalizationLayers(LayerFactory):
     def _normalization(
         self, input: ITensor, scale: ITensor, bias: ITensor, mask: int, is_v2: bool
     ) -> INormalizationLayer | None:
-        return self._add(
-            INormalizationLayer._create(axes=mask, is_v2=is_v2),
-            expect_tensor(input, "input"),
-            expect_tensor(scale, "scale"),
-            expect_tensor(bias, "bias"),
-        )
+        return self._add(INormalizationLayer._create(axes=mask, is_v2=is_v2), input=input, scale=scale, bias=bias)
 
     def add_lrn(self, input: ITensor, window: int, alpha: float, beta: float, k: float) -> ILRNLayer | None:
         """Adds a local response normalization.
@@ -378,8 +373,7 @@ class NormalizationLayers(LayerFactory):
             beta: Exponent.
             k: Constant.
         """
-        layer = ILRNLayer._create(window_size=window, alpha=alpha, beta=beta, k=k)
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(ILRNLayer._create(window_size=window, alpha=alpha, beta=beta, k=k), input=input)
 
     def add_scale(
         self,

@@ -15,7 +15,7 @@ from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import divide
 from trt_portable.layer_properties import Attribute, member
 from trt_portable.layers.contracts import Bound, broadcast
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require_broadcast, require_broadcast_to, require_equal_types, require_type
@@ -365,7 +365,7 @@ class PointwiseLayers(LayerFactory):
             input: Any shape, float types; int32 and int64 for RELU.
             type: The function.
         """
-        return self._add(IActivationLayer._create(type=type), expect_tensor(input, "input"))
+        return self._add(IActivationLayer._create(type=type), input=input)
 
     def add_unary(self, input: ITensor, op: UnaryOperation) -> IUnaryLayer | None:
         """Adds a function of one operand.
@@ -374,7 +374,7 @@ class PointwiseLayers(LayerFactory):
             input: Any shape.
             op: The function; it decides the types allowed.
         """
-        return self._add(IUnaryLayer._create(op=op), expect_tensor(input, "input"))
+        return self._add(IUnaryLayer._create(op=op), input=input)
 
     def add_elementwise(self, input1: ITensor, input2: ITensor, op: ElementWiseOperation) -> IElementWiseLayer | None:
         """Adds a function of two operands of equal type and rank.
@@ -384,8 +384,7 @@ class PointwiseLayers(LayerFactory):
             input2: Equal extents, or 1 on either side.
             op: The function; it decides the types allowed.
         """
-        layer = IElementWiseLayer._create(op=op)
-        return self._add(layer, expect_tensor(input1, "input1"), expect_tensor(input2, "input2"))
+        return self._add(IElementWiseLayer._create(op=op), input1=input1, input2=input2)
 
     def add_select(self, condition: ITensor, then_input: ITensor, else_input: ITensor) -> ISelectLayer | None:
         """Adds a choice between two tensors, element by element.
@@ -395,12 +394,7 @@ class PointwiseLayers(LayerFactory):
             then_input: Chosen where the condition holds.
             else_input: Chosen elsewhere; same type as `then_input`.
         """
-        return self._add(
-            ISelectLayer._create(),
-            expect_tensor(condition, "condition"),
-            expect_tensor(then_input, "then_input"),
-            expect_tensor(else_input, "else_input"),
-        )
+        return self._add(ISelectLayer._create(), condition=condition, then_input=then_input, else_input=else_input)
 
     def add_parametric_relu(self, input: ITensor, slopes: ITensor) -> IParametricReLULayer | None:
         """Adds a ReLU whose slope below zero is a tensor.
@@ -409,8 +403,4 @@ class PointwiseLayers(LayerFactory):
             input: Any shape, float types.
             slopes: Same type and rank; broadcasts to the input.
         """
-        return self._add(
-            IParametricReLULayer._create(),
-            expect_tensor(input, "input"),
-            expect_tensor(slopes, "slopes"),
-        )
+        return self._add(IParametricReLULayer._create(), input=input, slopes=slopes)

@@ -188,8 +188,7 @@ class ProductLayers(LayerFactory):
             input1: (..., K, N), or (..., N, K) with TRANSPOSE, or (..., K) with VECTOR.
             op1: How `input1` is read.
         """
-        layer = IMatrixMultiplyLayer._create(op0=op0, op1=op1)
-        return self._add(layer, expect_tensor(input0, "input0"), expect_tensor(input1, "input1"))
+        return self._add(IMatrixMultiplyLayer._create(op0=op0, op1=op1), input0=input0, input1=input1)
 
     def add_einsum(self, inputs: Sequence[ITensor], equation: str) -> IEinsumLayer | None:
         """Adds a sum of products.

@@ -12,7 +12,7 @@ from trt_portable.dtypes import FLOATS, LARGEST, QUANTIZED, is_scratch, round_to
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.layer_properties import dims, element_type, integer
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
 from trt_portable.shape_tensors import Value, as_tensor
@@ -295,8 +295,7 @@ class QuantizationLayers(LayerFactory):
             scale: 0-D, one per channel, or one per block.
             output_type: INT8, INT4, FP8 or FP4.
         """
-        layer = IQuantizeLayer._create(to_type=output_type)
-        return self._add(layer, expect_tensor(input, "input"), expect_tensor(scale, "scale"))
+        return self._add(IQuantizeLayer._create(to_type=output_type), input=input, scale=scale)
 
     def add_dequantize(self, input: ITensor, scale: ITensor, output_type: DataType) -> IDequantizeLayer | None:
         """Adds a dequantization; set ``axis`` for per-channel scales.
@@ -306,8 +305,7 @@ class QuantizationLayers(LayerFactory):
             scale: 0-D, one per channel, or one per block.
             output_type: FLOAT, HALF or BF16.
         """
-        layer = IDequantizeLayer._create(to_type=output_type)
-        return self._add(layer, expect_tensor(input, "input"), expect_tensor(scale, "scale"))
+        return self._add(IDequantizeLayer._create(to_type=output_type), input=input, scale=scale)
 
     def add_dynamic_quantize(
         self,
@@ -329,7 +327,7 @@ class QuantizationLayers(LayerFactory):
         layer = IDynamicQuantizeLayer._create(
             axis=axis, block_size=block_size, to_type=output_type, scale_type=scale_type
         )
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(layer, input=input)
 
     def add_dynamic_quantize_v2(
         self, input: ITensor, block_shape: DimsLike, output_type: DataType, scale_type: DataType
@@ -345,4 +343,4 @@ class QuantizationLayers(LayerFactory):
         layer = IDynamicQuantizeLayer._create(
             block_shape=as_dims(block_shape), to_type=output_type, scale_type=scale_type
         )
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(layer, input=input)

@@ -286,8 +286,7 @@ class ReductionLayers(LayerFactory):
             axes: Bit mask of the axes.
             keep_dims: Whether reduced axes stay, with extent 1.
         """
-        layer = IReduceLayer._create(op=op, axes=axes, keep_dims=keep_dims)
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(IReduceLayer._create(op=op, axes=axes, keep_dims=keep_dims), input=input)
 
     def add_softmax(self, input: ITensor) -> ISoftMaxLayer | None:
         """Adds a softmax; set ``axes`` on the layer."""
@@ -303,11 +302,7 @@ class ReductionLayers(LayerFactory):
             input: (N, Z, S), float types.
             bounds: (N, Z, 1), int32.
         """
-        return self._add(
-            IRaggedSoftMaxLayer._create(),
-            expect_tensor(input, "input"),
-            expect_tensor(bounds, "bounds"),
-        )
+        return self._add(IRaggedSoftMaxLayer._create(), input=input, bounds=bounds)
 
     def add_topk(
         self,
@@ -326,8 +321,7 @@ class ReductionLayers(LayerFactory):
             axes: Bit mask with one axis, among the last four.
             indices_type: INT32 or INT64.
         """
-        layer = ITopKLayer._create(op=op, k=k, axes=axes, indices_type=indices_type)
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(ITopKLayer._create(op=op, k=k, axes=axes, indices_type=indices_type), input=input)
 
     def add_cumulative(
         self, input: ITensor, axis: ITensor, op: CumulativeOperation, exclusive: bool, reverse: bool
@@ -341,5 +335,4 @@ class ReductionLayers(LayerFactory):
             exclusive: Whether an element leaves itself out of its sum.
             reverse: Whether sums run from the end.
         """
-        layer = ICumulativeLayer._create(op=op, exclusive=exclusive, reverse=reverse)
-        return self._add(layer, expect_tensor(input, "input"), expect_tensor(axis, "axis"))
+        return self._add(ICumulativeLayer._create(op=op, exclusive=exclusive, reverse=reverse), input=input, axis=axis)

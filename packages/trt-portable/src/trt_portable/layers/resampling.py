@@ -23,7 +23,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute, boolean, member, number, optional_dims
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_rank, require_type
 from trt_portable.pybind import to_number
@@ -373,7 +373,7 @@ class ResamplingLayers(LayerFactory):
 
     def add_resize(self, input: ITensor) -> IResizeLayer | None:
         """Adds an interpolation; set ``shape`` or ``scales`` and the mode on the layer."""
-        return self._add(IResizeLayer._create(), expect_tensor(input, "input"))
+        return self._add(IResizeLayer._create(), input=input)
 
     def add_grid_sample(self, input: ITensor, grid: ITensor) -> IGridSampleLayer | None:
         """Adds sampling at the places of a grid.
@@ -382,4 +382,4 @@ class ResamplingLayers(LayerFactory):
             input: (N, C, H, W) or (N, C, D, H, W).
             grid: (N, H', W', 2) or (N, D', H', W', 3), same type.
         """
-        return self._add(IGridSampleLayer._create(), expect_tensor(input, "input"), expect_tensor(grid, "grid"))
+        return self._add(IGridSampleLayer._create(), input=input, grid=grid)

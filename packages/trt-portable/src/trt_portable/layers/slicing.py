@@ -16,7 +16,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layer_properties import OverriddenDims, member
 from trt_portable.layers.contracts import Bound, elements, moved
 from trt_portable.layers.movement import MOVABLE
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import (
     require,
@@ -344,7 +344,7 @@ class SlicingLayers(LayerFactory):
             stride: Distance between indices on each axis.
         """
         layer = ISliceLayer._create(start=as_dims(start), shape=as_dims(shape), stride=as_dims(stride))
-        return self._add(layer, expect_tensor(input, "input"))
+        return self._add(layer, input=input)
 
 
 def narrowed_axis(layer: ILayer) -> tuple[int, int, int] | None:

@@ -14,7 +14,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute, WeightsAttribute, element_type, member, optional_dims
 from trt_portable.layer_properties import dims as dims_attribute
 from trt_portable.layers.contracts import Bound, broadcast, moved
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import META, Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_documented, require_rank, require_type
@@ -356,15 +356,15 @@ class SourceLayers(LayerFactory):
 
     def add_identity(self, input: ITensor) -> IIdentityLayer | None:
         """Adds a copy of a tensor."""
-        return self._add(IIdentityLayer._create(), expect_tensor(input, "input"))
+        return self._add(IIdentityLayer._create(), input=input)
 
     def add_cast(self, input: ITensor, to_type: DataType) -> ICastLayer | None:
         """Adds a conversion to another element type."""
-        return self._add(ICastLayer._create(to_type=to_type), expect_tensor(input, "input"))
+        return self._add(ICastLayer._create(to_type=to_type), input=input)
 
     def add_shape(self, input: ITensor) -> IShapeLayer | None:
         """Adds a layer that gives the extents of a tensor, int64."""
-        return self._add(IShapeLayer._create(), expect_tensor(input, "input"))
+        return self._add(IShapeLayer._create(), input=input)
 
     def add_fill(self, shape: DimsLike, op: FillOperation, output_type: DataType = DataType.FLOAT) -> IFillLayer | None:
         """Adds a tensor made from a formula; set ``alpha`` and ``beta`` on the layer.

@@ -389,12 +389,7 @@ class TransformerLayers(LayerFactory):
             rotary_embedding_dim: Elements that are rotated, R; 0 for all.
         """
         layer = IRotaryEmbeddingLayer._create(interleaved=interleaved, rotary_embedding_dim=rotary_embedding_dim)
-        return self._add(
-            layer,
-            expect_tensor(input, "input"),
-            expect_tensor(cos_cache, "cos_cache"),
-            expect_tensor(sin_cache, "sin_cache"),
-        )
+        return self._add(layer, input=input, cos_cache=cos_cache, sin_cache=sin_cache)
 
     def add_kv_cache_update(
         self, cache: ITensor, update: ITensor, write_indices: ITensor, cache_mode: KVCacheMode
@@ -408,10 +403,7 @@ class TransformerLayers(LayerFactory):
             cache_mode: LINEAR.
         """
         return self._add(
-            IKVCacheUpdateLayer._create(cache_mode=cache_mode),
-            expect_tensor(cache, "cache"),
-            expect_tensor(update, "update"),
-            expect_tensor(write_indices, "write_indices"),
+            IKVCacheUpdateLayer._create(cache_mode=cache_mode), cache=cache, update=update, write_indices=write_indices
         )
 
     def add_moe(
@@ -429,9 +421,9 @@ class TransformerLayers(LayerFactory):
         """
         return self._add(
             IMoELayer._create(),
-            expect_tensor(hidden_states, "hidden_states"),
-            expect_tensor(selected_experts_for_tokens, "selected_experts_for_tokens"),
-            expect_tensor(scores_for_selected_experts, "scores_for_selected_experts"),
+            hidden_states=hidden_states,
+            selected_experts_for_tokens=selected_experts_for_tokens,
+            scores_for_selected_experts=scores_for_selected_experts,
         )
 
 

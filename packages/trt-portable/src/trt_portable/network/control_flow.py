@@ -17,7 +17,7 @@ from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, Tr
 from trt_portable.errors import Refusal, UnknownExtents
 from trt_portable.execution.bounded_runs import TURNS, TURNS_VARIABLE, most_turns
 from trt_portable.layer_properties import boolean, integer, member, text
-from trt_portable.network.definition import LayerFactory, expect_tensor
+from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.recurrence import Recurrence
 from trt_portable.network.region import BoundaryLayer, Region, Scope, Values
@@ -403,8 +403,7 @@ class ILoop(Scope):
         Args:
             initial_value: The value before the first iteration.
         """
-        layer = IRecurrenceLayer._create()
-        return self._add(layer, expect_tensor(initial_value, "initial_value"))
+        return self._add(IRecurrenceLayer._create(), initial_value=initial_value)
 
     def add_trip_limit(self, tensor: ITensor, kind: TripLimit) -> ITripLimitLayer | None:
         """Adds what ends the loop; at most one of each kind.
@@ -418,7 +417,7 @@ class ILoop(Scope):
             rule = f"the loop already has a trip limit of kind {kind.name}"
             self._network._reporter.refuse(f"loop {self.name!r}", Refusal(rule))
             return None
-        return self._add(layer, expect_tensor(tensor, "tensor"))
+        return self._add(layer, tensor=tensor)
 
     def add_iterator(self, tensor: ITensor, axis: int = 0, reverse: bool = False) -> IIteratorLayer | None:
         """Adds slices of a tensor, one per iteration.
@@ -428,8 +427,7 @@ class ILoop(Scope):
             axis: The axis that iterations walk along.
             reverse: Whether they walk from the end.
         """
-        layer = IIteratorLayer._create(axis=axis, reverse=reverse)
-        return self._add(layer, expect_tensor(tensor, "tensor"))
+        return self._add(IIteratorLayer._create(axis=axis, reverse=reverse), tensor=tensor)
 
     def add_loop_output(self, tensor: ITensor, kind: LoopOutput, axis: int = 0) -> ILoopOutputLayer | None:
         """Adds a value that leaves the loop; CONCATENATE and REVERSE need ``set_input(1, extent)``.
@@ -439,8 +437,7 @@ class ILoop(Scope):
             kind: What is made of the values of all iterations.
             axis: Where the new axis is.
         """
-        layer = ILoopOutputLayer._create(_output_kind=kind, axis=axis)
-        return self._add(layer, expect_tensor(tensor, "tensor"))
+        return self._add(ILoopOutputLayer._create(_output_kind=kind, axis=axis), tensor=tensor)
 
     def _entries(self) -> Sequence[ILayer]:
         return [*self._of(IRecurrenceLayer), *self._of(IIteratorLayer)]
@@ -606,11 +603,11 @@ class IIfConditional(Scope):
             rule = "the condition is already set"
             self._network._reporter.refuse(f"conditional {self.name!r}", Refusal(rule))
             return None
-        return self._add(IConditionLayer._create(), expect_tensor(condition, "condition"))
+        return self._add(IConditionLayer._create(), condition=condition)
 
     def add_input(self, input: ITensor) -> IIfConditionalInputLayer | None:
         """Adds a tensor that the branches use."""
-        return self._add(IIfConditionalInputLayer._create(), expect_tensor(input, "input"))
+        return self._add(IIfConditionalInputLayer._create(), input=input)
 
     def add_output(
         self, true_subgraph_output: ITensor, false_subgraph_output: ITensor
@@ -623,8 +620,8 @@ class IIfConditional(Scope):
         """
         return self._add(
             IIfConditionalOutputLayer._create(),
-            expect_tensor(true_subgraph_output, "true_subgraph_output"),
-            expect_tensor(false_subgraph_output, "false_subgraph_output"),
+            true_subgraph_output=true_subgraph_output,
+            false_subgraph_output=false_subgraph_output,
         )
 
     def _entries(self) -> Sequence[ILayer]:
@@ -690,5 +687,4 @@ class AssertionLayers(LayerFactory):
             condition: 0-D or 1-D bool shape tensor.
             message: What the error says.
         """
-        layer = IAssertionLayer._create(message=message)
-        return self._add(layer, expect_tensor(condition, "condition"))
+        return self._add(IAssertionLayer._create(message=message), condition=condition)

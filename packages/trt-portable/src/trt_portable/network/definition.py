@@ -38,8 +38,13 @@ class LayerFactory(ContextManaged, Sealed):
         self._inference = Inference()
         self._revision = 0
 
-    def _add(self, layer: L, *inputs: ITensor | None) -> L | None:
+    def _add(self, layer: L, *inputs: ITensor | None, **named: ITensor) -> L | None:
         """Adds a layer; logs and answers None when its definition refuses the inputs.
+
+        Args:
+            layer: Its attributes are set.
+            inputs: Its first inputs; None for one that is left out.
+            named: The inputs after these, which all are given, by the names that the caller's arguments have.
 
         Raises:
             TypeError: An input is not a tensor.
@@ -48,7 +53,8 @@ class LayerFactory(ContextManaged, Sealed):
         for index, tensor in enumerate(inputs):
             if tensor is not None:
                 expect_tensor(tensor, f"input {index} of {type(layer).__name__}")
-        inputs = self._of_one_type(layer, inputs)
+        given = (expect_tensor(tensor, name) for name, tensor in named.items())
+        inputs = self._of_one_type(layer, (*inputs, *given))
         layer._name = self._default_name(layer)
         layer._inputs = list(inputs)
         facts: Sequence[Facts] = ()

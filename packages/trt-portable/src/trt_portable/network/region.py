@@ -186,9 +186,9 @@ class Scope(_Bounded, Sealed):
         """
         raise NotImplementedError
 
-    def _add(self, layer: B, *operands: ITensor) -> B | None:
+    def _add(self, layer: B, **named: ITensor) -> B | None:
         """Adds a layer to the network and to the boundary; None where the network refuses it."""
-        added = self._network._add(layer, *operands)
+        added = self._network._add(layer, **named)
         if added is not None:
             added._scope = self
             self._boundary.append(added)
