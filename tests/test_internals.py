@@ -64,8 +64,8 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_overloadname": lambda: torch.ops.aten.relu.default,
     "_parameters": nn.Module,
     "_schema": lambda: torch.ops.aten.relu.default,
-    "_timeout": lambda: import_module("torch._C._distributed_c10d").Backend.Options,
     "_sym_register": lambda: torch.fx.experimental.proxy_tensor,
+    "_timeout": lambda: import_module("torch._C._distributed_c10d").Backend.Options,
 }
 """What has each private attribute that our packages read."""
 

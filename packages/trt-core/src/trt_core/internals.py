@@ -144,8 +144,8 @@ ATTRIBUTES: Final = {
     "_is_compiling_flag": "of torch.compiler: a model is compiled by some thread",
     "_modules": "of nn.Module",
     "_parameters": "of nn.Module",
-    "_timeout": "of the options of a torch.distributed.ProcessGroup's backend: how long a collective may take",
     "_schema": "of OpOverload: arguments, results, what is written to and what is a view",
+    "_timeout": "of the options of a torch.distributed.ProcessGroup's backend: how long a collective may take",
 }
 """Private attributes of PyTorch's objects that our packages read, and what has them."""
 

@@ -160,7 +160,7 @@ class _Watch:
             for replayed in looked_at:
                 replayed.look(time.monotonic())
             del looked_at
-            replayed = None  # type: ignore[assignment]  # keeps no engine's alive while it waits
+            replayed = None  # type: ignore[assignment]  # keeps nothing alive while it waits
 
 
 _WATCH: Final = _Watch()
