@@ -54,7 +54,7 @@ def test_a_ninth_axis_is_refused(network: Any, constant: Any, logger: Any, first
     assert "the output has rank 9; 8 is the most" in logger.errors[-1]
 
 
-@pytest.mark.parametrize("extents", [(2, 1 << 50), (1 << 30, 1 << 30), (-1, 1 << 41)])
+@pytest.mark.parametrize("extents", [(2, 1 << 50), (1 << 30, 1 << 30)])
 def test_results_larger_than_any_device_are_refused(network: Any, logger: Any, extents: tuple[int, ...]) -> None:
     """Else a library that compiles the network may divide by a product that has overflowed, which ends the process."""
     x = network.add_input("x", trt.float32, (1,) * len(extents))

@@ -46,13 +46,12 @@ def require_type(tensor: ITensor, allowed: Collection[DataType], what: str) -> N
 
 
 def require_volume(extents: Sequence[Extent], what: str) -> None:
-    """Refuses a result that is too large for any device, as far as its extents are numbers.
+    """Refuses a result of known extents that is too large for any device; extents that vary may be 0.
 
     Raises:
         Refusal: It has more than `MAX_VOLUME` elements.
     """
-    volume = math.prod([extent for extent in extents if isinstance(extent, int) and extent > 0])
-    if volume > MAX_VOLUME and 0 not in extents:
+    if all(isinstance(extent, int) for extent in extents) and (volume := math.prod(extents)) > MAX_VOLUME:
         raise Refusal(f"{what} has {volume} elements; {MAX_VOLUME} are the most")
 
 
