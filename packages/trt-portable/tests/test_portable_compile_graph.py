@@ -76,7 +76,7 @@ def traced(engine: Any, make_program: Any) -> tuple[fx.GraphModule, list[torch.T
         decompositions=decompositions(),
     )
     graph, read = graph_of(found)
-    return graph, [found.layouts[at].of(tensors[found.uses[at]]) for at in read]
+    return graph, [found.parameters[at].value for at in read]
 
 
 def called(graph: fx.GraphModule) -> list[str]:
@@ -236,7 +236,7 @@ def test_outputs_of_graphs_are_dense() -> None:
     with FakeTensorMode():
         x = torch.empty(2, 3, 4)
         graph = make_fx(layers)([], x)
-    made, _ = graph_of(TracedProgram(graph, {}, (), (), ()))
+    made, _ = graph_of(TracedProgram(graph, (), ()))
     x = torch.randn(2, 3, 4)
     for found, wanted in zip(made(x), layers([], x), strict=True):
         assert found.is_contiguous() and torch.equal(found, wanted)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from low_precision_networks import COLUMNS, DEPTH, constant, dequantized, make_codes, weights_of
 from recorded_tactic import CPU
 
 import trt_portable as trt
-from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.autotune import engine_tactic, low_precision
 from trt_portable.builder.autotune.engine_tactic import Trial
+from trt_portable.builder.inductor.own_operators import KernelLaunch, OwnOperators, define_operator
 from trt_portable.builder.inductor.tactic import (
     FixedSizes,
     LaunchRecorder,
@@ -25,8 +28,10 @@ from trt_portable.builder.inductor.tactic import (
     trace_program,
 )
 from trt_portable.builder.tactic import Subject, Tactic
-from trt_portable.execution.launch_list import EXTENT, SpecializedProgram
+from trt_portable.errors import PortableError
+from trt_portable.execution.launch_list import EXTENT, CompiledProgram, SpecializedProgram
 from trt_portable.execution.loaded_network import load_network
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 from trt_portable.plan.artifact import Artifact, Varying, machine_of, read_artifacts, write_artifacts
 from trt_portable.plan.extents import SIZE
 
@@ -63,7 +68,7 @@ class Ranged(Tactic):
             outputs = graph(*fakes)
         document = {
             "operands": [
-                *({"weights": traced.uses[at], **traced.layouts[at].to_json()} for at in read),
+                *(traced.parameters[at].to_json() for at in read),
                 *({"input": index} for index in range(len(free))),
             ],
             "kernels": [],
@@ -339,3 +344,97 @@ def test_sizes_that_follow_from_data_are_no_expressions() -> None:
     recorder = LaunchRecorder([x], sizes={})
     with recorder.fakes, recorder, pytest.raises(RecordingFailure, match="no expression"):
         x.view(x.shape[0] * x.shape[1])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_kept"), [("dequantize", True), ("int4pack", False)], ids=["in traces too", "not in traces"]
+)
+def test_what_is_prepared_of_weights_is_not_prepared_in_runs(
+    build: Any, execute: Any, logger: Any, monkeypatch: Any, kernel: str, is_kept: bool
+) -> None:
+    """Recordings take it from the layers, which did it when the engine was loaded, also after a refit.
+
+    Where traces have another kernel than runs, they prepare for that one.
+    """
+    monkeypatch.setattr(low_precision._Choice, "_candidates", lambda self, case: [PRODUCT_KERNELS[kernel]])
+    code_type = trt.int4
+    torch.manual_seed(0)
+    codes, scale = make_codes(code_type, COLUMNS, DEPTH), torch.rand(COLUMNS, 1) / 50 + 0.01
+
+    def define(network: Any) -> None:
+        x = network.add_input("x", trt.float32, (-1, DEPTH))
+        stored = constant(network, codes, code_type)
+        matrix = dequantized(network, stored, scale)
+        none, turned = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
+        y = network.add_matrix_multiply(x, none, matrix, turned).get_output(0)
+        y.name = "y"
+        network.mark_output(y)
+
+    shapes = {"x": ((2, DEPTH), (4, DEPTH), (8, DEPTH))}
+    engine = build(define, shapes, Ranged(), flags=1 << int(trt.BuilderFlag.REFIT))
+    executable = engine._state.executable
+    assert isinstance(executable, SpecializedProgram)
+    held = engine._state.program.prepared
+    assert len(held) == 2
+    for each in executable._compiled:
+        operands = [operand for operand in each.artifact.document["operands"] if "input" not in operand]
+        found = sorted(operand["prepared"] for operand in operands if "prepared" in operand)
+        assert found == (sorted(held) if is_kept else []) and (len(operands) == 2)
+    context = engine.create_execution_context()
+
+    def check() -> None:
+        for rows in (4, 7):
+            x = torch.randn(rows, DEPTH)
+            wanted = x @ (codes.float() * scale).T
+            torch.testing.assert_close(execute(context, {"x": x})["y"], wanted, rtol=1e-4, atol=1e-3)
+
+    check()
+    codes = make_codes(code_type, COLUMNS, DEPTH)
+    refitter = trt.Refitter(engine, logger)
+    (slot,) = [slot for slot in engine._state.info.weight_slots if slot.count == COLUMNS * DEPTH]
+    assert refitter.set_named_weights(f"{slot.layer_name} {slot.role}", weights_of(codes, code_type))
+    assert refitter.refit_cuda_engine()
+    check()
+
+
+def test_a_list_that_reads_what_no_layer_prepares_makes_no_sense(build: Any) -> None:
+    engine = build(_attention, SHAPES, Ranged())
+    (state, made) = engine._state, engine._state.executable._compiled[0].artifact
+    operands = [{"prepared": 12345} if "weights" in each else each for each in made.document["operands"]]
+    strange = replace(made, document={**made.document, "operands": operands})
+    with pytest.raises(PortableError, match="reads tensor 12345"):
+        CompiledProgram(strange, state.weights, state.program, CPU)
+
+
+class _Started:
+    """As Triton's compiled kernels describe themselves."""
+
+    metadata = SimpleNamespace(name="doubled", num_warps=4, shared=0, launch_pdl=False)
+    asm: ClassVar[dict[str, Any]] = {"cubin": b"code", "ptx": ".entry doubled(.param .u64 a, .param .u64 b)"}
+
+
+def test_a_kernel_of_our_own_is_recorded_without_data_where_its_extents_are_known() -> None:
+    schema = "(Tensor x, Tensor(a!) y) -> ()"
+    operator = define_operator("trt_portable_test::doubled", schema, lambda x, y: None, writes_to=("y",))
+    seen: list[tuple[torch.Tensor, ...]] = []
+
+    def start(x: torch.Tensor, y: torch.Tensor) -> tuple[None, KernelLaunch]:
+        seen.append((x, y))
+        return None, KernelLaunch(_Started, (3, 1, 1), (x, y))
+
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x, y = (mode.from_tensor(torch.randn(4, 3), static_shapes=True) for _ in range(2))
+    recorder = LaunchRecorder([x, y], OwnOperators({operator: start}), {})
+    with torch.no_grad(), mode, recorder:
+        operator(x, y)
+    assert recorder.steps == [["kernel", 0, [3, 1, 1], [{"slot": 0}, {"slot": 1}]]]
+    assert recorder.blobs == {"kernel 0": b"code"}
+    ((given, written),) = seen
+    assert type(given) is type(written) is torch.Tensor and not given.any()
+    varying = mode.from_tensor(torch.randn(4, 3), static_shapes=False)
+    recorder = LaunchRecorder([varying, y], OwnOperators({operator: start}), {})
+    with torch.no_grad(), mode, recorder, pytest.raises(RecordingFailure, match="for one shape"):
+        operator(varying, y)

@@ -24,6 +24,7 @@ from trt_portable.builder.inductor.own_operators import calls_of
 from trt_portable.builder.inductor.tactic import TACTICS, Inductor, LaunchRecorder
 from trt_portable.builder.inductor.unaligned_products import teach_unaligned_products
 from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
+from trt_portable.execution.program import Program
 from trt_portable.fusion.cuda_products import write_interleaved
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.weight_store import WeightStore
@@ -114,7 +115,7 @@ def test_a_recording_holds_what_the_operator_is_composed_of(
         "outputs": [recorder.slot(result)],
     }
     made = Artifact("t", {}, tuple(tuple(each.shape) for each in operands), json.loads(json.dumps(document)), {})
-    program = CompiledProgram(made, WeightStore((), (), ()), CPU)
+    program = CompiledProgram(made, WeightStore((), (), ()), Program((), (), ()), CPU)
     target = torch.full_like(result, torch.nan)
     (found,) = program.run(operands, [target])
     assert found is target and torch.equal(found, result)  # written once, where it belongs

@@ -8,7 +8,8 @@ in between goes on beside it.
 
 Document::
 
-    operands  where the first slots come from: an input's index, or a use of weights
+    operands  where the first slots come from: an input's index, a use of weights, or the id of a tensor that layers
+              make of weights when an engine is loaded
     kernels   name, blob, parameter types, warps and shared bytes of each kernel, and whether it may start while the
               kernel before it ends: it waits for that by itself, and reads nothing before but weights and caches
     steps     ["empty", slot, shape, strides, dtype]
@@ -70,16 +71,18 @@ class CompiledProgram:
     Args:
         artifact: What a build compiled, for this machine.
         weights: The engine's weights, on the device.
+        program: The engine's layers, with their constants loaded: what is prepared of weights is held there.
         device: The engine's device.
 
     Raises:
         PortableError: The document makes no sense, or the driver refuses a kernel.
     """
 
-    def __init__(self, artifact: Artifact, weights: WeightStore, device: torch.device) -> None:
+    def __init__(self, artifact: Artifact, weights: WeightStore, program: Program, device: torch.device) -> None:
         self.artifact = artifact
         self._device = device
         self._weights = weights
+        self._program = program
         try:
             document = typed.fields(artifact.document, "the list of launches", tables.COMPILED)
             self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
@@ -112,11 +115,20 @@ class CompiledProgram:
         return bool(self.artifact.varying) and any(map(_plans, self._document))
 
     def load_constants(self) -> None:
-        """Takes the engine's weights as they are now, in the layouts that the kernels want."""
+        """Takes the engine's weights as they are now, in the layouts that the kernels want.
+
+        Raises:
+            PortableError: The list reads what no layer prepares.
+        """
         template: _Slots = [None] * self._size
+        prepared = self._program.prepared
         for at, operand in enumerate(self._operands):
             if "weights" in operand:
                 template[at] = WeightLayout.read(operand).of(self._weights.laid_out(operand["weights"]))
+            elif "prepared" in operand:
+                template[at] = prepared.get(operand["prepared"])
+                if template[at] is None:
+                    raise PortableError(f"the compiled artifact reads tensor {operand['prepared']}, which is not held")
         self._template = template  # replaced as a whole: runs in other threads keep what they had
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
@@ -273,10 +285,12 @@ def _known(part: Any, shapes: Sequence[Shape]) -> Any:
 
 
 def _operand(entry: Any) -> Mapping[str, Any]:
-    """Where a slot comes from: an input, or a use of weights."""
+    """Where a slot comes from: an input, a use of weights, or what is prepared of them."""
     found = typed.mapping(entry, "an operand")
     if "input" in found:
         return typed.fields(found, "an operand", ("input",))
+    if "prepared" in found:
+        return typed.fields(found, "an operand", tables.PREPARED_OPERAND)
     fields = typed.fields(found, "an operand", tables.WEIGHTS_OPERAND)
     WeightLayout.read(fields)  # makes sense
     return fields

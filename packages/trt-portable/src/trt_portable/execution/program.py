@@ -283,6 +283,13 @@ class Program:
         constants = {at for _, _, written in self._constants for at in written}
         read = {slot(tensor) for call in running for tensor in call.inputs if tensor is not None}
         self._passing = constants - read - {slot(tensor) for tensor in outputs}  # what only preparations read
+        made = [(call.outputs, written) for call, _, written in self._constants if call.layer._IS_PREPARATION]
+        self._prepared = {
+            tensor: at
+            for ids, written in made
+            if self._passing.isdisjoint(written)
+            for tensor, at in zip(ids, written, strict=True)
+        }
         keep = {slot(tensor) for tensor in outputs} | constants
         last_use = self._last_uses(running, slot, keep)
         self.reads = [tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs) for call in running]
@@ -337,14 +344,29 @@ class Program:
                 deaths.setdefault(index, []).append(at)
         return deaths
 
-    def load_constants(self, layers: Iterable[ILayer] | None = None) -> None:
+    @property
+    def prepared(self) -> dict[int, torch.Tensor]:
+        """What preparations made of constants when these were loaded, by the ids of tensors."""
+        found = {tensor: self._template[at] for tensor, at in self._prepared.items()}
+        return {tensor: as_tensor(value) for tensor, value in found.items() if value is not None}
+
+    def load_constants(
+        self, layers: Iterable[ILayer] | None = None, prepared: Mapping[int, torch.Tensor] | None = None
+    ) -> None:
         """Computes the values of constant layers, all of them or those given, and what is prepared of them.
 
         What nothing but a preparation reads is not kept: weights of few bits are not held twice.
+
+        Args:
+            layers: Those whose weights changed.
+            prepared: What takes the place of results of preparations, by the ids of tensors.
         """
-        template = self._template.copy()
+        template, given = self._template.copy(), prepared or {}
         for call, inputs, written in self._outdated(layers):
-            for at, value in zip(written, call.compute([template[at] for at in inputs]), strict=True):
+            is_given = given.keys() >= set(call.outputs)
+            operands = [template[at] for at in inputs]
+            made = [given[tensor] for tensor in call.outputs] if is_given else call.compute(operands)
+            for at, value in zip(written, made, strict=True):
                 template[at] = value
         for at in self._passing:
             template[at] = None

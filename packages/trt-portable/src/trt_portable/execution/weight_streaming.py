@@ -97,9 +97,11 @@ class StreamedProgram(Program):
                 plan.setdefault(site.step, []).append(site)
         self._plan = {step: plan[step] for step in sorted(plan)}
 
-    def load_constants(self, layers: Iterable[ILayer] | None = None) -> None:
+    def load_constants(
+        self, layers: Iterable[ILayer] | None = None, prepared: Mapping[int, torch.Tensor] | None = None
+    ) -> None:
         """See `Program.load_constants`; values of constants on the host stay there."""
-        super().load_constants(layers)
+        super().load_constants(layers, prepared)
         self._batches = [tuple(self._on_host(site) for site in sites) for sites in self._plan.values()]
         self._window = _most_of_two([size_of(batch) for batch in self._batches])
         if self._batches and self._side is None and self._device.type == "cuda":

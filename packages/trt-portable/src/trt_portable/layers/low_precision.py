@@ -101,6 +101,11 @@ class _LowPrecisionLayer(ILayer):
             self._known = found
         return found
 
+    @property
+    def is_traceable(self) -> bool:
+        """Whether traces have the kernel that runs have."""
+        return self._form_and_kernel()[1].is_traceable
+
     def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ProductKernel:
         """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
         kernel = self._form_and_kernel()[1]
@@ -233,6 +238,11 @@ class _LowPrecisionConvolution(ILayer):
             self.scales,
             self.is_scaled,
         )
+
+    @property
+    def is_traceable(self) -> bool:
+        """Whether traces have the kernel that runs have."""
+        return self._form_and_kernel()[1].is_traceable
 
     def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ConvolutionKernel:
         """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""

@@ -49,6 +49,7 @@ ARTIFACT: Final = ("tactic", "machine", "shapes", "varying", "equal", "document"
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes", "early")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")
+PREPARED_OPERAND: Final = ("prepared",)
 
 
 def extents(value: Any, place: str) -> tuple[int, ...]:

@@ -242,7 +242,7 @@ class EngineState:
     def _load_launches(self) -> None:
         from trt_portable.execution.launch_list import CompiledProgram, SpecializedProgram
 
-        compiled = [CompiledProgram(artifact, self.weights, self.device) for artifact in self._artifacts]
+        compiled = [CompiledProgram(each, self.weights, self._fast_program, self.device) for each in self._artifacts]
         self.executable = self._specialized = SpecializedProgram(compiled, self._fast_program)
 
     def _load_library(self) -> None:

@@ -535,7 +535,7 @@ class Trial:
     def _program_of(self, artifact: Artifact) -> MadeProgram:
         """What runs an artifact."""
         if artifact.tactic not in LIBRARIES:
-            return CompiledProgram(artifact, self._weights, self._subject.device)
+            return CompiledProgram(artifact, self._weights, self._interpreted, self._subject.device)
         return LibraryProgram(artifact, self._subject.structure, self._subject.info, self._weights)
 
     @property

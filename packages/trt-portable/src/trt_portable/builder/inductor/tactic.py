@@ -49,6 +49,7 @@ from trt_portable.fusion.programs import interpreted_program, traced_program
 from trt_portable.kernels.device_kernels import POINTER
 from trt_portable.layers.collective import OPERATOR
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
+from trt_portable.layers.low_precision import PreparedKernelLayer, PreparedMatrixLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.engine_info import Shape, is_host_constant
 from trt_portable.plan.extents import SIZE, Expression, expression_of
@@ -176,9 +177,17 @@ class LaunchRecorder(TorchDispatchMode):
 
     def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor | None:
         """Starts the one kernel of an operator, and notes it."""
-        if self.fakes is not None:
-            raise RecordingFailure("a kernel of our own is started on data alone")
-        result, started = launch(*arguments)
+        given: dict[int, torch.Tensor] = {}  # operands without data by what stands for them
+        if self.fakes is None:
+            result, started = launch(*arguments)
+        else:
+            with _unseen():
+                stand_ins = [_stand_in(each) for each in arguments]
+                result, started = launch(*stand_ins)
+            given = {id(real): fake for real, fake in zip(stand_ins, arguments, strict=True) if real is not fake}
+            if result is not None:
+                made = result
+                result = given[id(made)] = self.fakes.from_tensor(made)
         if result is not None:
             self._note_allocation(result)
         index = self._kernel_at.get(id(started.compiled))
@@ -197,7 +206,7 @@ class LaunchRecorder(TorchDispatchMode):
                     "early": metadata.launch_pdl,
                 }
             )
-        self._note_launch(index, started.grid, started.arguments)
+        self._note_launch(index, started.grid, [given.get(id(each), each) for each in started.arguments])
         return result
 
     def _note_launch(self, index: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
@@ -321,6 +330,20 @@ def record(
     }
 
 
+def _stand_in(argument: Any) -> Any:
+    """An argument with data, zeros, in place of a tensor without.
+
+    Raises:
+        RecordingFailure: Its extents vary, and what kernels of our own start with follows from extents.
+    """
+    if not isinstance(argument, FakeTensor):
+        return argument
+    extents = (*argument.shape, *argument.stride())
+    if not all(isinstance(extent, int) for extent in extents):
+        raise RecordingFailure("a kernel of our own is started for one shape")
+    return torch.empty_strided(argument.shape, argument.stride(), dtype=argument.dtype, device=argument.device).zero_()
+
+
 def _does_anything(func: Any, results: Sequence[Any]) -> bool:
     """Whether an operator makes or changes tensors; others tell sizes and places of tensors without data."""
     return func._schema.is_mutable or any(isinstance(value, torch.Tensor) for value in results)
@@ -423,21 +446,47 @@ class TraceFailure(PortableError):
 
 
 @dataclass(frozen=True)
+class Parameter:
+    """Data that a graph takes: a use of weights, or what a layer prepared of some.
+
+    Attributes:
+        tensor: The data; flat where it is weights.
+        use: Index of the use of weights; None for what was prepared.
+        layout: How the graph takes weights.
+        prepared: The id of the tensor that was prepared; None for weights.
+    """
+
+    tensor: torch.Tensor
+    use: int | None = None
+    layout: WeightLayout = FLAT
+    prepared: int | None = None
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor, or one like it, as the graph takes it."""
+        return tensor if self.use is None else self.layout.of(tensor)
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The data as the graph takes it."""
+        return self.of(self.tensor)
+
+    def to_json(self) -> dict[str, Any]:
+        """The operand of a list of launches."""
+        return {"prepared": self.prepared} if self.use is None else {"weights": self.use, **self.layout.to_json()}
+
+
+@dataclass(frozen=True)
 class TracedProgram:
     """A program as a graph.
 
     Attributes:
         graph: Takes the parameters, then the inputs; a shape input as its numbers. Returns a tuple.
-        parameters: Data that the graph takes first, by name; flat.
-        uses: Index of one use of weights for each of the parameters.
-        layouts: How the graph takes each of them.
+        parameters: Data that the graph takes first.
         guards: What the graph assumes of sizes beyond the profile's ranges, in its symbols' names.
     """
 
     graph: fx.GraphModule
-    parameters: dict[str, torch.Tensor]
-    uses: tuple[int, ...]
-    layouts: tuple[WeightLayout, ...]
+    parameters: tuple[Parameter, ...]
     guards: tuple[str, ...]
 
 
@@ -512,16 +561,17 @@ def trace_program(
     weights = _Weights(layers, tensors, info.weight_slots, layout)
     program = make_program(loaded)
     program.load_constants()  # the numbers of shapes stay; data is replaced by what is bound for the trace
+    weights.keep_prepared(program)
     with torch.no_grad():
         mode, given = _placeholders(inputs, profile, device, dynamic)
         graph = _record(program, weights, inputs, device, mode, given, decompositions)
     shape_env = mode.shape_env
     guards = () if shape_env is None else tuple(str(guard.expr) for guard in shape_env.guards)
-    return TracedProgram(graph, weights.parameters, tuple(weights.uses), tuple(weights.layouts), guards)
+    return TracedProgram(graph, tuple(weights.parameters), guards)
 
 
 class _Weights:
-    """The weights of layers as the parameters of a graph: one for each tensor and layout.
+    """The weights of layers as the parameters of a graph: one for each tensor and layout, and what is prepared of them.
 
     Args:
         layers: Layers, which get the weights.
@@ -530,9 +580,7 @@ class _Weights:
         layout: How the graph is to take the weights of a use.
 
     Attributes:
-        parameters: Tensors by name.
-        uses: A use of each.
-        layouts: How the graph takes each.
+        parameters: What the graph takes.
     """
 
     def __init__(
@@ -543,9 +591,7 @@ class _Weights:
         layout: Callable[[ILayer, WeightSlot], WeightLayout],
     ) -> None:
         self._layers = layers
-        self.parameters: dict[str, torch.Tensor] = {}
-        self.uses: list[int] = []
-        self.layouts: list[WeightLayout] = []
+        self.parameters: list[Parameter] = []
         self._places: list[tuple[WeightSlot, int]] = []
         at: dict[tuple[int, WeightLayout], int] = {}
         for index, (slot, tensor) in enumerate(zip(slots, tensors, strict=True)):
@@ -555,18 +601,35 @@ class _Weights:
             key = (id(tensor), layout(layers[slot.layer], slot))
             if key not in at:
                 at[key] = len(at)
-                self.parameters[f"w{len(self.uses)}"] = tensor
-                self.uses.append(index)
-                self.layouts.append(key[1])
+                self.parameters.append(Parameter(tensor, index, key[1]))
             self._places.append((slot, at[key]))
         WeightStore(slots, layers, tensors)
+
+    def keep_prepared(self, program: Program) -> None:
+        """Makes parameters of what a program has prepared of the weights, so that graphs do not do it in every run."""
+        layers = {
+            tensor: call.layer
+            for call in program.calls
+            if isinstance(call.layer, (PreparedMatrixLayer, PreparedKernelLayer))
+            for tensor in call.outputs
+        }
+        self.parameters += [
+            Parameter(value, prepared=tensor)
+            for tensor, value in program.prepared.items()
+            if layers[tensor].is_traceable
+        ]
 
     def bind(self, program: Program, given: Sequence[torch.Tensor]) -> None:
         """Gives the layers other tensors in place of the parameters, in their order."""
         for slot, at in self._places:
             layer = self._layers[slot.layer]
             layer._bound = {**layer._bound, slot.role: given[at]}
-        program.load_constants([self._layers[index] for index in {slot.layer for slot, _ in self._places}])
+        prepared = {
+            parameter.prepared: tensor
+            for parameter, tensor in zip(self.parameters, given, strict=True)
+            if parameter.prepared is not None
+        }
+        program.load_constants([self._layers[index] for index in {slot.layer for slot, _ in self._places}], prepared)
 
 
 def _placeholders(
@@ -635,11 +698,11 @@ def _record(
         weights.bind(program, parameters)
         return tuple(as_tensor(value) for value in program.run(_values(inputs, arguments, device)))
 
-    flat = [mode.from_tensor(tensor, static_shapes=True) for tensor in weights.parameters.values()]
+    flat = [mode.from_tensor(parameter.tensor, static_shapes=True) for parameter in weights.parameters]
     try:
         # Python's shape rules know symbolic extents, some of C++ do not
         with compile_session(), mode, enable_python_dispatcher():
-            fakes = [layout.of(fake) for fake, layout in zip(flat, weights.layouts, strict=True)]
+            fakes = [parameter.of(fake) for parameter, fake in zip(weights.parameters, flat, strict=True)]
             graph: fx.GraphModule = make_fx(run, dict(decompositions or {}))(fakes, *given)
     except PortableError as error:
         raise TraceFailure(f"the engine cannot be traced: {error}") from error
@@ -663,15 +726,15 @@ def _values(inputs: Sequence[IOTensor], arguments: Sequence[Any], device: torch.
     return values
 
 
-def _with_weights(traced: fx.GraphModule, parameters: dict[str, torch.Tensor]) -> fx.GraphModule:
+def _with_weights(traced: fx.GraphModule, parameters: Sequence[Parameter]) -> fx.GraphModule:
     """Makes buffers of the weights that a graph takes first."""
     graph = traced.graph
     holders = [node for node in graph.nodes if node.op == "placeholder"]
-    for node, (name, tensor) in zip(holders, parameters.items(), strict=False):
+    for at, (node, parameter) in enumerate(zip(holders, parameters, strict=False)):
         if node.users:
-            traced.register_buffer(name, tensor)
+            traced.register_buffer(f"w{at}", parameter.value)
             with graph.inserting_after(holders[-1]):
-                read = graph.get_attr(name)
+                read = graph.get_attr(f"w{at}")
                 read.meta = dict(node.meta)
             node.replace_all_uses_with(read)
         graph.erase_node(node)
@@ -783,11 +846,11 @@ class Inductor(Tactic):
         written = _end_with_updates(graph, loaded, len(read))
         if own.launched and not dynamic:
             _write_decoding_operators(graph, len(read))
-        weights = [(traced.uses[at], traced.layouts[at]) for at in read]
+        weights = [traced.parameters[at] for at in read]
         limits = [_limits(subject, tensor, profile) for tensor in subject.info.io if tensor.is_input]
         shapes = tuple(limit.usual for limit in limits) if dynamic else subject.input_shapes(profile)
         inputs = [as_tensor(value) for value in subject.example_inputs(profile, shapes)]
-        arguments = [*(layout.of(subject.tensors[use]) for use, layout in weights), *inputs]
+        arguments = [*(parameter.value for parameter in weights), *inputs]
         fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
         if dynamic and any(node.target in own.launched for node in graph.graph.nodes):
             raise RecordingFailure("kernels of our own are started for one shape")
@@ -809,7 +872,7 @@ class Inductor(Tactic):
         for output, at in written:
             found["outputs"].insert(output, len(weights) + at)
         found["operands"] = [
-            *({"weights": use, **layout.to_json()} for use, layout in weights),
+            *(parameter.to_json() for parameter in weights),
             *({"input": index} for index in range(len(inputs))),
         ]
         return Artifact(self.name, machine_of(subject.device), shapes, found, blobs, varying, equal)
@@ -932,7 +995,7 @@ def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
     """
     graph = traced.graph.graph
     graph.eliminate_dead_code()
-    holders = [node for node in graph.nodes if node.op == "placeholder"][: len(traced.uses)]
+    holders = [node for node in graph.nodes if node.op == "placeholder"][: len(traced.parameters)]
     for holder in holders:
         if not holder.users:
             graph.erase_node(holder)
