@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trt_portable as trt
+from trt_portable.builder.inductor import tactic
 from trt_portable.builder.inductor.own_operators import teach_cudnn_operators
 from trt_portable.builder.inductor.tactic import (
     TracedProgram,
@@ -242,3 +243,22 @@ def test_outputs_of_graphs_are_dense() -> None:
         assert found.is_contiguous() and torch.equal(found, wanted)
     last = made.graph.output_node()
     assert [node.meta["val"].is_contiguous() for node in last.args[0]] == [True] * 3
+
+
+def test_settings_that_libraries_make_for_the_process_do_not_reach_engines(monkeypatch: Any) -> None:
+    """As torchao makes them when it quantizes a model: each kernel of a build would be tuned for seconds."""
+    from trt_portable.internals import inductor_config
+
+    names = ("coordinate_descent_tuning", "coordinate_descent_check_all_directions", "max_autotune")
+    seen: list[list[bool]] = []
+
+    def compile_nothing(graph: Any) -> None:
+        seen.append([getattr(inductor_config, name) for name in names])
+
+    monkeypatch.setattr(tactic, "compile_functional", compile_nothing)
+    with inductor_config.patch(dict.fromkeys(names, True)):
+        for options in ({}, {"max_autotune": True}):
+            with FakeTensorMode():
+                graph = make_fx(lambda x: (x + 1,))(torch.empty(2, 3))
+            tactic.compile_graph(graph, [torch.ones(2, 3)], options)
+    assert seen == [[False] * 3, [False, False, True]]

@@ -14,10 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trt_portable.errors import PortableError
 from trt_portable.execution import launch_list
 from trt_portable.execution.launch_list import CompiledProgram, with_waits
+from trt_portable.execution.program import Program
 from trt_portable.plan.artifact import Artifact, Varying, read_artifacts, write_artifacts
 from trt_portable.plan.weight_store import WeightStore
 
 CPU = torch.device("cpu")
+NOTHING = Program((), (), ())
 
 
 def test_sections_come_back() -> None:
@@ -56,17 +58,17 @@ def test_a_list_names_operators_of_aten_and_nothing_else(step: list[Any]) -> Non
     made = Artifact("t", {}, ((2,),), json.loads(json.dumps(document)), {})
     store = WeightStore((), (), ())
     if step[1] == "aten::relu" and step[2] == [{"slot": 0}]:
-        (found,) = CompiledProgram(made, store, CPU).run([torch.tensor([-1.0, 1.0])])
+        (found,) = CompiledProgram(made, store, NOTHING, CPU).run([torch.tensor([-1.0, 1.0])])
         assert found.tolist() == [0.0, 1.0]
         return
     with pytest.raises(PortableError, match="makes no sense"):
-        CompiledProgram(made, store, CPU)
+        CompiledProgram(made, store, NOTHING, CPU)
 
 
 def test_values_of_a_list_die_with_their_last_reader() -> None:
     steps = [["op", "aten::relu", [{"slot": at}], {}, [at + 1]] for at in range(3)]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
-    program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), CPU)
+    program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), NOTHING, CPU)
     assert [dying for _, dying in program._lists[((2,),)].steps] == [[0], [], [2]]
     x = torch.tensor([-1.0, 2.0])
     assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2
@@ -86,7 +88,9 @@ def test_kernels_start_early_behind_kernels_of_the_same_list_alone(monkeypatch: 
     steps = [early, *between, early, ["op", "aten::relu", [{"slot": 0}], {}, [3]], early, late, early]
     kernels = [{"early": True}, {"early": False}]
     document = {"operands": [{"input": 0}], "kernels": kernels, "steps": steps, "slots": 4, "outputs": [3]}
-    CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), CPU).run([torch.ones(2)])
+    CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), NOTHING, CPU).run(
+        [torch.ones(2)]
+    )
     assert started == [False, True, False, False, True]
 
 
@@ -125,7 +129,7 @@ def test_a_list_with_collectives_runs() -> None:
     steps = [_collective(0, 1), _relu(0, 2), ["op", "aten::add.Tensor", [{"slot": 1}, {"slot": 2}], {}, [3]]]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
     made = Artifact("t", {}, ((2,),), json.loads(json.dumps(document)), {})
-    program = CompiledProgram(made, WeightStore((), (), ()), CPU)
+    program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, CPU)
     assert [value.tolist() for value in program.run([torch.tensor([-1.0, 2.0])])] == [[-1.0, 4.0], [-1.0, 2.0]]
 
 
@@ -139,7 +143,7 @@ def test_attention_of_sizes_that_are_new_waits_for_no_plan(is_causal: bool, orde
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 2, "outputs": [1]}
     varying = (Varying(0, 2, 1, 64),)
     made = Artifact("t", {}, ((2, 3, 24, 32),), document, {}, varying)
-    program = CompiledProgram(made, WeightStore((), (), ()), torch.device("cuda"))
+    program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, torch.device("cuda"))
     assert program.plans_late
 
     class Seen(TorchDispatchMode):
@@ -184,7 +188,7 @@ def test_runs_of_other_sizes_are_no_reason_to_plan_attention(monkeypatch: pytest
         return attend
 
     monkeypatch.setattr(launch_list, "_attention_of_new_sizes", counting)
-    program = CompiledProgram(made, WeightStore((), (), ()), CPU)
+    program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, CPU)
     for length in (5, 6, 7, 5):
         program.run([torch.zeros(2, 3, length, 32)])
     assert counted == [1, 1, 1, 2]

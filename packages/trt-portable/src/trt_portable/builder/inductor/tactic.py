@@ -1075,6 +1075,21 @@ _TENSOR_CORE_BYTES: Final = 16  # rows of matrices that are multiples of it are 
 _PRODUCTS: Final = ("mm", "addmm", "bmm", "baddbmm")
 
 
+_UNASKED: Final = dict.fromkeys(
+    (
+        "coordinate_descent_tuning",
+        "coordinate_descent_check_all_directions",
+        "force_fuse_int_mm_with_mul",
+        "max_autotune",
+        "max_autotune_gemm",
+        "max_autotune_pointwise",
+    ),
+    False,
+)
+"""Settings of the process that libraries change for `torch.compile`, as torchao does whenever it quantizes a model:
+builds would take ten times as long. How long a build may take is what the optimization level says."""
+
+
 class CompilationFailure(PortableError):
     """Inductor made something else than one compiled graph."""
 
@@ -1132,7 +1147,7 @@ def compile_graph(
         "graph_partition": False,
         "fx_graph_cache": False,  # plans and timing caches remember what was built
     }
-    with torch.no_grad(), config.patch({**fixed, **options}):
+    with torch.no_grad(), config.patch({**_UNASKED, **fixed, **options}):
         if not _is_functional(graph):
             if any(isinstance(extent, torch.SymInt) for node in graph.graph.nodes for extent in _extents(node)):
                 raise CompilationFailure("a graph that writes to tensors is compiled for one shape")
