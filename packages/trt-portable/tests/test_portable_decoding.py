@@ -538,6 +538,12 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
         result = torch.full((rows, columns), torch.nan, dtype=torch.half)
         decoding.start_codes_product(x, matrix, *folded, *parts, None, levels_of(form), 0, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, index)
+    ways = ["any"] if rows <= 16 and folds else []
+    for way in ways:  # the first call adds the names of all
+        decoding.fastest = lambda starts, *_, **__: ways.extend(starts) or list(starts)[0] if way == "any" else way
+        found = decoding.multiply_by_codes(x, matrix, *folded, *parts, None, levels_of(form), 0)
+        assert float((found.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, way)
+    assert not ways or any(way.startswith("apart") for way in ways)
     result = torch.full((columns, depth), torch.nan, dtype=torch.half)
     decoding.start_decoding(matrix, *parts, levels_of(form), result)
     torch.testing.assert_close(result.float(), values, atol=4e-3, rtol=2e-3)
@@ -650,7 +656,9 @@ def test_attention_on_a_gpu(heads: int, groups: int, queries: int, length: int) 
 @pytest.mark.parametrize(("kind", "groups"), [("int8", 1), ("int8", 16), ("int4", 1), ("int4", 16), ("levels", 64)])
 @pytest.mark.parametrize("has_offset", [False, True])
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offset: bool, half: str) -> None:
+def test_products_of_codes_on_a_gpu(
+    monkeypatch: Any, rows: int, kind: str, groups: int, has_offset: bool, half: str
+) -> None:
     columns, depth, levels = 1000, 2048, tuple(number / 8 for number in range(-9, 7)) if kind == "levels" else ()
     types, dtype = {"int8": trt.int8}.get(kind, trt.int4), getattr(trt, half)
     form = ProductForm(columns, depth, types, dtype, dtype, (columns, groups), False, has_offset, levels)
@@ -669,6 +677,19 @@ def test_products_of_codes_on_a_gpu(rows: int, kind: str, groups: int, has_offse
         result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
         start_codes_product(x, codes, *folded, *parts, None, levels_of(form), 0, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index
+    if rows > 16:
+        return
+    ways: list[str] = []
+    for way in range(2 * len(codes_forms_for(rows))):
+
+        def choose(starts: Any, *_: Any, number: int = way, **__: Any) -> str:
+            ways[:] = starts
+            return ways[number % len(ways)]
+
+        monkeypatch.setattr(decoding, "fastest", choose)
+        found = decoding.multiply_by_codes(x, codes, *folded, *parts, None, levels_of(form), 0)
+        assert float((found.float() - wanted).norm() / wanted.norm()) < 1e-2, ways[way % len(ways)]
+    assert sum(name.startswith("apart") for name in ways) == len(codes_forms_for(rows))
 
 
 @pytest.mark.gpu

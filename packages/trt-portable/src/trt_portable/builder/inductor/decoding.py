@@ -74,7 +74,7 @@ SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8
 """For matrices of up to 16 rows."""
 _CODES_OF_MANY_COLUMNS: Final = (Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 CODES_ONE_ROW: Final = (
-    *(Form(2, 256, 2, 0), Form(2, 512, 4, 0), Form(4, 512, 4, 0), Form(4, 128, 1, 0)),
+    *(Form(2, 256, 2, 0), Form(2, 512, 4, 0), Form(4, 512, 4, 0), Form(4, 256, 2, 0)),
     *_CODES_OF_MANY_COLUMNS,
 )
 """For vectors and codes, the first four without tensor cores; `depth` counts words of 32 bits."""
@@ -798,15 +798,34 @@ def multiply_by_codes(
     def by(index: int) -> _Way:
         return lambda each: _kernels().codes_product(x, each, *folded, *rest, index)
 
+    def by_two_kernels(index: int) -> _Way:
+        """The row is normalized once for all blocks of the product, instead of in each of them."""
+
+        def run(each: torch.Tensor) -> None:
+            rows = torch.empty_like(x)
+            _kernels().normalization(x, gain, epsilon, rows)
+            _kernels().codes_product(rows, each, bias, None, None, residual, *rest, index)
+
+        return run
+
     def by_library(each: torch.Tensor) -> torch.Tensor:
         return F.linear(x, decode(each, scales, offsets, levels, x.dtype), bias)
 
     is_large = not matrices and len(x) > _MOST_ROWS
     ways: dict[str, _Way] = {_LIBRARY: lambda each: result.copy_(by_library(each))} if is_large else {}
-    ways |= {f"{form}": by(index) for index, form in enumerate(forms)}
+    for index, form in enumerate(forms):
+        if gain is None or _folds_norm(form, len(x)):
+            ways[f"{form}"] = by(index)
+        if gain is not None:
+            ways[f"apart, {form}"] = by_two_kernels(index)
     given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels))
     key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
     return _result_of_fastest(ways, by_library, codes, result, *key)
+
+
+def _folds_norm(form: Form, rows: int) -> bool:
+    """Whether a kernel of codes may well normalize its rows: a block of many columns reads one row twice for that."""
+    return rows > 1 or not form.stages
 
 
 def codes_forms_for(rows: int) -> tuple[Form, ...]:
@@ -1336,8 +1355,11 @@ def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
     assert scales is not None
     rest = (scales, like(7, groups, columns), like(8, rows), *node.args[9:], x.new_empty(rows, 64))
     operands: list[Any] = [x, codes, *folded, *rest]
-    for form in range(len(codes_forms_for(1 if node.args[-1] else rows))):
-        start_codes_product(*[*operands, form])
+    for index, form in enumerate(codes_forms_for(1 if node.args[-1] else rows)):
+        if folded[1] is None or _folds_norm(form, rows):
+            start_codes_product(*[*operands, index])
+        if folded[1] is not None:
+            start_codes_product(*[*operands[:3], None, None, *operands[5:], index])
 
 
 class _Kernels(NamedTuple):

@@ -358,7 +358,7 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     if IS_NORMALIZED:
         depth = tl.arange(0, 512)
         squares = tl.zeros([TILE_ROWS, 512], tl.float32)
-        for at in range(0, DEPTH, 512):
+        for at in tl.static_range(0, DEPTH, 512):  # all of it is read at once
             is_there = (row < ROWS)[:, None] & (at + depth < DEPTH)[None, :]
             wide = tl.load(x + (row * DEPTH)[:, None] + (at + depth)[None, :], mask=is_there, other=0.0).to(tl.float32)
             squares += wide * wide
@@ -372,6 +372,22 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     if HAS_RESIDUAL:
         total += tl.load(residual + target, mask=is_there, other=0.0).to(tl.float32)
     tl.store(y + target, total.to(y.dtype.element_ty), mask=is_there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def words_of_columns(right, word, ROW_WORDS: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Words (quads, columns, 4) of rows of codes whose units of 16 columns lie together; zeros behind their ends."""
+    place = right + (word // WORDS * (16 * WORDS) + word % WORDS)[:, None, :]
+    return tl.load(place, mask=(word < ROW_WORDS)[:, None, :], other=0, eviction_policy="evict_first")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def floats_or_zero(place, is_there, IS_GIVEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What lies at a place that may not be given."""
+    if IS_GIVEN:
+        return tl.load(place, mask=is_there, other=0.0).to(tl.float32)
+    else:
+        return 0.0
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -402,10 +418,15 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     TILE_WORDS: tl.constexpr,
     IS_EARLY: tl.constexpr,
 ):
-    """As `few_rows_codes_product` for one row, without tensor cores: each thread reads four words of each column."""
+    """As `few_rows_codes_product` for one row, without tensor cores: each thread reads four words of each column.
+
+    Codes are weights, which nothing writes to while kernels run. Where a row has one tile or two, the first is read
+    before the kernel in front has ended, and the second while the first is multiplied; more would take registers away.
+    """
     if IS_EARLY:
         gdc_launch_dependents()
-        gdc_wait()
+        if MATRICES > 0:
+            gdc_wait()
     UNIT: tl.constexpr = WORDS * SLOTS
     ROW_WORDS: tl.constexpr = DEPTH // SLOTS
     IS_SPLIT: tl.constexpr = GROUP < DEPTH
@@ -425,6 +446,17 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first[None, :, None]
     quad = tl.arange(0, QUADS) * 4
     word = quad[:, None] + tl.arange(0, 4)[None, :]
+    IS_AHEAD: tl.constexpr = ROW_WORDS <= 2 * TILE_WORDS
+    if IS_AHEAD:
+        following = words_of_columns(right, word, ROW_WORDS, WORDS)
+    if not IS_SPLIT:
+        scale = tl.load(scales + lies).to(tl.float32)
+    if IS_EARLY and MATRICES == 0:
+        gdc_wait()
+    if IS_NORMALIZED:
+        least = tl.load(epsilon).to(tl.float32)
+    more = floats_or_zero(bias + column, is_column, HAS_BIAS)
+    other = floats_or_zero(residual + column, is_column, HAS_RESIDUAL)
     totals = tl.zeros([QUADS, TILE_COLUMNS], tl.float32)
     plains = tl.zeros([QUADS, 1], tl.float32)
     squares = tl.zeros([QUADS, 1, 4], tl.float32)
@@ -432,9 +464,11 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
         unit = (at + word) // WORDS
         is_there = (at + word < ROW_WORDS)[:, None, :]
         within = (at + word) % WORDS
-        words = tl.load(
-            right + (unit * (16 * WORDS) + within)[:, None, :], mask=is_there, other=0, eviction_policy="evict_first"
-        )
+        if IS_AHEAD:
+            words = following
+            following = words_of_columns(right, at + TILE_WORDS + word, ROW_WORDS, WORDS)
+        else:
+            words = words_of_columns(right, at + word, ROW_WORDS, WORDS)
         taken = take_apart(words, x, SLOTS, ASSEMBLY)
         some = tl.zeros([QUADS, TILE_COLUMNS, 4], tl.float32)
         plain = tl.zeros([QUADS, 1, 4], tl.float32)
@@ -461,17 +495,15 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
             plains += tl.sum(plain, 2)
     total = tl.sum(totals, 0)
     if not IS_SPLIT:
-        total *= tl.load(scales + lies).to(tl.float32)
+        total *= scale
         if HAS_OFFSETS:
             total -= tl.sum(plains) * tl.load(offsets + lies).to(tl.float32)
     if IS_NORMALIZED:
-        total *= 1.0 / tl.sqrt(tl.sum(squares) / DEPTH + tl.load(epsilon).to(tl.float32))
-    if HAS_BIAS:
-        total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)
+        total *= 1.0 / tl.sqrt(tl.sum(squares) / DEPTH + least)
+    total += more
     if MATRICES > 0:
         total = tl.where(is_chosen, total, 0.0)
-    if HAS_RESIDUAL:
-        total += tl.load(residual + column, mask=is_column, other=0.0).to(tl.float32)
+    total += other
     tl.store(y + column, total.to(y.dtype.element_ty), mask=is_column)
 
 
