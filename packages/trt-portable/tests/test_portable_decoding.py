@@ -320,6 +320,34 @@ def test_a_gate_is_taken_into_its_product(rows: int, by_slices: bool) -> None:
     torch.testing.assert_close(module(*operands)[0], wanted, atol=4e-3, rtol=4e-3)
 
 
+def _by_codes(module: fx.GraphModule) -> None:
+    """Makes products of codes of the products with a matrix that lies turned; only the shapes make sense then."""
+    for node in list(module.graph.find_nodes(op="call_function", target=ATEN.mm.default)):
+        x, turned = node.args
+        columns = node.meta["val"].shape[1]
+        with module.graph.inserting_before(node):
+            scales = module.graph.call_function(ATEN.zeros.default, ([1, columns],))
+            given = (x, turned.args[0], *[None] * 4, scales, None, None, (), 0)
+            made = module.graph.call_function(decoding._operators()[decoding.CODES_PRODUCT], given)
+        scales.meta["val"] = node.meta["val"].new_empty((1, columns))
+        made.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(made)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_a_gate_is_taken_into_a_product_of_codes_for_few_rows(rows: int) -> None:
+    module = _gated(rows=rows)
+    _by_codes(module)
+    write_decoding_operators(module, 2)
+    (call,) = _calls(module, decoding.CODES_PRODUCT)
+    names = [node.target for node in module.graph.nodes if node.op == "call_function"]
+    if rows > 16:
+        assert len(call.args) == 11 and ATEN.mul.Tensor in names
+        return
+    assert call.args[7:] == (None, None, (), 0, True)
+    assert call.meta["val"].shape == (rows, 256) and set(names) == {ATEN.zeros.default, call.target, ATEN.view.default}
+
+
 @pytest.mark.parametrize("kind", [{"half": 0}, {"reads_later": True}])
 def test_other_gates_stay(kind: dict[str, Any]) -> None:
     module = _gated(**kind)
@@ -352,15 +380,7 @@ def test_masks_that_hide_are_read_as_what_they_were_made_of(hidden: float) -> No
 
 def test_products_of_codes_take_norms_and_residuals_in() -> None:
     module = _layer()
-    by_codes = decoding._operators()[decoding.CODES_PRODUCT]
-    for node in list(module.graph.find_nodes(op="call_function", target=ATEN.mm.default)):
-        x, turned = node.args
-        with module.graph.inserting_before(node):
-            made = module.graph.call_function(
-                by_codes, (x, turned.args[0], *[None] * 4, turned.args[0], None, None, (), 0)
-            )
-        made.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(made)
+    _by_codes(module)
     write_decoding_operators(module)
     first, second = _calls(module, decoding.CODES_PRODUCT)
     assert first.args[3] is not None and first.args[4] is not None and first.args[5] is None
@@ -509,7 +529,8 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
     (1, 128, 9, 1, "int8", False, 0), (1, 256, 9, 4, "int8", True, 1), (1, 512, 20, 1, "int4", True, 1),
     (1, 768, 20, 6, "int4", True, 0), (1, 512, 20, 8, "levels", False, 0), (1, 256, 9, 8, "fp8", False, 1),
     (3, 256, 33, 1, "int8", True, 1), (3, 256, 33, 4, "int8", False, 0), (16, 256, 17, 8, "int4", True, 1),
-    (2, 256, 17, 1, "int4", True, 0), (2, 256, 17, 16, "levels", False, 1), (2, 384, 17, 3, "fp4", False, 0),
+    (2, 256, 17, 1, "int4", True, 0), (2, 256, 18, 16, "levels", False, 1), (2, 384, 34, 3, "int4", True, 1),
+    (2, 384, 17, 3, "fp4", False, 0),
     (2, 256, 17, 16, "fp4", False, 1), (17, 256, 33, 1, "int8", False, 0), (40, 256, 64, 4, "int8", True, 0),
     (33, 256, 40, 1, "int8", True, 0), (20, 512, 48, 4, "int4", False, 0), (20, 256, 33, 8, "fp4", False, 0),
 ):
@@ -536,7 +557,7 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
     parts = few.parts(prepared, form)
     for index in range(len(decoding.codes_forms_for(rows))):
         result = torch.full((rows, columns), torch.nan, dtype=torch.half)
-        decoding.start_codes_product(x, matrix, *folded, *parts, None, levels_of(form), 0, result, index)
+        decoding.start_codes_product(x, matrix, *folded, *parts, None, levels_of(form), 0, False, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, index)
     ways = ["any"] if rows <= 16 and folds else []
     for way in ways:  # the first call adds the names of all
@@ -544,6 +565,14 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
         found = decoding.multiply_by_codes(x, matrix, *folded, *parts, None, levels_of(form), 0)
         assert float((found.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, way)
     assert not ways or any(way.startswith("apart") for way in ways)
+    if folds and columns % 2 == 0:
+        gate, up = (wanted - residual.float()).chunk(2, -1)
+        for way in ways[1:]:
+            decoding.fastest = lambda *_, **__: way
+            found = decoding.multiply_by_codes(x, matrix, *folded[:3], None, *parts, None, levels_of(form), 0, True)
+            assert found.shape == (rows, columns // 2)
+            error = found.float() - gate * torch.sigmoid(gate) * up
+            assert float(error.norm() / (gate * up).norm()) < 6e-3, (rows, depth, groups, kind, way)
     result = torch.full((columns, depth), torch.nan, dtype=torch.half)
     decoding.start_decoding(matrix, *parts, levels_of(form), result)
     torch.testing.assert_close(result.float(), values, atol=4e-3, rtol=2e-3)
@@ -561,7 +590,7 @@ for columns, has_offset in ((32, True), (20, False)):  # matrices that begin wit
     for index in range(len(one)):
         result = torch.full((5, columns), torch.nan, dtype=torch.half)
         parts = few.parts(prepared, form)
-        decoding.start_codes_product(x, matrix, *[None] * 4, *parts, places, (), 3, result, index)
+        decoding.start_codes_product(x, matrix, *[None] * 4, *parts, places, (), 3, False, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (columns, index)
 
 for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
@@ -675,7 +704,7 @@ def test_products_of_codes_on_a_gpu(
     wanted = wide @ few.decoded(codes, scale, form, torch.float32).t() + residual.float()
     for index in range(len(codes_forms_for(rows))):
         result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
-        start_codes_product(x, codes, *folded, *parts, None, levels_of(form), 0, result, index)
+        start_codes_product(x, codes, *folded, *parts, None, levels_of(form), 0, False, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index
     if rows > 16:
         return
@@ -690,6 +719,12 @@ def test_products_of_codes_on_a_gpu(
         found = decoding.multiply_by_codes(x, codes, *folded, *parts, None, levels_of(form), 0)
         assert float((found.float() - wanted).norm() / wanted.norm()) < 1e-2, ways[way % len(ways)]
     assert sum(name.startswith("apart") for name in ways) == len(codes_forms_for(rows))
+    gate, up = (wanted - residual.float()).chunk(2, -1)
+    wanted = F.silu(gate) * up
+    for way in range(len(ways)):
+        monkeypatch.setattr(decoding, "fastest", lambda *_, name=ways[way], **__: name)
+        found = decoding.multiply_by_codes(x, codes, *folded[:3], None, *parts, None, levels_of(form), 0, True)
+        assert float((found.float() - wanted).norm() / wanted.norm()) < 2e-2, ways[way]
 
 
 @pytest.mark.gpu
@@ -708,5 +743,5 @@ def test_products_of_chosen_codes_on_a_gpu(columns: int, has_offset: bool) -> No
     for index in range(len(codes_forms_for(1))):
         result = torch.full((5, columns), torch.nan, dtype=x.dtype, device="cuda")
         parts = few.parts(scale, form)
-        start_codes_product(x, codes, *[None] * 4, *parts, places, levels_of(form), count, result, index)
+        start_codes_product(x, codes, *[None] * 4, *parts, places, levels_of(form), count, False, result, index)
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index

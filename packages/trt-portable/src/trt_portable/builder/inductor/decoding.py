@@ -222,7 +222,9 @@ def _fold_gate(graph: fx.Graph, node: fx.Node) -> None:
         if halves[0] is None or halves[1] is None or halves[0][0] is not halves[1][0]:
             continue
         source, made = halves[0][0], _source(halves[0][0])
-        if made.target is not _operators()[PRODUCT] or made.args[5] is not None or made.args[6]:
+        is_plain = made.target is _operators()[PRODUCT] and not made.args[6]
+        is_coded = made.target is _operators()[CODES_PRODUCT] and not made.args[_MATRICES] and len(made.args) == _GATE
+        if not (is_plain or is_coded) or made.args[5] is not None or len(made.meta["val"]) > _MOST_ROWS:
             continue
         rows, columns = made.meta["val"].shape
         half, value = columns // 2, node.meta["val"]
@@ -231,12 +233,18 @@ def _fold_gate(graph: fx.Graph, node: fx.Node) -> None:
         if value.numel() != rows * half or not _is_read_only_for(made, node):
             continue
         with graph.inserting_before(node):
-            folded = graph.call_function(made.target, (*made.args[:6], True, made.args[7]))
+            given = (*made.args, True) if is_coded else (*made.args[:6], True, made.args[7])
+            folded = graph.call_function(_operators()[CODES_PRODUCT if is_coded else PRODUCT], given)
             folded.meta["val"] = made.meta["val"].new_empty((rows, half))
             shaped = graph.call_function(torch.ops.aten.view.default, (folded, list(value.shape)))
             shaped.meta["val"] = value
         node.replace_all_uses_with(shaped)
         return
+
+
+_MATRICES: Final = 10
+_GATE: Final = 11
+"""Places of arguments of `CODES_PRODUCT`; the latter is left out where it is false."""
 
 
 def _silu_of(node: fx.Node) -> fx.Node | None:
@@ -772,6 +780,7 @@ def multiply_by_codes(
     places: torch.Tensor | None,
     levels: Sequence[float],
     matrices: int,
+    is_gated: bool = False,
 ) -> torch.Tensor:
     """``x @ (codes * scales - offsets).T + bias + residual``, in the fastest form of the kernel, as `multiply`.
 
@@ -785,13 +794,14 @@ def multiply_by_codes(
             one below the other in the codes.
         levels: What codes of 4 bits stand for, in the order of their bits; none for integers.
         matrices: How many there are; 0 for one without places.
+        is_gated: As of `multiply`; for up to 16 rows, without places.
     """
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
-    columns = scales.shape[1] // max(matrices, 1)
+    columns = scales.shape[1] // max(matrices, 1) // (1 + is_gated)
     result = torch.empty((x.shape[0], columns), dtype=x.dtype, device=x.device)
     folded = (bias, gain, epsilon, residual)
-    rest = (scales, offsets, places, levels, matrices, result)
+    rest = (scales, offsets, places, levels, matrices, is_gated, result)
 
     forms = codes_forms_for(1 if matrices else len(x))
 
@@ -818,7 +828,7 @@ def multiply_by_codes(
             ways[f"{form}"] = by(index)
         if gain is not None:
             ways[f"apart, {form}"] = by_two_kernels(index)
-    given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels))
+    given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels), is_gated)
     key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
     return _result_of_fastest(ways, by_library, codes, result, *key)
 
@@ -826,6 +836,11 @@ def multiply_by_codes(
 def _folds_norm(form: Form, rows: int) -> bool:
     """Whether a kernel of codes may well normalize its rows: a block of many columns reads one row twice for that."""
     return rows > 1 or not form.stages
+
+
+def _codes_result(x: torch.Tensor, codes: torch.Tensor, *given: Any) -> torch.Tensor:
+    scales, (_, _, _, matrices, *gate) = given[4], given[4:]
+    return x.new_empty((x.shape[0], scales.shape[1] // max(matrices, 1) // (1 + any(gate))))
 
 
 def codes_forms_for(rows: int) -> tuple[Form, ...]:
@@ -847,6 +862,7 @@ def start_codes_product(
     places: torch.Tensor | None,
     levels: Sequence[float],
     matrices: int,
+    is_gated: bool,
     result: torch.Tensor,
     form: int,
 ) -> tuple[None, KernelLaunch]:
@@ -886,6 +902,7 @@ def start_codes_product(
         kernel, extents = one_row_codes_product, {"TILE_WORDS": tile.depth}
     if rows <= _MOST_ROWS:
         extents |= {"IS_NORMALIZED": gain is not None, "HAS_RESIDUAL": residual is not None, "MATRICES": matrices}
+        extents["IS_GATED"] = is_gated
     compiled = kernel[grid](
         *arguments,
         **extents,
@@ -1339,13 +1356,14 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
 
 def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
     """Starts each form of the kernel for operands like those of a node, but with few columns."""
-    matrices: Any = max(node.args[-1], 1)  # type: ignore[type-var]
+    matrices: Any = max(node.args[_MATRICES], 1)  # type: ignore[type-var]
     columns = 64 * matrices
 
     def like(index: int, *shape: int) -> torch.Tensor | None:
         each: Any = node.args[index]
         return None if each is None else torch.zeros(shape, dtype=each.meta["val"].dtype, device=device)
 
+    matrix_count, is_gated = node.args[_MATRICES], len(node.args) > _GATE
     (rows, depth), row_bytes = (node.args[index].meta["val"].shape for index in (0, 1))  # type: ignore[union-attr]
     groups = len(node.args[6].meta["val"])  # type: ignore[union-attr]
     x, codes = like(0, rows, depth), like(1, columns, row_bytes[1])
@@ -1353,9 +1371,10 @@ def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
     folded = (like(2, 64), like(3, depth), like(4, 1), like(5, rows, 64))
     scales = like(6, groups, columns)
     assert scales is not None
-    rest = (scales, like(7, groups, columns), like(8, rows), *node.args[9:], x.new_empty(rows, 64))
+    result = x.new_empty(rows, 64 // (1 + is_gated))
+    rest = (scales, like(7, groups, columns), like(8, rows), node.args[9], matrix_count, is_gated, result)
     operands: list[Any] = [x, codes, *folded, *rest]
-    for index, form in enumerate(codes_forms_for(1 if node.args[-1] else rows)):
+    for index, form in enumerate(codes_forms_for(1 if matrix_count else rows)):
         if folded[1] is None or _folds_norm(form, rows):
             start_codes_product(*[*operands, index])
         if folded[1] is not None:
@@ -1388,7 +1407,8 @@ def _kernels() -> _Kernels:
     )
     codes = (
         "(Tensor x, Tensor codes, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor scales, "
-        "Tensor? offsets, Tensor? places, float[] levels, int matrices, Tensor(a!) result, int form) -> ()"
+        "Tensor? offsets, Tensor? places, float[] levels, int matrices, bool is_gated, Tensor(a!) result, int form) "
+        "-> ()"
     )
     join = "(Tensor sums, Tensor maxima, Tensor weights, Tensor(a!) result, int groups) -> ()"
 
@@ -1457,10 +1477,10 @@ def _operators() -> dict[str, Any]:
     teach_compilers(updating, _attention_result)
     schema = (
         "(Tensor x, Tensor codes, Tensor? bias, Tensor? gain, Tensor? epsilon, Tensor? residual, Tensor scales, "
-        "Tensor? offsets, Tensor? places, float[] levels, int matrices) -> Tensor"
+        "Tensor? offsets, Tensor? places, float[] levels, int matrices, bool is_gated=False) -> Tensor"
     )
     by_codes = define_operator(CODES_PRODUCT, schema, multiply_by_codes)
-    teach_compilers(by_codes, lambda x, *given: x.new_empty((x.shape[0], given[5].shape[1] // max(given[-1], 1))))
+    teach_compilers(by_codes, _codes_result)
     schema = "(Tensor codes, Tensor scales, Tensor? offsets, float[] levels, ScalarType dtype) -> Tensor"
     decoded = define_operator(DECODED, schema, decode)
     teach_compilers(decoded, _decoded_like)

@@ -72,6 +72,12 @@ def unaligned_product(  # type: ignore[no-untyped-def]
         tl.store(y + place, result, mask=is_row & (column >= 0)[None, :] & (column < COLUMNS)[None, :])
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def column_of(number, columns, IS_GATED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The column of a matrix that a block takes: with a gate, those of both halves in turns."""
+    return number % 2 * (columns // 2) + number // 2 if IS_GATED else number
+
+
 @triton.jit(do_not_specialize=["columns"])  # type: ignore[untyped-decorator]
 def one_row_product(  # type: ignore[no-untyped-def]
     x,
@@ -100,7 +106,7 @@ def one_row_product(  # type: ignore[no-untyped-def]
     All that is read beside tiles is read at once: each wait for memory is a fifth of the time of a small matrix.
     """
     number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    column = number % 2 * (columns // 2) + number // 2 if IS_GATED else number
+    column = column_of(number, columns, IS_GATED)
     is_column = number < columns
     read = tl.minimum(column, columns - 1)
     depth = tl.arange(0, TILE_DEPTH)
@@ -169,7 +175,7 @@ def few_rows_product(  # type: ignore[no-untyped-def]
 ):
     """The same for 2 to 16 rows, which are read from a cache each time."""
     number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    column = number % 2 * (columns // 2) + number // 2 if IS_GATED else number
+    column = column_of(number, columns, IS_GATED)
     read = tl.minimum(column, columns - 1)
     depth = tl.arange(0, TILE_DEPTH)
     right = matrix + (read.to(tl.int64) * DEPTH)[:, None] + depth[None, :]
@@ -279,6 +285,7 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     HAS_RESIDUAL: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     MATRICES: tl.constexpr,
+    IS_GATED: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
@@ -287,8 +294,9 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
 ):
     """Computes columns of ``x @ (codes * scales - offsets).T + bias + residual`` for up to 16 rows.
 
-    Rows that are normalized are divided by the root of their mean square plus epsilon, and multiplied by the gain. With
-    MATRICES, which lie one below the other, each row is multiplied by the one that `places` has for it; ROWS is 1.
+    Rows that are normalized are divided by the root of their mean square plus epsilon, and multiplied by the gain.
+    With a gate, result ``i`` of the first half of the columns is ``silu(i) * (i + half)``. With MATRICES, which lie one
+    below the other, each row is multiplied by the one that `places` has for it; ROWS is 1.
 
     A unit is WORDS of SLOTS codes: slot j of its words has the numbers from WORDS * j on. Units of 16 columns lie
     together. Each warp has one of PARTS units at a time. Scales and offsets are (groups, all_columns), those of a group
@@ -303,8 +311,9 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     IS_SPLIT: tl.constexpr = GROUP < DEPTH
     RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS  # slots of a group
     kind: tl.constexpr = x.dtype.element_ty
-    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    is_column = column < columns
+    number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    is_column = number < columns
+    column = column_of(number, columns, IS_GATED)
     read = column
     if MATRICES > 0:
         place = tl.load(places + tl.program_id(1)).to(tl.int32)
@@ -318,7 +327,7 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     lies = tl.minimum(read, all_columns - 1).to(tl.int64)
     first = ((lies // 16) * UNITS * TILE + (lies % 16) * WORDS)[None, :, None] + (part * TILE)[:, None, None]
     right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first + word[None, None, :]
-    number = (part * UNIT)[:, None] + word[None, :]
+    place_of_word = (part * UNIT)[:, None] + word[None, :]
     ones = tl.full([PARTS, TILE_COLUMNS, WORDS], 1.0, kind)
     totals = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
     plains = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
@@ -329,7 +338,7 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
         some = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32) if IS_SPLIT else totals
         plain = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32) if IS_SPLIT else plains
         for slot in tl.static_range(SLOTS):
-            here = number + (at * UNIT + slot * WORDS)
+            here = place_of_word + (at * UNIT + slot * WORDS)
             is_read = is_unit[:, None, None] & (row < ROWS)[None, None, :]
             given = tl.load(x + here[:, :, None] + (row * DEPTH)[None, None, :], mask=is_read, other=0.0)
             if IS_NORMALIZED:
@@ -367,6 +376,12 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
         total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[:, None]
     if MATRICES > 0:
         total = tl.where(is_chosen, total, 0.0)
+    if IS_GATED:
+        gate, total = tl.split(tl.permute(tl.reshape(total, [TILE_COLUMNS // 2, 2, TILE_ROWS]), (0, 2, 1)))
+        total = gate / (1.0 + tl.exp(-gate)) * total
+        columns = columns // 2
+        column = tl.program_id(0) * (TILE_COLUMNS // 2) + tl.arange(0, TILE_COLUMNS // 2)
+        is_column = column < columns
     target = row.to(tl.int64)[None, :] * columns + column[:, None]
     is_there = (row < ROWS)[None, :] & is_column[:, None]
     if HAS_RESIDUAL:
@@ -414,6 +429,7 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     HAS_RESIDUAL: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
     MATRICES: tl.constexpr,
+    IS_GATED: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_WORDS: tl.constexpr,
     IS_EARLY: tl.constexpr,
@@ -432,8 +448,9 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     IS_SPLIT: tl.constexpr = GROUP < DEPTH
     RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
     QUADS: tl.constexpr = TILE_WORDS // 4
-    column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    is_column = column < columns
+    number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    is_column = number < columns
+    column = column_of(number, columns, IS_GATED)
     read = column
     if MATRICES > 0:
         place = tl.load(places + tl.program_id(1)).to(tl.int32)
@@ -449,8 +466,7 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     IS_AHEAD: tl.constexpr = ROW_WORDS <= 2 * TILE_WORDS
     if IS_AHEAD:
         following = words_of_columns(right, word, ROW_WORDS, WORDS)
-    if not IS_SPLIT:
-        scale = tl.load(scales + lies).to(tl.float32)
+    scale = floats_or_zero(scales + lies, is_column, GROUP == DEPTH)
     if IS_EARLY and MATRICES == 0:
         gdc_wait()
     if IS_NORMALIZED:
@@ -474,13 +490,13 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
         plain = tl.zeros([QUADS, 1, 4], tl.float32)
         for slot in tl.static_range(SLOTS):
             here = (unit * UNIT + within + slot * WORDS)[:, None, :]
-            number = tl.load(x + here, mask=is_there, other=0.0).to(tl.float32)
+            left = tl.load(x + here, mask=is_there, other=0.0).to(tl.float32)
             if IS_NORMALIZED:
-                squares += number * number
-                number *= tl.load(gain + here, mask=is_there, other=0.0).to(tl.float32)
-            some += taken[slot].to(tl.float32) * number
+                squares += left * left
+                left *= tl.load(gain + here, mask=is_there, other=0.0).to(tl.float32)
+            some += taken[slot].to(tl.float32) * left
             if HAS_OFFSETS:
-                plain += number
+                plain += left
             if IS_SPLIT and slot % RUN == RUN - 1:
                 group = ((at + quad) // WORDS * UNIT + slot * WORDS) // GROUP
                 at_group = group.to(tl.int64)[:, None] * all_columns + lies[None, :]
@@ -503,6 +519,11 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     total += more
     if MATRICES > 0:
         total = tl.where(is_chosen, total, 0.0)
+    if IS_GATED:
+        gate, total = tl.split(tl.reshape(total, [TILE_COLUMNS // 2, 2]))
+        total = gate / (1.0 + tl.exp(-gate)) * total
+        column = tl.program_id(0) * (TILE_COLUMNS // 2) + tl.arange(0, TILE_COLUMNS // 2)
+        is_column = column < columns // 2
     total += other
     tl.store(y + column, total.to(y.dtype.element_ty), mask=is_column)
 
