@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from trt_portable.execution import replay
 from trt_portable.execution.launch_list import RUNS_BEFORE_PLANNING
 from trt_portable.execution.replay import ReplayLauncher, _Recording
+from trt_portable.layers.collective import is_rehearsing
 
 
 class Watched(ReplayLauncher):
     """A launcher that records nothing, and notes whether each recording might plan."""
 
-    def __init__(self, *, plans_late: bool) -> None:
+    results: tuple[torch.Tensor, ...] = (torch.empty(1),)  # on the host: nothing is pinned
+
+    def __init__(self, *, plans_late: bool, communicates: bool = False) -> None:
         loaded = SimpleNamespace(updates={}, inputs=[0])
         state: Any = SimpleNamespace(
             executable=None, device=torch.device("cpu"), generation=0, loaded=loaded, layers=[]
         )
         super().__init__(state, state.executable)
         self._plans_late = plans_late
+        watched: Any = SimpleNamespace()
+        self._communication = watched if communicates else None
         self.recorded: list[bool] = []
 
-    def _capture(self, buffers: Any, values: Any, outputs: Any, *, may_plan: bool) -> _Recording:
+    def _capture(
+        self, buffers: Any, values: Any, outputs: Any, *, may_plan: bool, given: Any = ()
+    ) -> _Recording | None:
         self.recorded.append(may_plan)
         graph: Any = None
-        return _Recording(graph, buffers, [torch.empty(1)], None)  # a result on the host: nothing is pinned
+        return _Recording(graph, buffers, [*self.results], None)
 
     def _replay(self, recording: Any, values: Any, outputs: Any) -> None:
         pass
@@ -54,3 +63,44 @@ def test_what_has_nothing_to_plan_is_recorded_once() -> None:
     for _ in range(100):
         launcher.launch([torch.empty(3)], ())
     assert launcher.recorded == [True]
+
+
+def test_ranks_record_at_the_same_call_whatever_each_has_compiled_and_wherever_its_tensors_lie() -> None:
+    class Pinning(Watched):
+        results = ()
+
+    given, numbers = torch.empty(3), {}
+    for communicates, plans_late in itertools.product((False, True), repeat=2):
+        launcher = Pinning(plans_late=plans_late, communicates=communicates)
+        for _ in range(2 * RUNS_BEFORE_PLANNING):
+            launcher.launch([given], ())
+        numbers[communicates, plans_late] = len(launcher.recorded)
+    assert numbers == {(False, False): 2, (False, True): 4, (True, False): 1, (True, True): 1}
+
+
+def test_the_run_before_a_recording_with_plans_reads_the_call_and_communicates_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Runs:
+        constants = None
+
+        def __init__(self) -> None:
+            self.seen: list[tuple[bool, int]] = []
+
+        def run(self, values: Any, targets: Any = ()) -> list[Any]:
+            self.seen.append((is_rehearsing(), values[0].data_ptr()))
+            return []
+
+    def record(stream: Any, pool: Any, run: Any) -> tuple[Any, list[Any]]:
+        run()
+        return None, [torch.empty(1)]
+
+    monkeypatch.setattr(replay, "_recorded", record)
+    launcher, runs, given = Watched(plans_late=True, communicates=True), Runs(), torch.ones(3)
+    launcher._executable, launcher._stream, launcher._pool = runs, Any, Any  # type: ignore[assignment]
+    monkeypatch.setattr(Watched, "_capture", ReplayLauncher._capture)
+    assert [launcher.launch([given], ()) for _ in range(2)] == [False, True]
+    planned, recorded = runs.seen
+    assert planned == (True, given.data_ptr())
+    assert recorded[0] is False
+    assert recorded[1] != given.data_ptr()

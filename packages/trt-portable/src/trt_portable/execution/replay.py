@@ -6,6 +6,9 @@ reads inputs from buffers of its own and leaves outputs in memory of its own; bo
 Where the same addresses keep coming back, a second recording is made at these addresses, which copies no
 input.
 
+Ranks that communicate in an engine record at the same call: NCCL wants a collective to be in a graph on all of them or
+on none. So their recordings depend neither on addresses nor on what a rank's own build has chosen.
+
 What cannot be recorded is launched directly: runs inside somebody else's capture, engines that wait for
 data, and whatever made PyTorch or the driver refuse.
 """
@@ -28,6 +31,7 @@ from trt_portable.execution.collective_watch import watch_collectives
 from trt_portable.execution.launch_list import RUNS_BEFORE_PLANNING, SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
+from trt_portable.layers.collective import rehearsal
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
@@ -209,7 +213,7 @@ class ReplayLauncher:
             self._forget()
         shapes = tuple(value.shape for value in values)
         addresses = (*(value.data_ptr() for value in values), *(binding.address for binding in outputs))  # type: ignore[union-attr]
-        if self._plans_late:
+        if self._plans_late and self._communication is None:
             self._plan(self._key(shapes, addresses), values)
         recording = self._pinned.get((shapes, addresses)) or self._at_addresses(shapes, addresses, values, outputs)
         if recording is None:
@@ -265,7 +269,7 @@ class ReplayLauncher:
         is_full = len(self._recordings) >= _MAX_SHAPES
         if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
             return None
-        if self._plans_late and not is_full:
+        if self._plans_late and not is_full and self._communication is None:
             self._replays[key] = 0
         recording = self._with_buffers(values, may_plan=key not in self._replays)
         if recording is not None:
@@ -299,14 +303,14 @@ class ReplayLauncher:
             for at, value in enumerate(values)
         ]
         read = [value if buffer is None else buffer for buffer, value in zip(buffers, values, strict=True)]
-        return self._capture(buffers, read, (), may_plan=may_plan)
+        return self._capture(buffers, read, (), may_plan=may_plan, given=values)
 
     def _at_addresses(
         self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
     ) -> _Recording | None:
         """A recording at addresses that came often enough, if it can be made."""
         known = self._recordings.get(self._key(shapes, addresses))
-        if known is None or self._pinnings >= _MAX_PINNINGS:
+        if known is None or self._pinnings >= _MAX_PINNINGS or self._communication is not None:
             return None
         if not all(isinstance(value, torch.Tensor) and value.is_cuda for value in known.results):
             return None  # an output known on the host
@@ -333,9 +337,13 @@ class ReplayLauncher:
         outputs: Sequence[Binding],
         *,
         may_plan: bool,
+        given: Sequence[Value] = (),
     ) -> _Recording | None:
-        """Records a run that reads `values`, and writes to `outputs` where these are given."""
-        if not _capturing.acquire(blocking=False):
+        """Records a run that reads `values`, and writes to `outputs` where these are given.
+
+        What plans late does so in a run of its own before: on what the call was `given`, since buffers are empty yet.
+        """
+        if not _capturing.acquire(blocking=self._communication is not None):
             return None
 
         def run() -> list[Value]:
@@ -348,8 +356,9 @@ class ReplayLauncher:
             if self._stream is None or self._pool is None:
                 self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
             with with_plans(may_plan):
-                if self._plans_late and may_plan and not outputs:
-                    self._executable.run(values)
+                if self._plans_late and may_plan and given:
+                    with rehearsal():  # other ranks make no such run
+                        self._executable.run(given)
                 graph, results = _recorded(self._stream, self._pool, run)
         except RuntimeError:
             self._is_refused = True

@@ -5,7 +5,8 @@ layer's metadata names, if it has these ranks, else the first one that was made 
 before its groups exist, or be loaded by another process, and every rank finds the same group.
 
 While an engine is built, its layers run on made-up numbers to be timed and compared, a different number of times on
-each rank. Nothing is communicated then (`rehearsal`): a stand-in computes results of the right form from what is here.
+each rank; and before a run is recorded its kernels may plan in one that other ranks do not make. Nothing is
+communicated then (`rehearsal`): a stand-in computes results of the right form from what is here.
 """
 
 from __future__ import annotations
@@ -61,12 +62,17 @@ _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("trt_portable
 
 @contextlib.contextmanager
 def rehearsal() -> Iterator[None]:
-    """Lets collectives of this thread compute stand-ins: each rank's build runs layers as often as it likes."""
+    """Lets collectives of this thread compute stand-ins: each rank runs layers as often as it likes."""
     token = _rehearsing.set(True)
     try:
         yield
     finally:
         _rehearsing.reset(token)
+
+
+def is_rehearsing() -> bool:
+    """Whether collectives of this thread compute stand-ins."""
+    return _rehearsing.get()
 
 
 def _to_groups(value: Any) -> tuple[int, ...]:
@@ -217,7 +223,7 @@ def begin(
         RuntimeError: It failed: a rank is gone, or has not come within the group's time limit.
     """
     kind = CollectiveOperation[operation]
-    if _rehearsing.get():
+    if is_rehearsing():
         return _stand_in(x, kind, len(ranks))
     found = _find_group(tuple(ranks), group)
     try:
