@@ -88,6 +88,13 @@ def test_losses_of_sharded_logits_have_the_value_of_whole_ones(tmp_path: Path) -
         assert min(engines.values()) > 0, engines
 
 
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=STRESSED)])
+def test_each_rank_communicates_once_a_call_whatever_it_built_and_of_whatever_size(world: int, tmp_path: Path) -> None:
+    calls = dict.fromkeys(("compiled", "loaded", "trusted"), [2] * 20)
+    wanted = {"build": [0], "save and load": [0], **calls}
+    assert run_ranks(world, tmp_path, rank_programs.count_runs, str(tmp_path / "model")) == [wanted] * world
+
+
 def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for rank, told in enumerate(run_ranks(4, tmp_path, rank_programs.save_and_load, str(folder))):

@@ -125,6 +125,63 @@ def compile_collectives(rank: int, groups: list[list[int]]) -> dict[str, Any]:
     return {"engines": len(report.engines), "coverage": report.coverage}
 
 
+class SummedMeans(nn.Module):
+    """Sums means over all ranks, twice; each rank may bring as many rows as it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, 8)."""
+        operators: Any = torch.ops._c10d_functional
+        name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        for _ in range(2):
+            x = torch.relu(self.product(x))
+            x = x + operators.wait_tensor(operators.all_reduce(x.mean(0), "sum", name))
+        return x
+
+
+def count_runs(rank: int, directory: str) -> dict[str, list[int]]:
+    """Counts the collectives that engines start on this rank: in builds, in each call of some size, saved and loaded.
+
+    Ranks build at other levels, so that each chooses its own kernels, and call with other sizes than the others.
+    """
+    from trt_portable.layers import collective
+
+    module: Any = collective
+    start, started = module._start, 0
+
+    def count(*args: Any) -> torch.Tensor:
+        nonlocal started
+        started += 1
+        return start(*args)  # type: ignore[no-any-return]
+
+    module._start = count
+    found: dict[str, list[int]] = {}
+
+    def note(name: str) -> None:
+        nonlocal started
+        found.setdefault(name, []).append(started)
+        started = 0
+
+    torch.manual_seed(0)
+    model = SummedMeans().eval().requires_grad_(False)
+    given = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+    compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1, optimization_level=(0, 5)[rank % 2])
+    note("build")
+    runtime.save_sharded(compiled, directory)
+    loaded, trusted = trt.load(directory), trt.load(directory, trust=True)
+    note("save and load")
+    for name, one in (("compiled", compiled), ("loaded", loaded), ("trusted", trusted)):
+        for call in range(20):
+            x = torch.randn(1 + (call // 2 if rank == 0 else call % 3), 8)
+            result = one(x)
+            note(name)
+            torch.testing.assert_close(result, model(x))
+    return found
+
+
 class Perceptron(nn.Module):
     """Two products with a norm before them; the second one's columns are the first one's rows.
 
