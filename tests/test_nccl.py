@@ -22,7 +22,7 @@ PROGRAM = Path(__file__).resolve().parent / "support" / "nccl_program.py"
 def test_engines_communicate_through_nccl(gpus: int, tmp_path: Path) -> None:
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} GPUs")
-    parts = ["collectives", "tensor_parallel", "fully_sharded"]
+    parts = ["collectives", "tensor_parallel", "fully_sharded", "whole_module_graphs"]
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", str(PROGRAM)]
     found = subprocess.run(
         [*run, str(tmp_path / "model"), *parts],
@@ -37,8 +37,18 @@ def test_engines_communicate_through_nccl(gpus: int, tmp_path: Path) -> None:
     assert told == parts
 
 
-@pytest.mark.parametrize("handling", ["3", "0"])
-def test_a_replay_that_waits_for_a_dead_rank_ends_in_time(handling: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "operation", "handling"),
+    [
+        ("killed_rank", "ALL_REDUCE", "3"),
+        ("killed_rank", "ALL_REDUCE", "0"),
+        ("killed_rank_of_a_module", "ALL_REDUCE", "3"),
+        ("killed_rank_between_engines", "all_reduce", "3"),
+    ],
+)
+def test_a_replay_that_waits_for_a_dead_rank_ends_in_time(
+    part: str, operation: str, handling: str, tmp_path: Path
+) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs 2 GPUs")
     with socket.socket() as found:
@@ -46,7 +56,7 @@ def test_a_replay_that_waits_for_a_dead_rank_ends_in_time(handling: str, tmp_pat
         port = str(found.getsockname()[1])
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(tmp_path / "model"), "killed_rank"],
+            [sys.executable, str(PROGRAM), str(tmp_path / "model"), part],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sys.path),
@@ -74,5 +84,5 @@ def test_a_replay_that_waits_for_a_dead_rank_ends_in_time(handling: str, tmp_pat
             rank.kill()
             rank.communicate()
     assert ranks[1].returncode == -signal.SIGKILL
-    assert "a replayed run with ALL_REDUCE of the ranks 0, 1 has not ended on rank 0 within the 15 s" in told, told
+    assert f"a replayed run with {operation} of the ranks 0, 1 has not ended on rank 0 within the 15 s" in told, told
     assert ranks[0].returncode == -(signal.SIGKILL if handling == "0" else signal.SIGABRT)

@@ -34,7 +34,7 @@ GUARDED = {
     "CausalMaskKind": {"_attention_layer", "_causal_kind"},
 }
 
-PORTABLE_ONLY = {"call_limits", "create_tensor_runner"}
+PORTABLE_ONLY = {"call_limits", "collectives", "create_tensor_runner"}
 """What only the portable provider has; asked for with `hasattr` or a default, as TensorRT lacks it."""
 
 HELPERS = {

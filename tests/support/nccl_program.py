@@ -77,13 +77,47 @@ def fully_sharded(_: str) -> None:
     compare(model, torch.randn(4, 4, 16, device="cuda"), ((4, 4, 16),), rtol=1e-3, atol=1e-3)
 
 
+def whole_module_graphs(folder: str) -> None:
+    """Graphs over whole modules, of which collectives run in engines and in PyTorch; compiled and loaded, two sizes."""
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    model = rank_programs.Perceptron(64).cuda().eval().requires_grad_(False)
+    parallelize_module(model, mesh, rank_programs.plan_of("tensor"))
+    given = Input(min_shape=(2, 4, 16), opt_shape=(4, 4, 16), max_shape=(8, 4, 16))
+    for executed in ((), (torch.ops._c10d_functional.all_reduce.default,)):
+        compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1, torch_executed_ops=executed)
+        runtime.save_sharded(compiled, folder, mesh=mesh)
+        for one in (compiled, runtime.load(folder, mesh=mesh, trust=True)):
+            with runtime.cuda_graphs(one) as graphed:
+                for call in range(2 * CALLS):
+                    x = torch.full((4 + 4 * (call % 2), 4, 16), float(call), device="cuda")
+                    torch.testing.assert_close(graphed(x), model(x) + 0, rtol=1e-3, atol=1e-3)
+                (calls,) = [graphs for graphs, _ in (graphed._calls or {}).values()]
+                assert len(calls) == 2
+                assert (calls._watched is not None) == (dist.get_world_size() > 1)
+
+
 def killed_rank(_: str) -> None:
-    """The last rank dies, and the others replay what waits for it."""
+    """The last rank dies, and the others replay what waits for it: an engine's own recording."""
+    _die_and_wait(use_cuda_graphs=False)
+
+
+def killed_rank_of_a_module(_: str) -> None:
+    """The same for a graph over the whole module, of which collectives run in an engine."""
+    _die_and_wait(use_cuda_graphs=True)
+
+
+def killed_rank_between_engines(_: str) -> None:
+    """The same for a graph over the whole module, of which collectives run in PyTorch."""
+    _die_and_wait(use_cuda_graphs=True, torch_executed_ops=(torch.ops._c10d_functional.all_reduce.default,))
+
+
+def _die_and_wait(**settings: Any) -> None:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     model = rank_programs.Perceptron(64).cuda().eval().requires_grad_(False)
     parallelize_module(model, mesh, rank_programs.plan_of("tensor"))
     x = torch.randn(4, 4, 16, device="cuda")
-    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, **settings)
     for _call in range(CALLS):
         compiled(x)
     torch.cuda.synchronize()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from torch import fx, nn
 
 from trt_core import ExecutionError, InputError, trt
-from trt_runtime import Binding, TRTModule, cuda_graphs
-from trt_runtime.graphed_calls import GraphCache, call_key, obstacles
+from trt_core.process_groups import Collective, GroupMembers
+from trt_runtime import Binding, TRTModule, cuda_graphs, graphed_calls
+from trt_runtime.graphed_calls import GraphCache, GraphedCalls, call_key, collectives_in, obstacles
 
 ATEN = torch.ops.aten
 
@@ -122,6 +125,86 @@ def test_outputs_whose_size_depends_on_data_stand_against_recording(make_engine:
 
     engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
     assert "the shape of 'y' of engine 'block' depends on data" in list(obstacles(engine))
+
+
+@pytest.fixture
+def other_rank() -> Iterator[str]:
+    """A process group of two, of which the other rank answers at once; yields its name."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    try:
+        yield dist.group.WORLD.group_name  # type: ignore[union-attr]
+    finally:
+        dist.destroy_process_group()
+
+
+def _reduced(network: Any, tensors: Sequence[Any]) -> list[Any]:
+    layer = network.add_dist_collective(
+        tensors[0], trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, [0, 1]
+    )
+    layer.num_ranks = 2
+    return [layer.get_output(0)]
+
+
+def test_collectives_of_a_module_are_those_of_its_engines_and_those_between_them(
+    make_engine: Any, other_rank: str
+) -> None:
+    engine = make_engine(_reduced, [Binding("x", torch.float32, (4, 2))], [Binding("y", torch.float32, (4, 2))])
+    operators: Any = torch.ops._c10d_functional
+    graph = fx.Graph()
+    gathered = graph.call_function(operators.all_gather_into_tensor.default, (graph.placeholder("x"), 2, other_rank))
+    graph.output(graph.call_function(operators.wait_tensor.default, (gathered,)))
+    between = fx.GraphModule(nn.Module(), graph)
+    found = collectives_in(nn.Sequential(engine, between, nn.ReLU()))
+    assert found == [
+        Collective("ALL_REDUCE", GroupMembers("", (0, 1))),
+        Collective("all_gather_into_tensor", GroupMembers(other_rank, (0, 1))),
+    ]
+    assert not collectives_in(_block(ATEN.relu.default))
+
+
+@pytest.mark.parametrize("communicates", [True, False])
+def test_a_module_that_communicates_runs_once_a_call_and_is_watched(
+    communicates: bool, other_rank: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams and graphs of a device that is not here do nothing."""
+    runs: list[int] = []
+
+    class Graph:
+        def __init__(self, run: Any, leaves: Any, stream: Any, pool: Any, warms_up: bool) -> None:
+            for _ in range(3 if warms_up else 0):
+                run(leaves)
+
+        def replay(self, inputs: Sequence[torch.Tensor]) -> list[Any]:
+            return run(inputs)
+
+    def run(leaves: Sequence[Any]) -> list[Any]:
+        runs.append(len(leaves[0]))
+        return [leaves[0] + 1]
+
+    idle = SimpleNamespace(wait_stream=lambda stream: None, wait_event=lambda event: None)
+    event = SimpleNamespace(record=lambda stream: None, query=lambda: True)
+    monkeypatch.setattr(graphed_calls, "_CudaGraph", Graph)
+    for name, found in (("device", contextlib.nullcontext()), ("stream", contextlib.nullcontext())):
+        monkeypatch.setattr(torch.cuda, name, lambda _, found=found: found)
+    for name, found in (("current_stream", idle), ("Stream", idle), ("Event", event), ("graph_pool_handle", 0)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
+    block = _block(torch.ops._c10d_functional.all_reduce.default, "sum", other_rank)
+    module = block if communicates else _block(ATEN.relu.default)
+    calls = GraphedCalls(module, run, torch.device("cpu"))
+    sizes = [2, 5, 2, 2, 5, 2, 5, 5, 2, 5]
+    for size in sizes:
+        assert torch.equal(calls([torch.ones(size)])[0], torch.full((size,), 2.0))
+    if communicates:
+        assert runs == sizes
+        assert calls._watched is not None
+        assert calls._watched.replays == len(sizes)
+    else:
+        assert len(runs) == len(sizes) + 2 * 3
+        assert calls._watched is None
+    assert len(calls) == 2
 
 
 class Model(nn.Module):

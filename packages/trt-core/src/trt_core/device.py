@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -134,6 +137,16 @@ _DLA: Final = re.compile(r"dla(?::(\d+))?")
 def present_device(kind: str) -> torch.device:
     """Returns the device of a kind, `"cuda"` or `"cpu"`, that PyTorch uses now, with its index."""
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+
+
+@functools.cache
+def driver() -> ctypes.CDLL:
+    """The CUDA driver's library.
+
+    Raises:
+        OSError: There is none.
+    """
+    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 def autocast_types() -> list[torch.dtype]:

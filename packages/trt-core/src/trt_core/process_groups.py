@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,19 @@ class GroupMembers:
 
     name: str
     ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What an engine or a graph communicates.
+
+    Attributes:
+        operation: What messages call it: `ALL_REDUCE`, `all_gather_into_tensor`.
+        group: The group that it runs in.
+    """
+
+    operation: str
+    group: GroupMembers
 
 
 def show_ranks(ranks: Sequence[int]) -> str:
@@ -208,9 +221,26 @@ def is_unread(node: fx.Node) -> bool:
 
 def group_of(node: fx.Node) -> GroupMembers | None:
     """Returns the group that a collective runs in; None where it is unknown."""
-    if "group_name" in node.kwargs:
-        return group_members(node.kwargs["group_name"])
-    return group_members(node.args[-1])  # the last argument of every one of them
+    return _group_of(node.args, node.kwargs)
+
+
+def collective_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Collective | None:
+    """Returns what a call of an operator communicates with other ranks; None where that is nothing.
+
+    Args:
+        name: Namespace and name of the operator.
+        args, kwargs: What it is called with.
+    """
+    if not name.startswith(f"{COLLECTIVES}::") or name == WAIT:
+        return None
+    group = _group_of(args, kwargs)
+    if group is None or len(group.ranks) < 2:
+        return None
+    return Collective(name.removeprefix(f"{COLLECTIVES}::"), group)
+
+
+def _group_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> GroupMembers | None:
+    return group_members(kwargs["group_name"] if "group_name" in kwargs else args[-1])  # of every one of them the last
 
 
 def groups_in(graph: fx.Graph) -> list[GroupMembers]:

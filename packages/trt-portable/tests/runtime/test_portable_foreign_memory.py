@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import trt_portable as trt
+from trt_core.device import driver
 from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.execution import replay
 from trt_portable.execution.launch_list import SpecializedProgram
-from trt_portable.kernels.device_kernels import driver
 
 pytestmark = pytest.mark.gpu
 

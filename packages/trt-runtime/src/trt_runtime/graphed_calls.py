@@ -2,13 +2,16 @@
 
 A graph reads from memory of its own and writes to memory of its own, so inputs are copied in and outputs copied out.
 All graphs of a module share one memory pool: they never run at the same time, and hold no results between calls.
+
+A module that communicates does so once a call, on every rank: its first calls of some shapes are the runs that warm up.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
+import weakref
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
@@ -16,15 +19,17 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_written
+from trt_core.collective_watch import ReplayedCollectives, watch_collectives
 from trt_core.device import abandon_capture, copy_together
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree
+from trt_core.process_groups import Collective, collective_of, is_collective
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.header import PlanHeader
-from trt_runtime.module import TRTModule
-from trt_runtime.program.graph import WriteCall
+from trt_runtime.module import TRTModule, engines_of
+from trt_runtime.program.graph import WriteCall, operator_calls
 from trt_runtime.program.input_reader import places_of
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from, operators_of
 
@@ -34,6 +39,9 @@ MOST_GRAPHS: Final = 16
 _WARM_UPS: Final = 3
 """Runs before recording, as PyTorch's notes on CUDA graphs ask for."""
 
+_MOST_KNOWN: Final = 256
+"""Combinations of shapes whose first calls are counted."""
+
 Flat = Callable[[Sequence[Any]], Sequence[Any]]
 """Runs a module: flat inputs to flat outputs."""
 
@@ -42,20 +50,24 @@ class GraphedCalls:
     """Runs calls of a function as CUDA graphs. Calls from several threads and streams run one after the other.
 
     Args:
+        module: What is called, which this does not keep.
         run: Runs one call without a graph, on the current stream.
         device: A CUDA device.
         capacity: Most graphs that are kept; the least recently used goes first.
     """
 
-    def __init__(self, run: Flat, device: torch.device, capacity: int = MOST_GRAPHS) -> None:
+    def __init__(self, module: nn.Module, run: Flat, device: torch.device, capacity: int = MOST_GRAPHS) -> None:
+        self._module = weakref.ref(module)
         self._run = run
         self._device = device
+        self._watched: ReplayedCollectives | None = None
+        self._first_calls: Counter[Hashable] = Counter()
         self._capacity = capacity
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._done: torch.cuda.Event | None = None
         self._lock = threading.Lock()
-        self._graphs = GraphCache(self._record, capacity)
+        self._graphs = GraphCache(self._record, capacity, self._warm_up)
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -82,9 +94,12 @@ class GraphedCalls:
             else:
                 stream.wait_event(self._done)  # the last call may have been made on another stream
             try:
-                return self._graphs.run(leaves)
+                found = self._graphs.run(leaves)
             finally:
                 self._done.record(stream)
+            if self._watched is not None:
+                self._watched.enqueued(self._done)
+            return found
 
     def release(self) -> None:
         """Gives back all graphs and their memory, once the last call is done."""
@@ -95,15 +110,39 @@ class GraphedCalls:
             self._pool = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphedCalls:
-        return GraphedCalls(self._run, self._device, self._capacity)  # recordings are not copied
+        twin = GraphedCalls(nn.Module(), self._run, self._device, self._capacity)  # recordings are not copied
+        twin._module = self._module
+        return twin
 
-    def _record(self, leaves: Sequence[Any]) -> _CudaGraph:
+    def _own_stream(self) -> torch.cuda.Stream:
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
+        return self._stream
+
+    def _warm_up(self, key: Hashable, leaves: Sequence[Any]) -> list[Any] | None:
+        """Runs one of the first calls of a module that communicates; None where calls of this kind may be recorded."""
+        if self._watched is None:
+            module = self._module()
+            self._watched = None if module is None else watch_collectives(collectives_in(module), self._device)
+        if self._watched is None:  # what runs before a recording runs with it
+            return None
+        if len(self._first_calls) >= _MOST_KNOWN:
+            self._first_calls.clear()
+        self._first_calls[key] += 1
+        if self._first_calls[key] > _WARM_UPS:
+            return None
+        stream, current = self._own_stream(), torch.cuda.current_stream()
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            outputs = self._run(leaves)
+        current.wait_stream(stream)
+        return _copied(outputs)
+
+    def _record(self, leaves: Sequence[Any]) -> _CudaGraph:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         try:
-            return _CudaGraph(self._run, leaves, self._stream, self._pool)
+            return _CudaGraph(self._run, leaves, self._own_stream(), self._pool, self._watched is None)
         except TrtError:
             raise
         except RuntimeError as error:  # the driver refuses, or an operator waits for the device
@@ -122,20 +161,21 @@ class _CudaGraph:
         leaves: Inputs of the first call.
         stream: Where to record.
         pool: Memory pool that all graphs of a module share.
+        warms_up: Whether it runs before it is recorded.
     """
 
-    def __init__(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any) -> None:
+    def __init__(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any, warms_up: bool) -> None:
         # tensors that are made in inference mode could not be written to outside it
         with torch.inference_mode(False), torch.no_grad():
-            self._record(run, leaves, stream, pool)
+            self._record(run, leaves, stream, pool, warms_up)
 
-    def _record(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any) -> None:
+    def _record(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any, warms_up: bool) -> None:
         own = [torch.empty_like(value).copy_(value) if isinstance(value, torch.Tensor) else value for value in leaves]
         self._inputs = tensors_in(own)
         self._graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
+            for _ in range(_WARM_UPS if warms_up else 0):
                 run(own)
         recording = torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         try:
@@ -150,7 +190,7 @@ class _CudaGraph:
         """Runs the graph on the current stream; results have memory of their own."""
         copy_together(self._inputs, inputs)
         self._graph.replay()
-        return [value.clone() if isinstance(value, torch.Tensor) else value for value in self._outputs]
+        return _copied(self._outputs)
 
     def release(self) -> None:
         """Gives memory and contexts of the graph back, once it is done."""
@@ -158,6 +198,11 @@ class _CudaGraph:
         self._outputs.clear()
         self._graph.reset()
         give_back_captured(self._contexts)
+
+
+def _copied(outputs: Sequence[Any]) -> list[Any]:
+    """Outputs in memory of their own, of the current stream."""
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in outputs]
 
 
 _RECORDING: Final = threading.Lock()
@@ -205,7 +250,7 @@ class GraphedModule(nn.Module):
             outputs, result_structure[0] = pytree.tree_flatten(self.module(*args, **kwargs))
             return outputs
 
-        return GraphedCalls(run, device, self._capacity), result_structure
+        return GraphedCalls(self.module, run, device, self._capacity), result_structure
 
     def release(self) -> None:
         """Gives back all graphs."""
@@ -258,6 +303,23 @@ def require_capturable(module: nn.Module) -> None:
             why="; ".join(shown),
             hint="call it without CUDA graphs (use_cuda_graphs=False)",
         )
+
+
+def collectives_in(module: nn.Module) -> list[Collective]:
+    """Returns what a call of a module communicates, in its engines and between them; engines are loaded for that."""
+    found: list[Collective | None] = []
+    for engine in engines_of(module):
+        if (group := engine.header.process_group) is not None:
+            found.append(Collective(f"the collectives of {engine.header.title}", group))
+        found += getattr(engine.native, "collectives", tuple)()
+    for child in module.modules():
+        if isinstance(child, LoadedProgram):
+            calls = operator_calls(captured_from(child).program.steps)
+            found += [collective_of(call.name, call.args, call.kwargs) for call in calls]
+        elif isinstance(child, fx.GraphModule):
+            nodes = (node for node in child.graph.nodes if is_collective(node))
+            found += [collective_of(node.target._schema.name, node.args, node.kwargs) for node in nodes]
+    return [each for each in found if each is not None]
 
 
 def obstacles(module: nn.Module) -> Iterator[str]:
@@ -332,6 +394,7 @@ class RecordedCall(Protocol):
 
 
 Record = Callable[[Sequence[Any]], RecordedCall]
+Begin = Callable[[Hashable, Sequence[Any]], list[Any] | None]
 
 
 class GraphCache:
@@ -340,11 +403,13 @@ class GraphCache:
     Args:
         record: Records a call.
         capacity: Most recordings that are kept.
+        begin: Runs a call of which there is no recording yet, and returns its outputs; None where it is to be recorded.
     """
 
-    def __init__(self, record: Record, capacity: int) -> None:
+    def __init__(self, record: Record, capacity: int, begin: Begin = lambda key, leaves: None) -> None:
         self._record = record
         self._capacity = capacity
+        self._begin = begin
         self._recorded: OrderedDict[Hashable, RecordedCall] = OrderedDict()
 
     def __len__(self) -> int:
@@ -360,6 +425,9 @@ class GraphCache:
         key = call_key(leaves)
         recorded = self._recorded.get(key)
         if recorded is None:
+            outputs = self._begin(key, leaves)
+            if outputs is not None:
+                return outputs
             while len(self._recorded) >= self._capacity:
                 self._recorded.popitem(last=False)[1].release()
             recorded = self._recorded[key] = self._record(leaves)

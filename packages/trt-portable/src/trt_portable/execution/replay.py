@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
+from trt_core.collective_watch import watch_collectives
 from trt_core.device import abandon_capture, copy_together
 from trt_portable.enums import LayerType
-from trt_portable.execution.collective_watch import watch_collectives
 from trt_portable.execution.launch_list import RUNS_BEFORE_PLANNING, SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
-from trt_portable.layers.collective import rehearsal
+from trt_portable.layers.collective import collectives_of, rehearsal
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
@@ -191,7 +191,7 @@ class ReplayLauncher:
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
         self._done: torch.cuda.Event | None = None
-        self._communication = watch_collectives(state.layers, state.device)
+        self._communication = watch_collectives(collectives_of(state.layers), state.device)
         self._last_stream: torch.cuda.Stream | None = None
         self._last_handle = -1
         self._is_refused = False
@@ -246,8 +246,7 @@ class ReplayLauncher:
             binding.write(value)
         self._done.record(stream)
         if self._communication is not None:
-            self._communication.done = self._done
-            self._communication.replays += 1
+            self._communication.enqueued(self._done)
 
     def _forget(self) -> None:
         """Drops everything that was recorded."""

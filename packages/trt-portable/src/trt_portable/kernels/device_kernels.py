@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import os
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 
+from trt_core.device import driver
 from trt_portable.errors import PortableError
 
 _WARP: Final = 32
@@ -55,16 +54,6 @@ _EARLY: Final = ctypes.pointer(_Attribute(_MAY_START_EARLY, 0, (ctypes.c_int * 1
 
 class KernelError(PortableError):
     """The CUDA driver refused machine code or a launch."""
-
-
-@functools.cache
-def driver() -> ctypes.CDLL:
-    """The CUDA driver's library.
-
-    Raises:
-        OSError: There is none.
-    """
-    return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 def _check(call: str, code: int) -> None:

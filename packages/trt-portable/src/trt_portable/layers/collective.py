@@ -15,12 +15,12 @@ import contextlib
 import contextvars
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
-from trt_core.process_groups import LOOK_AT_OTHERS, GroupMembers, find_group, own_rank, show_ranks
+from trt_core.process_groups import LOOK_AT_OTHERS, Collective, GroupMembers, find_group, own_rank, show_ranks
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
 from trt_portable.errors import Refusal
@@ -162,6 +162,15 @@ class IDistCollectiveLayer(ILayer):
         import torch.distributed as dist
 
         return str(dist.get_backend(group)) == "nccl" or "cuda:nccl" in dist.get_backend_config(group)
+
+
+def collectives_of(layers: Iterable[ILayer]) -> tuple[Collective, ...]:
+    """Returns what layers communicate, in their order."""
+    return tuple(
+        Collective(layer._operation.name, GroupMembers(layer.group_name, layer.members))
+        for layer in layers
+        if isinstance(layer, IDistCollectiveLayer)
+    )
 
 
 OPERATOR: Final = "trt_portable::collective"

@@ -12,6 +12,7 @@ import torch
 
 from trt_core.device import without_autocast
 from trt_core.limits import CallLimits
+from trt_core.process_groups import Collective
 from trt_portable.device import current_device
 from trt_portable.enums import (
     DLAWorkspaceAllocationStrategy,
@@ -27,6 +28,7 @@ from trt_portable.formats import LAYOUTS
 from trt_portable.host_settings import HostSettings
 from trt_portable.interfaces import IStreamReaderV2, read_all
 from trt_portable.internals import below_autograd, storage_use_count
+from trt_portable.layers.collective import collectives_of
 from trt_portable.memory import IHostMemory
 from trt_portable.plan.container import Plan, read_plan, reading
 from trt_portable.plan.engine_info import write_engine
@@ -173,6 +175,10 @@ class ICudaEngine(EngineQueries):
         if any(tensor.is_host or tensor.format in LAYOUTS for tensor in info.io):
             return None
         return TensorRunner(state, self._reporter)
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """What each run communicates, in its order; TensorRT does not say."""
+        return collectives_of(self._state.layers)
 
     def create_engine_inspector(self) -> EngineInspector:
         """Makes an inspector of this engine."""

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from trt_core import process_groups
-from trt_core.process_groups import GroupMembers
-from trt_portable.execution import collective_watch
-from trt_portable.execution.collective_watch import HANDLING, ReplayedCollectives
+from trt_core.collective_watch import HANDLING, ReplayedCollectives, watch_collectives
+from trt_core.process_groups import Collective, GroupMembers
 
 DEVICE = torch.device("cuda", 0)
 LIMIT = 60
@@ -41,9 +40,13 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def replayed(work: Work, calls: int = 1) -> ReplayedCollectives:
-    groups = (GroupMembers("tp", (0, 1)),)
-    return ReplayedCollectives(DEVICE, ("ALL_REDUCE", "ALL_REDUCE"), groups, replays=calls, done=work)
+GROUP = GroupMembers("tp", (0, 1))
+
+
+def replayed(work: Work) -> ReplayedCollectives:
+    found = ReplayedCollectives(DEVICE, ("ALL_REDUCE", "ALL_REDUCE"), (GROUP,))
+    found.enqueued(work)
+    return found
 
 
 def test_a_late_replay_ends_the_process_and_says_why(ended: list[str], caplog: pytest.LogCaptureFixture) -> None:
@@ -75,12 +78,12 @@ def test_time_counts_from_the_last_replay_and_not_once_it_is_done(ended: list[st
     work = Work()
     late = replayed(work)
     for now in range(0, 10 * LIMIT, 30):  # the host enqueues one after the other
-        late.replays += 1
+        late.enqueued(work)
         late.look(now)
     work.is_done = True
     late.look(20 * LIMIT)
     work.is_done = False
-    late.replays += 1
+    late.enqueued(work)
     late.look(21 * LIMIT)
     late.look(22 * LIMIT)
     assert not ended
@@ -96,5 +99,12 @@ def test_a_group_that_is_gone_has_no_limit(monkeypatch: pytest.MonkeyPatch, ende
     assert replayed(Work()).limit_seconds() == math.inf
 
 
-def test_engines_without_collectives_are_not_watched() -> None:
-    assert collective_watch.watch_collectives([], DEVICE) is None
+def test_what_communicates_nothing_is_not_watched() -> None:
+    assert watch_collectives([], DEVICE) is None
+
+
+def test_groups_are_named_once(ended: list[str]) -> None:
+    found = watch_collectives([Collective("ALL_REDUCE", GROUP), Collective("BROADCAST", GROUP)], DEVICE)
+    assert found is not None
+    assert (found.operations, found.groups) == (("ALL_REDUCE", "BROADCAST"), (GROUP,))
+    assert found.limit_seconds() == LIMIT

@@ -2,8 +2,8 @@
 
 PyTorch's watchdog ends a process whose collective has not ended within its group's time limit, but only one that
 the process started itself: of those in a graph it knows nothing, so when another rank dies, a replay would wait for
-it on the GPU for ever, and the host behind it. Here a thread looks at the last replay of each engine that
-communicates, and treats one that is late as PyTorch would.
+it on the GPU for ever, and the host behind it. Here a thread looks at the last replay of whatever communicates,
+an engine's own recordings or those of a whole module, and treats one that is late as PyTorch would.
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import Final, Protocol
 
 import torch
 
-from trt_core.process_groups import LOOK_AT_OTHERS, GroupMembers, own_rank, show_ranks, time_limit
-from trt_portable.enums import LayerType
-from trt_portable.kernels.device_kernels import driver
-
-if TYPE_CHECKING:
-    from trt_portable.layers.collective import IDistCollectiveLayer
-    from trt_portable.network.layer import ILayer
+from trt_core.device import driver
+from trt_core.process_groups import LOOK_AT_OTHERS, Collective, GroupMembers, own_rank, show_ranks, time_limit
 
 HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 """PyTorch's variable for what a failed collective does: "0" and "2" let the process live; it ends by default."""
@@ -47,13 +42,13 @@ class Completion(Protocol):
 
 @dataclass(eq=False)
 class ReplayedCollectives:
-    """The collectives of one engine that run in CUDA graphs.
+    """What is communicated in the CUDA graphs of one engine, or of one module.
 
     Attributes:
-        device: Where they run.
-        operations: What they are: `ALL_REDUCE`.
+        device: Where that is.
+        operations: What the collectives are: `ALL_REDUCE`.
         groups: The groups that they run in.
-        replays: How many were enqueued; whoever enqueues one counts it here.
+        replays: How many were enqueued.
         done: Comes behind the last of them.
     """
 
@@ -65,6 +60,15 @@ class ReplayedCollectives:
     _seen: int = 0
     _since: float = 0.0
     _told: bool = False
+
+    def enqueued(self, done: Completion) -> None:
+        """Counts a replay.
+
+        Args:
+            done: Comes behind it; recorded already.
+        """
+        self.done = done
+        self.replays += 1
 
     def late_seconds(self, now: float) -> float:
         """How long the last replay has been under way, as far as it was looked at; 0 where it is done.
@@ -110,22 +114,20 @@ class ReplayedCollectives:
             os.abort()
 
 
-def watch_collectives(layers: Sequence[ILayer], device: torch.device) -> ReplayedCollectives | None:
-    """Begins to look at replays of an engine, until nobody keeps what is returned.
+def watch_collectives(collectives: Sequence[Collective], device: torch.device) -> ReplayedCollectives | None:
+    """Begins to look at replays, until nobody keeps what is returned.
 
     Args:
-        layers: The engine's.
+        collectives: What each of them communicates.
         device: A CUDA device.
 
     Returns:
-        Where replays are counted; None for an engine that communicates nothing.
+        Where replays are counted; None where nothing is communicated.
     """
-    found = [cast("IDistCollectiveLayer", layer) for layer in layers if layer.type is LayerType.DIST_COLLECTIVE]
-    if not found:
+    if not collectives:
         return None
-    operations = tuple(layer._operation.name for layer in found)
-    groups = tuple(dict.fromkeys(GroupMembers(layer.group_name, layer.members) for layer in found))
-    replayed = ReplayedCollectives(device, operations, groups)
+    operations = tuple(each.operation for each in collectives)
+    replayed = ReplayedCollectives(device, operations, tuple(dict.fromkeys(each.group for each in collectives)))
     _WATCH.add(replayed)
     return replayed
 
@@ -144,7 +146,7 @@ class _Watch:
         with self._lock:
             self._replayed.add(replayed)
             if self._thread is None or not self._thread.is_alive():  # a fork has no threads
-                self._thread = threading.Thread(target=self._run, name="trt_portable collectives", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="trt_core collectives", daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
