@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from ranks import wait_no_longer
 from torch import nn
 from torch.distributed import distributed_c10d
 
@@ -467,13 +468,13 @@ class Branching(nn.Module):
         return torch.relu(summed)
 
 
-def meet(name: str) -> None:
-    """Waits until all ranks are here, as long as it takes: one may compile for longer than the groups' time limit."""
+def meet(name: str, absent: int = 0) -> None:
+    """Waits until all ranks but some are here, as long as it takes: one may compile longer than groups wait."""
     store = distributed_c10d._get_default_store()
     for step in ("here", "going"):
         store.add(f"{name}/{step}", 1)
         if step == "here" or dist.get_rank() == 0:  # the first rank keeps the store, and would take it along
-            while store.add(f"{name}/{step}", 0) < dist.get_world_size():
+            while store.add(f"{name}/{step}", 0) < dist.get_world_size() - absent:
                 time.sleep(0.01)
 
 
@@ -482,6 +483,7 @@ def differ_later(rank: int, kinds: tuple[str, str], rows: tuple[int, int]) -> st
     compiled = torch.compile(Branching(), backend="torch_tensorrt", options={"min_block_size": 1})
     first = "" if kinds[0] == "gather" else kinds[0]
     compiled(torch.ones(4, 8), first)
+    wait_no_longer()
     x = torch.full((rows[rank], 8), rank + 1.0)
     try:
         torch.testing.assert_close(compiled(x, kinds[rank]), Branching()(x, kinds[rank]))
@@ -530,6 +532,7 @@ def save_with_a_fault(rank: int, failing: int, way: str, step: int, source: str,
         for place, name in places:
             setattr(place, name, failing_at(getattr(place, name)))
     meet("loaded")
+    wait_no_longer()
     runtime.save_sharded(loaded, directory)
     if rank == failing and way == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -582,6 +585,7 @@ def die_at_a_step(rank: int, failing: int, fatal: int, when: str, source: str, t
 
     loaded = trt.load(source) if when == "save" else None
     meet("ready")
+    wait_no_longer()
     threading.setprofile(note)  # asking the store is done by a thread
     sys.setprofile(note)
     try:
@@ -618,6 +622,7 @@ def call_alone(rank: int, where: str, way: str, directory: str) -> None:
     with torch.no_grad():
         compiled(x)
         meet("ready")
+        wait_no_longer()
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         compiled(x)
@@ -628,6 +633,7 @@ def never_come(rank: int) -> None:
     model = parallel_perceptron("tensor")
     x = torch.randn(2, 4, 16)
     compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
+    wait_no_longer()
     if rank == 0:
         compiled(x)
     time.sleep(15)
@@ -1011,11 +1017,12 @@ def destroy_groups(rank: int) -> str:
 
 
 def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str) -> None:
-    """One rank, the first or another, fails in the midst of a build, a save, a load or a call.
+    """One rank, the first or another, fails in the midst of something that all of them do.
 
     Args:
         rank: The rank.
-        when: In what it fails.
+        when: In what it fails: `build`, `exchange` (ranks compare what they are about to communicate), `recompile`
+            (they compare a graph that `torch.compile` captures for another size), `call`, `save` or `load`.
         way: `throws`, `hangs`, or the signal that it gets.
         failing: The rank that fails.
         directory: Where models are saved.
@@ -1041,16 +1048,34 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
         "build": (engine_source, "build_block", fail),
         "save": (saving, "save", half_save),
         "load": (sharded.RankPart, "check", fail),
+        "exchange": (sharded, "said_in", fail),
+        "recompile": (sharded, "said_in", fail),
     }
-    if rank == failing and when in places:
-        setattr(*places[when])
-    compiled: Any = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
-    if when != "build":
-        meet("compiled")
-    if when in ("save", "load"):
+
+    def begin_to_fail() -> None:
+        if rank == failing and when in places:
+            setattr(*places[when])
+
+    if when == "build":
+        begin_to_fail()
+    if when == "recompile":
+        compiled: Any = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
+        with torch.no_grad():
+            compiled(x)
+    else:
+        compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
+    if when == "load":
         runtime.save_sharded(compiled, directory)
+    if when != "build" or failing > 0:  # the first rank keeps the store
+        meet("made", absent=int(when == "build"))
+    wait_no_longer()
+    begin_to_fail()
+    if when == "save":
+        runtime.save_sharded(compiled, directory)
+    if when in ("save", "load"):
         compiled = trt.load(directory)
-    compiled(x)
-    if when == "call" and rank == failing:
-        fail()
-    compiled(x)
+    with torch.no_grad():
+        compiled(torch.randn(4, 4, 16) if when == "recompile" else x)
+        if when == "call" and rank == failing:
+            fail()
+        compiled(x)

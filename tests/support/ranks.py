@@ -20,7 +20,10 @@ from typing import Any, Final
 import pytest
 
 GROUP_SECONDS: Final = 60.0
-"""Time limit of the process groups: what a rank waits for another one before it gives up."""
+"""Time limit of the process groups: what a rank waits for another one before it gives up.
+
+Ranks have it until they say `wait_no_longer`: importing and compiling take one rank seconds longer than another.
+"""
 
 _PRELOADED: Final = ("warm_ranks",)
 
@@ -33,7 +36,7 @@ class Outcome:
         value: What its function returned.
         error: Type and text of what it raised instead; empty for nothing.
         is_dead: Whether it went without a word.
-        seconds: How long the function took.
+        seconds: How long the function took, since `wait_no_longer` where it said so.
     """
 
     value: Any = None
@@ -58,7 +61,7 @@ def run_ranks(
         function: A function of a module that a new process can import; called with the rank and the arguments.
         args: What it gets besides.
         limit: Seconds after which all ranks are killed.
-        group_seconds: Time limit of the process groups.
+        group_seconds: Time limit of the process groups from `wait_no_longer` on.
 
     Raises:
         AssertionError: A rank failed or took too long.
@@ -109,6 +112,28 @@ def run_failing_ranks(
             process.join()
 
 
+def wait_no_longer() -> None:
+    """From here on this rank waits for others as long as a test said, and `Outcome.seconds` counts."""
+    from torch.distributed import distributed_c10d
+
+    if _clock.limit is not None:
+        distributed_c10d._get_default_store().set_timeout(_clock.limit)
+        for group in list(distributed_c10d._world.pg_map):
+            distributed_c10d._set_pg_timeout(_clock.limit, group)
+    _clock.started = time.monotonic()
+
+
+@dataclasses.dataclass
+class _Clock:
+    """When what a rank does began, and how long it may wait then; None where nobody said."""
+
+    started: float = 0.0
+    limit: timedelta | None = None
+
+
+_clock: Final = _Clock()
+
+
 @functools.cache
 def _fork_server() -> multiprocessing.context.ForkServerContext:
     """A process that has imported PyTorch once, of which ranks are forks."""
@@ -150,18 +175,19 @@ def _run(
 
     torch.set_num_threads(1)
     os.environ["RANK"], os.environ["WORLD_SIZE"] = str(rank), str(world)
-    started = time.monotonic()
+    _clock.started, _clock.limit = time.monotonic(), timedelta(seconds=seconds)
     try:
-        limit = timedelta(seconds=seconds)
+        limit = timedelta(seconds=max(seconds, GROUP_SECONDS))
         dist.init_process_group(
             "gloo", store=_store(Path(place), rank == 0, limit), rank=rank, world_size=world, timeout=limit
         )
-        started = time.monotonic()
-        outcome = Outcome(function(rank, *args), seconds=time.monotonic() - started)
+        _clock.started = time.monotonic()
+        value = function(rank, *args)
+        outcome = Outcome(value, seconds=time.monotonic() - _clock.started)
         dist.barrier()
     except BaseException as error:
         told = f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}"
-        outcome = Outcome(error=told, seconds=time.monotonic() - started)
+        outcome = Outcome(error=told, seconds=time.monotonic() - _clock.started)
     sender.send(outcome)
     sender.close()
     os._exit(0)  # destructors of a group whose peers are gone would wait for them

@@ -436,9 +436,20 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
     checks = _checks.here()
     checks[ranks] += 1
     place = f"trt/{'-'.join(map(str, ranks))}/{checks[ranks]}"
-    _ask(store, lambda: store.set(f"{place}/{rank}", digest), rank, ranks)
+    _ask(store, lambda: store.set(f"{place}/{rank}", digest), ranks)
     for other in ranks:
-        found = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), other, ranks).decode()
+        if other == rank:
+            continue
+        try:
+            found = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), ranks).decode()
+        except NothingSaid as error:
+            raise ExecutionError(
+                f"rank {other} did not come to the same call of the model",
+                where=f"the ranks {show_ranks(ranks)}",
+                why=f"nothing was heard of it within the time limit of the process groups: {error}",
+                hint="see what that rank says: it has failed, is gone, runs another program or with other sizes, or "
+                "runs without a compiler after too many recompilations",
+            ) from error
         if found != digest:
             raise ExecutionError(
                 f"rank {other} runs another program than rank {rank}",
@@ -448,21 +459,27 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
             )
 
 
-def _ask(store: Any, ask: Callable[[], _T], other: int, ranks: Ranks) -> _T:
-    """Asks the store for what a rank says, as `in_time` does.
+class NothingSaid(TimeoutError):
+    """A process has written nothing to a store in time; the one that keeps the store is there."""
+
+
+def _ask(store: Any, ask: Callable[[], _T], ranks: Ranks) -> _T:
+    """Asks the store for something, or tells it, as `in_time` does.
 
     Raises:
-        ExecutionError: It has not said it within the time limit of the process groups.
+        NothingSaid: What was asked for did not come.
+        ExecutionError: Nobody keeps the store any more.
     """
     try:
         return in_time(store, ask)
+    except NothingSaid:
+        raise
     except (RuntimeError, TimeoutError) as error:
         raise ExecutionError(
-            f"rank {other} did not come to the same call of the model",
+            "the process that keeps the store of the process groups is gone, or stopped",
             where=f"the ranks {show_ranks(ranks)}",
-            why=f"nothing was heard of it within the time limit of the process groups: {error}",
-            hint="see what that rank says: it has failed, is gone, runs another program or with other sizes, or runs "
-            "without a compiler after too many recompilations",
+            why=f"they could not compare what they are about to communicate: {error}",
+            hint="see what the first rank says, which keeps the store where no launcher does",
         ) from error
 
 
@@ -502,7 +519,7 @@ def said_in(store: Any, place: str) -> bytes:
     end, pause = time.monotonic() + limit, 0.001
     while not store.check([place]):
         if time.monotonic() > end:
-            raise TimeoutError(f"nothing came within {limit:g} s")
+            raise NothingSaid(f"nothing came within {limit:g} s")
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
     found: bytes = store.get(place)
