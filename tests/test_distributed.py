@@ -38,7 +38,7 @@ import rank_programs
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from ranks import run_failing_ranks, run_ranks
+from ranks import run_failing_ranks, run_ranks, start_forking
 from torch import nn
 
 import trt_frontends as trt
@@ -47,11 +47,18 @@ from trt_core import FileError, InputError
 from trt_core.files.folder import Folder, take_lock
 from trt_runtime import sharded
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200, func_only=True)]
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 4.0
 """Seconds after which a process group gives up, where a rank is meant to fail."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forks() -> None:
+    """What all ranks are forked from takes as long as it takes on a machine that is busy, and in no test."""
+    start_forking()
+
 
 STRESSED = pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many seconds; nox -s stress runs it")
 
@@ -164,7 +171,7 @@ def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: s
 def test_what_is_captured_again_is_compared_too(
     kinds: tuple[str, str], rows: tuple[int, int], told: tuple[str, str], tmp_path: Path
 ) -> None:
-    outcomes = run_failing_ranks(2, tmp_path, rank_programs.differ_later, kinds, rows, limit=60, group_seconds=LIMIT)
+    outcomes = run_failing_ranks(2, tmp_path, rank_programs.differ_later, kinds, rows, group_seconds=LIMIT)
     for found, wanted in zip(outcomes, told, strict=True):
         assert wanted in (found.error or found.value)
         assert not found.error or found.error.startswith("ExecutionError: ")
@@ -267,7 +274,7 @@ FAILED_COLLECTIVES = [
 @pytest.mark.parametrize(("where", "way"), FAILED_COLLECTIVES)
 def test_a_collective_that_fails_is_named_with_the_rank_that_says_so(where: str, way: str, tmp_path: Path) -> None:
     told, dead = run_failing_ranks(
-        2, tmp_path, rank_programs.call_alone, where, way, str(tmp_path / "model"), limit=60, group_seconds=LIMIT
+        2, tmp_path, rank_programs.call_alone, where, way, str(tmp_path / "model"), group_seconds=LIMIT
     )
     assert dead.is_dead
     assert told.error.startswith("ExecutionError: ")
@@ -342,7 +349,7 @@ def test_ranks_say_truly_whether_a_model_was_saved(
     trt_runtime.save_sharded(compiled, target)
     given = (failing, way, step, str(source), str(target))
     run = rank_programs.save_with_a_fault
-    outcomes = run_failing_ranks(world, tmp_path, run, *given, limit=60, group_seconds=LIMIT)
+    outcomes = run_failing_ranks(world, tmp_path, run, *given, group_seconds=LIMIT)
     is_saved = json.loads((target / "manifest.json").read_text())["world_size"] == world
     assert way != "dies" or is_saved == (step > (5 if failing == 0 else 2))
     for rank, found in enumerate(outcomes):
@@ -383,7 +390,7 @@ def test_a_folder_is_the_old_one_or_the_new_one_whenever_a_rank_is_killed(
     renames = [number for number, step in enumerate(steps, 1) if step in ("rename", "allgather", "check")]
     for fatal in range(1, len(steps) + 1) if "TRT_STRESS" in os.environ else renames[-2:]:
         place = f"killed before step {fatal} of {steps}"
-        outcomes = run_failing_ranks(2, tmp_path, run, failing, fatal, *begin_anew(), limit=60, group_seconds=LIMIT)
+        outcomes = run_failing_ranks(2, tmp_path, run, failing, fatal, *begin_anew(), group_seconds=LIMIT)
         other = outcomes[1 - failing]
         assert not other.is_dead and other.seconds < LIMIT + 5, place
         # A rank that looked for others less often this time took fewer steps than that.

@@ -134,6 +134,13 @@ class _Clock:
 _clock: Final = _Clock()
 
 
+def start_forking() -> None:
+    """Returns when the process is there that all ranks are forks of, with what it imports and compiles."""
+    process = _fork_server().Process(target=os.getpid, daemon=True)
+    process.start()
+    process.join()
+
+
 @functools.cache
 def _fork_server() -> multiprocessing.context.ForkServerContext:
     """A process that has imported PyTorch once, of which ranks are forks."""
