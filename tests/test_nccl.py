@@ -42,6 +42,7 @@ def test_engines_communicate_through_nccl(gpus: int, tmp_path: Path) -> None:
     [
         ("killed_rank", "ALL_REDUCE", "3"),
         ("killed_rank", "ALL_REDUCE", "0"),
+        ("killed_rank_while_recording", "ALL_REDUCE", "3"),
         ("killed_rank_of_a_module", "ALL_REDUCE", "3"),
         ("killed_rank_between_engines", "all_reduce", "3"),
     ],

@@ -112,6 +112,18 @@ def killed_rank_between_engines(_: str) -> None:
     _die_and_wait(use_cuda_graphs=True, torch_executed_ops=(torch.ops._c10d_functional.all_reduce.default,))
 
 
+def killed_rank_while_recording(_: str) -> None:
+    """The last rank dies while it records a run, which the others replay."""
+    if dist.get_rank() == dist.get_world_size() - 1:
+        from trt_portable.execution import replay
+
+        def die(*_: Any) -> Any:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        replay._recorded = die
+    _die_and_wait()
+
+
 def _die_and_wait(**settings: Any) -> None:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     model = rank_programs.Perceptron(64).cuda().eval().requires_grad_(False)
