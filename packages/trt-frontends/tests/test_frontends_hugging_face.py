@@ -202,6 +202,18 @@ def test_decoders_are_captured_as_one_step(caplog: pytest.LogCaptureFixture) -> 
     torch.testing.assert_close(compiled(input_ids=IDS).logits, model(input_ids=IDS).logits, rtol=1e-4, atol=1e-5)
 
 
+def test_decoders_with_a_configuration_of_their_own_are_captured_without_caches() -> None:
+    """T5 copies its configuration for the decoder, which `use_cache` is read from."""
+    sizes = {"d_model": 32, "d_kv": 16, "d_ff": 64, "num_layers": 1, "num_heads": 2}
+    torch.manual_seed(0)
+    config = transformers.T5Config(**sizes, vocab_size=50, decoder_start_token_id=0)
+    model = transformers.T5ForConditionalGeneration(config).eval()
+    given = {"input_ids": IDS, "decoder_input_ids": IDS[:, :3]}
+    compiled = trt_frontends.compile(model, kwarg_inputs=given, optimization_level=0)
+    assert model.config.use_cache and model.decoder.config.use_cache and not model.encoder.config.use_cache
+    torch.testing.assert_close(compiled(**given).logits, model(**given).logits, rtol=1e-4, atol=1e-5)
+
+
 def test_caches_are_among_the_results_where_they_are_asked_for(tmp_path: Path) -> None:
     model = _decoder()
     given = {"input_ids": IDS, "use_cache": True}

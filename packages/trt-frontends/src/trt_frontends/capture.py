@@ -371,12 +371,15 @@ def with_fake_weights(module: nn.Module) -> nn.Module:
     Args:
         module: Any module; one without tensors on the `meta` device is returned as it is.
     """
-    tensors = [*module.parameters(), *module.buffers()]
-    if not any(tensor.is_meta for tensor in tensors):
+    if not any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
         return module
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    return fake_copy(module, FakeTensorMode(allow_non_fake_inputs=True))
+
+
+def fake_copy(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
+    """Returns a copy of a module whose parameters and buffers are fake tensors of a mode, on the CPU."""
     # what deepcopy finds in its memo it does not copy, and tied parameters stay tied
-    fakes: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in tensors}
+    fakes: dict[int, Any] = {id(tensor): _fake(tensor, mode) for tensor in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, fakes)
 
 
@@ -483,7 +486,8 @@ def _without_caches(model: Any, *, wanted: bool) -> Iterator[None]:
     if not _is_of_transformers(model):  # a wrapper says itself what it asks for
         yield
         return
-    configs = {id(config): config for config in (model.config, _text_config(model)) if config is not None}
+    # parts have configurations of their own: T5's decoder one, models of images and text one for the text
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
     changed = [] if wanted else [config for config in configs.values() if getattr(config, "use_cache", False)]
     if changed and model.can_generate():
         logger.warning(
@@ -498,11 +502,6 @@ def _without_caches(model: Any, *, wanted: bool) -> Iterator[None]:
     finally:
         for config in changed:
             config.use_cache = True
-
-
-def _text_config(model: Any) -> Any:
-    find = getattr(model.config, "get_text_config", None)
-    return find() if callable(find) else None
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.command_line import Peers
 from trt_runtime.exchange import engines_in
 from trt_runtime.program_file import PROGRAM
+from trtc.usual_inputs import known_inputs, require_inputs, usual_inputs
 
 Model = tuple["nn.Module | torch.export.ExportedProgram", "Sequence[Any] | None", "Mapping[str, Any] | None"]
 
@@ -162,7 +163,6 @@ def _place(error: BaseException) -> str:
     return f"{outside[-1].filename}:{outside[-1].lineno}" if outside else ""
 
 
-_TOKENS: Final = 128
 _PIXELS: Final = 224
 
 
@@ -173,7 +173,7 @@ def load_named_model(
 
     Args:
         source: `hf:DIR`, a folder that `save_pretrained` of transformers wrote; `timm:NAME`; `torchvision:NAME`.
-        shapes: Shapes of inputs by name. Inputs that are not named have the usual ones of the model, batch 1.
+        shapes: Shapes of inputs by name. Where there are none, inputs are the usual ones of the model, batch 1.
         dtype: Type of weights and floating inputs; None for that of the weights.
         random_weights: Do not fetch weights.
 
@@ -183,23 +183,35 @@ def load_named_model(
     Raises:
         InputError: The library is not installed, or has no such model or input; or the weights cannot be had.
     """
+    model = _named_model(source, dtype, random_weights=random_weights)
+    if model is None:
+        return None
+    model.eval()
+    own = dtype_of_weights(model) or torch.float32
+    if not source.startswith("hf:"):
+        usual = _image(model)
+        unknown = shapes.keys() - usual.keys()
+        if unknown:
+            raise InputError(
+                f"{source} has no input {min(unknown)!r}",
+                hint=did_you_mean(min(unknown), usual) or f"it takes {min(usual)}",
+            )
+        return model, {name: _input(name, shapes.get(name), image, own) for name, image in usual.items()}
+    if not shapes:
+        return model, {name: _input(name, None, usual, own) for name, usual in usual_inputs(model).items()}
+    config: Any = model.config
+    likely = {name: forms[0] for name, forms in known_inputs(config).items()}
+    inputs = {name: _input(name, given, likely.get(name), own) for name, given in shapes.items()}
+    require_inputs(model, inputs)
+    return model, inputs
+
+
+def _named_model(source: str, dtype: str | None, *, random_weights: bool) -> nn.Module | None:
     library, separator, name = source.partition(":")
     if not separator or library not in _LIBRARIES:
         return None
-    model, usual = _LIBRARIES[library](name, random_weights)
-    if dtype is not None:
-        model = model.to(parse_dtype(dtype))
-    own = dtype_of_weights(model) or torch.float32
-    unknown = shapes.keys() - usual.keys()
-    if unknown and library != "hf":  # models of transformers take more than what is usual
-        raise InputError(
-            f"{source} has no input {min(unknown)!r}",
-            hint=did_you_mean(min(unknown), usual) or f"it takes {min(usual)}",
-        )
-    names = list(dict.fromkeys([*usual, *shapes]))
-    if library == "hf" and shapes:
-        names = list(shapes)  # what is given is all that there is
-    return model.eval(), {name: _input(name, shapes.get(name), usual.get(name), own) for name in names}
+    model = _LIBRARIES[library](name, random_weights)
+    return model if dtype is None else model.to(parse_dtype(dtype))
 
 
 def _input(name: str, given: Sequence[tuple[int, ...]] | None, usual: Input | None, dtype: torch.dtype) -> Input:
@@ -225,10 +237,7 @@ def _library(library: str, name: str) -> Any:
         raise InputError(f"{name} needs {library}", why=str(error), hint=f"pip install {library}") from error
 
 
-Loaded = tuple[nn.Module, dict[str, Input]]
-
-
-def _from_transformers(name: str, random_weights: bool) -> Loaded:
+def _from_transformers(name: str, random_weights: bool) -> nn.Module:
     transformers = _library("transformers", f"hf:{name}")
     if not Path(name).is_dir():
         raise InputError(
@@ -244,50 +253,30 @@ def _from_transformers(name: str, random_weights: bool) -> Loaded:
             model = kind.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError) as error:
         raise InputError(f"transformers cannot load {name}", why=str(error).partition("\n")[0]) from error
-    return model, _usual_inputs(model)
+    made: nn.Module = model
+    return made
 
 
-def _usual_inputs(model: Any) -> dict[str, Input]:
-    """What a model of transformers is called with for one example."""
-    main = model.main_input_name
-    config = model.config
-    if main == "pixel_values":
-        size = getattr(config, "image_size", _PIXELS)
-        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
-        return {main: Input((1, getattr(config, "num_channels", 3), height, width))}
-    if main == "input_ids":
-        length = min(_TOKENS, getattr(config, "max_position_embeddings", _TOKENS))
-        tokens = Input((1, length), dtype=torch.int64)
-        return {main: tokens, "attention_mask": tokens}
-    if main == "input_values":
-        return {main: Input((1, 16000))}
-    raise InputError(
-        f"inputs of {type(model).__name__} cannot be made up", hint=f"give their shapes: --shapes {main}=1x80x3000"
-    )
-
-
-def _from_timm(name: str, random_weights: bool) -> Loaded:
+def _from_timm(name: str, random_weights: bool) -> nn.Module:
     timm = _library("timm", f"timm:{name}")
     if not timm.is_model(name):
         raise InputError(f"timm has no model {name!r}", hint=did_you_mean(name, timm.list_models()))
-    model = _with_weights(f"timm:{name}", lambda: timm.create_model(name, pretrained=not random_weights))
-    described: Any = model
-    size = described.default_cfg.get("input_size", (3, _PIXELS, _PIXELS))
-    return model, {_first_parameter(model): Input((1, *size))}
+    return _with_weights(f"timm:{name}", lambda: timm.create_model(name, pretrained=not random_weights))
 
 
-def _from_torchvision(name: str, random_weights: bool) -> Loaded:
+def _from_torchvision(name: str, random_weights: bool) -> nn.Module:
     models = _library("torchvision", f"torchvision:{name}").models
     if name not in models.list_models():
         raise InputError(f"torchvision has no model {name!r}", hint=did_you_mean(name, models.list_models()))
     weights = None if random_weights else "DEFAULT"
     made = {"weights_backbone": None} if random_weights and "weights_backbone" in _parameters(models, name) else {}
-    model = _with_weights(f"torchvision:{name}", lambda: models.get_model(name, weights=weights, **made))
-    return model, {_first_parameter(model): Input((1, 3, _PIXELS, _PIXELS))}
+    return _with_weights(f"torchvision:{name}", lambda: models.get_model(name, weights=weights, **made))
 
 
-def _first_parameter(model: nn.Module) -> str:
-    return next(iter(inspect.signature(model.forward).parameters))
+def _image(model: Any) -> dict[str, Input]:
+    """The input of a model of images, by the name that its `forward` gives it."""
+    size = getattr(model, "default_cfg", {}).get("input_size", (3, _PIXELS, _PIXELS))  # timm says it
+    return {next(iter(inspect.signature(model.forward).parameters)): Input((1, *size))}
 
 
 def _parameters(models: Any, name: str) -> Any:
@@ -305,7 +294,7 @@ def _with_weights(source: str, make: Callable[[], nn.Module]) -> nn.Module:
         ) from error
 
 
-_LIBRARIES: Final[dict[str, Callable[[str, bool], Loaded]]] = {
+_LIBRARIES: Final[dict[str, Callable[[str, bool], nn.Module]]] = {
     "hf": _from_transformers,
     "timm": _from_timm,
     "torchvision": _from_torchvision,
@@ -332,9 +321,10 @@ def _make(
 
 def _load(source: str, tensors: Sequence[torch.Tensor]) -> nn.Module:
     floating = next((value.dtype for value in tensors if value.is_floating_point()), None)
-    named = load_named_model(source, {}, None if floating is None else str(floating).removeprefix("torch."))
+    kind = None if floating is None else str(floating).removeprefix("torch.")
+    named = _named_model(source, kind, random_weights=False)
     if named is not None:
-        return named[0]
+        return named.eval()
     model = load_model(source, needs_inputs=False)[0]  # the program is called with inputs that suit it
     return module_of(model) if isinstance(model, torch.export.ExportedProgram) else model.eval()
 
