@@ -66,6 +66,12 @@ def test_data_dependent_branch_names_the_line_and_the_way_out():
     assert "torch.onnx.export(model" in str(error.value)
 
 
+def test_the_graph_up_to_a_failure_is_not_printed(capfd):
+    with pytest.raises(ExportError):
+        export_module(Branching(), (torch.randn(3),))
+    assert "torch.ops.aten" not in "".join(capfd.readouterr())
+
+
 def test_violated_dynamic_dimension_advises_on_ranges():
     with pytest.raises(ExportError) as error:
         export_module(Fixed(), (torch.randn(4, 3),), dynamic_shapes=({0: Dim("batch", min=1, max=8)},))

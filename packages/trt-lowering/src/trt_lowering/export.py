@@ -149,6 +149,19 @@ def _place_in_model(*, of_operators: bool) -> str | None:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if asker_in(frame.f_code.co_filename) is Asker.MODEL else None
 
 
+@contextlib.contextmanager
+def graphs_unprinted() -> Iterator[None]:
+    """Keeps PyTorch from printing the graph up to a failure, which may be long; hold the `tracing_lock` around it."""
+    from trt_lowering.internals import export_trace
+
+    module: Any = export_trace
+    module.print = lambda *_, **__: None  # its name for the builtin, which nothing else there calls
+    try:
+        yield
+    finally:
+        del module.print
+
+
 @held_to_signature
 def export_module(
     module: torch.nn.Module,
@@ -183,6 +196,7 @@ def export_module(
             functional_collectives(),
             masks_as_they_are(),
             frames_read_once(),
+            graphs_unprinted(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
             keywords_named(module, examples[1], dynamic_shapes) as dims,
             unlogged("torch._subclasses.fake_tensor"),  # a trace of PyTorch's own code, before what it raises

@@ -6,6 +6,7 @@
 | `torch._decomp` | PyTorch's tables of decompositions, and the shapes of recurrent layers | |
 | `torch._export.utils` | the composite kernel of an operator | |
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
+| `torch.export._trace` | prints the graph up to a failure | |
 | `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's; how traces take sizes apart | |
@@ -32,6 +33,7 @@ from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
+    from torch.export import _trace as export_trace
     from torch.export.exported_program import _override_composite_implicit_decomp as composites_replaced
     from torch.fx.experimental import proxy_tensor, symbolic_shapes
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
@@ -57,6 +59,7 @@ ATTRIBUTES: Final = {
 LATE: Final = {
     "composite_kernel": "torch._export.utils:_get_decomp_for_cia",
     "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
+    "export_trace": "torch.export:_trace",
     "proxy_tensor": "torch.fx.experimental",
     "symbolic_shapes": "torch.fx.experimental",
     "tracebacks": "torch.utils:_traceback",
