@@ -32,14 +32,11 @@ from trt_portable.enums import (
     PaddingMode,
     PoolingType,
     ReduceOperation,
-    ResizeCoordinateTransformation,
-    ResizeRoundMode,
     ResizeSelector,
     SampleMode,
     ScaleMode,
     ScatterMode,
     TopKOperation,
-    UnaryOperation,
 )
 from trt_portable.errors import PortableError, strict
 from trt_portable.network.layer import ILayer, ITensor
@@ -47,6 +44,11 @@ from trt_portable.network.region import Scope
 from trt_portable.network.serialization import layers_from_json, schedule
 from trt_portable.onnx_parser.diagnostics import require_onnx
 from trt_portable.onnx_parser.initializers import TYPES
+from trt_portable.onnx_parser.operators.convolution import AUTO_PADDINGS
+from trt_portable.onnx_parser.operators.movement import PAD_MODES
+from trt_portable.onnx_parser.operators.pointwise import ACTIVATIONS, BINARY, UNARY
+from trt_portable.onnx_parser.operators.reductions import REDUCTIONS
+from trt_portable.onnx_parser.operators.resampling import COORDINATES, GRID_PADDING, MODES, ROUNDING
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
@@ -382,17 +384,7 @@ def _random(e: _Exporter, layer: Any, shape: str | None, alpha: str | None) -> N
 
 # --- element by element -----------------------------------------------------------------------------------------------
 
-_ACTIVATIONS: Final[dict[ActivationType, tuple[str, tuple[str, ...]]]] = {
-    ActivationType.RELU: ("Relu", ()),
-    ActivationType.SIGMOID: ("Sigmoid", ()),
-    ActivationType.TANH: ("Tanh", ()),
-    ActivationType.LEAKY_RELU: ("LeakyRelu", ("alpha",)),
-    ActivationType.ELU: ("Elu", ("alpha",)),
-    ActivationType.SELU: ("Selu", ("alpha", "gamma")),
-    ActivationType.SOFTSIGN: ("Softsign", ()),
-    ActivationType.HARD_SIGMOID: ("HardSigmoid", ("alpha", "beta")),
-    ActivationType.THRESHOLDED_RELU: ("ThresholdedRelu", ("alpha",)),
-}
+_ACTIVATIONS: Final = {kind: (name, parameters) for name, (kind, parameters) in ACTIVATIONS.items()}
 
 
 def _activation(e: _Exporter, layer: Any, x: str) -> None:
@@ -411,50 +403,8 @@ def _activation(e: _Exporter, layer: Any, x: str) -> None:
         e.add("Mul", [inner, e.constant(layer.alpha, dtype)], e.out())
 
 
-_UNARY: Final = {
-    UnaryOperation.EXP: "Exp",
-    UnaryOperation.LOG: "Log",
-    UnaryOperation.SQRT: "Sqrt",
-    UnaryOperation.RECIP: "Reciprocal",
-    UnaryOperation.ABS: "Abs",
-    UnaryOperation.NEG: "Neg",
-    UnaryOperation.SIN: "Sin",
-    UnaryOperation.COS: "Cos",
-    UnaryOperation.TAN: "Tan",
-    UnaryOperation.SINH: "Sinh",
-    UnaryOperation.COSH: "Cosh",
-    UnaryOperation.ASIN: "Asin",
-    UnaryOperation.ACOS: "Acos",
-    UnaryOperation.ATAN: "Atan",
-    UnaryOperation.ASINH: "Asinh",
-    UnaryOperation.ACOSH: "Acosh",
-    UnaryOperation.ATANH: "Atanh",
-    UnaryOperation.CEIL: "Ceil",
-    UnaryOperation.FLOOR: "Floor",
-    UnaryOperation.ERF: "Erf",
-    UnaryOperation.NOT: "Not",
-    UnaryOperation.SIGN: "Sign",
-    UnaryOperation.ROUND: "Round",
-    UnaryOperation.ISINF: "IsInf",
-    UnaryOperation.ISNAN: "IsNaN",
-}
-
-
-_BINARY: Final = {
-    ElementWiseOperation.SUM: "Add",
-    ElementWiseOperation.PROD: "Mul",
-    ElementWiseOperation.MAX: "Max",
-    ElementWiseOperation.MIN: "Min",
-    ElementWiseOperation.SUB: "Sub",
-    ElementWiseOperation.DIV: "Div",
-    ElementWiseOperation.POW: "Pow",
-    ElementWiseOperation.AND: "And",
-    ElementWiseOperation.OR: "Or",
-    ElementWiseOperation.XOR: "Xor",
-    ElementWiseOperation.EQUAL: "Equal",
-    ElementWiseOperation.GREATER: "Greater",
-    ElementWiseOperation.LESS: "Less",
-}
+_UNARY: Final = {op: name for name, op in UNARY.items()}
+_BINARY: Final = {op: name for name, op in BINARY.items()}
 
 
 def _elementwise(e: _Exporter, layer: Any, left: str, right: str) -> None:
@@ -558,7 +508,7 @@ def _slice(
         raise e.refuse(f"a slice in mode {layer.mode.name} with strides")
 
 
-_PADDING_MODES: Final = {SampleMode.FILL: "constant", SampleMode.CLAMP: "edge", SampleMode.REFLECT: "reflect"}
+_PADDING_MODES: Final = {mode: name for name, mode in PAD_MODES.items() if mode is not SampleMode.WRAP}
 
 
 def _plain_slice(
@@ -650,7 +600,7 @@ def _reverse_sequence(e: _Exporter, layer: Any, x: str, lengths: str) -> None:
 
 # --- windows ----------------------------------------------------------------------------------------------------------
 
-_AUTO_PADS: Final = {PaddingMode.SAME_UPPER: "SAME_UPPER", PaddingMode.SAME_LOWER: "SAME_LOWER"}
+_AUTO_PADS: Final = {mode: name for name, mode in AUTO_PADDINGS.items()}
 
 
 def _window_attributes(e: _Exporter, layer: Any) -> dict[str, Any]:
@@ -697,22 +647,10 @@ def _pooling(e: _Exporter, layer: Any, x: str) -> None:
         )
 
 
-_COORDINATES: Final = {
-    ResizeCoordinateTransformation.ALIGN_CORNERS: "align_corners",
-    ResizeCoordinateTransformation.ASYMMETRIC: "asymmetric",
-    ResizeCoordinateTransformation.HALF_PIXEL: "half_pixel",
-}
-_MODES: Final = {
-    InterpolationMode.NEAREST: "nearest",
-    InterpolationMode.LINEAR: "linear",
-    InterpolationMode.CUBIC: "cubic",
-}
-_ROUNDING: Final = {
-    ResizeRoundMode.FLOOR: "floor",
-    ResizeRoundMode.CEIL: "ceil",
-    ResizeRoundMode.HALF_DOWN: "round_prefer_floor",
-    ResizeRoundMode.HALF_UP: "round_prefer_ceil",
-}
+_COORDINATES: Final = {mapping: name for name, mapping in COORDINATES.items()}
+_MODES: Final = {mode: name for name, mode in MODES.items()}
+_ROUNDING: Final = {rounding: name for name, rounding in ROUNDING.items()}
+_GRID_PADDING: Final = {mode: name for name, mode in GRID_PADDING.items()}
 
 
 def _resize(e: _Exporter, layer: Any, x: str, target: str | None = None) -> None:
@@ -739,26 +677,19 @@ def _resize(e: _Exporter, layer: Any, x: str, target: str | None = None) -> None
 
 
 def _grid_sample(e: _Exporter, layer: Any, x: str, grid: str) -> None:
-    padding = {SampleMode.FILL: "zeros", SampleMode.CLAMP: "border", SampleMode.REFLECT: "reflection"}
     e.add(
         "GridSample",
         [x, grid],
         e.out(),
         mode=_MODES[layer.interpolation_mode],
-        padding_mode=padding[layer.sample_mode],
+        padding_mode=_GRID_PADDING[layer.sample_mode],
         align_corners=int(layer.align_corners),
     )
 
 
 # --- reductions and products ------------------------------------------------------------------------------------------
 
-_REDUCTIONS: Final = {
-    ReduceOperation.SUM: "ReduceSum",
-    ReduceOperation.PROD: "ReduceProd",
-    ReduceOperation.MAX: "ReduceMax",
-    ReduceOperation.MIN: "ReduceMin",
-    ReduceOperation.AVG: "ReduceMean",
-}
+_REDUCTIONS: Final = {op: name for name, op in REDUCTIONS.items()}
 
 
 def _bits(mask: int) -> list[int]:

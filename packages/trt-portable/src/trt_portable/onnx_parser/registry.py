@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, TypeVar
@@ -89,17 +90,18 @@ class Converter:
         return self.inputs[index] if index < len(self.inputs) else bool(self.variadic)
 
 
-def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
+def operator(*names: str, since: int = 1, domain: str = "", attributes: Iterable[str] = ()) -> Callable[[F], F]:
     """Registers the converter of operators.
 
     Args:
         names: The operators; a function that serves several asks ``net.node.operator`` which it is.
         since: The first opset whose definition the function follows.
         domain: The operators' domain.
+        attributes: Attributes of theirs that are optional and that the function takes as ``**keywords``.
     """
 
     def register(function: F) -> F:
-        converter = _described(function, since)
+        converter = _described(function, since, attributes)
         for name in names:
             versions = _CONVERTERS.setdefault((domain, name), [])
             versions.append(converter)
@@ -109,8 +111,8 @@ def operator(*names: str, since: int = 1, domain: str = "") -> Callable[[F], F]:
     return register
 
 
-def _described(function: Function, since: int) -> Converter:
-    inputs, optional, attributes, mandatory = [], [], [], []
+def _described(function: Function, since: int, further: Iterable[str]) -> Converter:
+    inputs, optional, attributes, mandatory = [], [], [*further], []
     required, variadic = 0, None
     for parameter in list(inspect.signature(function).parameters.values())[1:]:
         raw = str(parameter.annotation).startswith("Operand")
@@ -120,7 +122,7 @@ def _described(function: Function, since: int) -> Converter:
                 mandatory.append(parameter.name)
         elif parameter.kind is parameter.VAR_POSITIONAL:
             variadic = raw
-        else:
+        elif parameter.kind is not parameter.VAR_KEYWORD:
             inputs.append(raw)
             optional.append("None" in str(parameter.annotation))
             required += parameter.default is parameter.empty
@@ -136,10 +138,10 @@ def _described(function: Function, since: int) -> Converter:
     )
 
 
+@functools.cache
 def _load() -> None:
-    if not _CONVERTERS:
-        for family in FAMILIES:
-            import_module(f"trt_portable.onnx_parser.operators.{family}")
+    for family in FAMILIES:
+        import_module(f"trt_portable.onnx_parser.operators.{family}")
 
 
 def find_converter(domain: str, name: str, opset: int) -> Converter | None:

@@ -15,13 +15,13 @@ from trt_portable.dtypes import FLOATS, FROM_NUMPY, INDICES, nptype
 from trt_portable.enums import (
     ActivationType,
     DataType,
-    ElementWiseOperation,
     ErrorCode,
     MatrixOperation,
     ReduceOperation,
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.errors import Refusal
 from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer, ITensor
@@ -273,12 +273,12 @@ class NetworkWriter:
         assert tensor is not None
         return tensor
 
-    def binary(self, left: ITensor, right: ITensor, op: ElementWiseOperation) -> ITensor:
+    def binary(self, left: ITensor, right: ITensor, op: Op) -> ITensor:
         """A function of two operands, the shorter shape extended with ones in front."""
         left, right = self.broadcast(left, right)
         return self.output(self.network.add_elementwise(left, right, op))
 
-    def with_number(self, x: ITensor, number: float, op: ElementWiseOperation) -> ITensor:
+    def with_number(self, x: ITensor, number: float, op: Op) -> ITensor:
         """A function of a tensor and a number."""
         return self.output(self.network.add_elementwise(x, self.scalar_like(number, x), op))
 
@@ -348,7 +348,7 @@ class NetworkWriter:
         """An extent as an int64 tensor of shape (1,)."""
         return self.constant([extent], DataType.INT64) if isinstance(extent, int) else extent
 
-    def combine(self, left: Extent, right: Extent, op: ElementWiseOperation) -> Extent:
+    def combine(self, left: Extent, right: Extent, op: Op) -> Extent:
         """Two extents combined: SUM, SUB, PROD, FLOOR_DIV, MAX or MIN."""
         if isinstance(left, int) and isinstance(right, int):
             return _ON_INTS[op](left, right)
@@ -358,7 +358,7 @@ class NetworkWriter:
         """The product of extents."""
         total: Extent = 1
         for extent in extents:
-            total = extent if total == 1 else self.combine(total, extent, ElementWiseOperation.PROD)
+            total = extent if total == 1 else self.combine(total, extent, Op.PROD)
         return total
 
     def index_vector(self, operand: Operand) -> ITensor:
@@ -466,9 +466,7 @@ class NetworkWriter:
             if isinstance(have, int):
                 strides.append(0 if have == 1 else 1)
             else:  # min(extent - 1, 1)
-                strides.append(
-                    self.combine(self.combine(have, 1, ElementWiseOperation.SUB), 1, ElementWiseOperation.MIN)
-                )
+                strides.append(self.combine(self.combine(have, 1, Op.SUB), 1, Op.MIN))
         return self.slice(x, [0] * len(known), extents, strides)
 
     def gather(self, x: ITensor, indices: ITensor, axis: int) -> ITensor:
@@ -518,14 +516,14 @@ class NetworkWriter:
         return x if x.dtype in INDICES else self.cast(x, DataType.INT64)
 
 
-_ON_INTS: Final[Mapping[ElementWiseOperation, Callable[[int, int], int]]] = {
-    ElementWiseOperation.SUM: lambda a, b: a + b,
-    ElementWiseOperation.SUB: lambda a, b: a - b,
-    ElementWiseOperation.PROD: lambda a, b: a * b,
-    ElementWiseOperation.FLOOR_DIV: lambda a, b: a // b if b else 0,
-    ElementWiseOperation.DIV: lambda a, b: math.trunc(a / b) if b else 0,
-    ElementWiseOperation.MAX: max,
-    ElementWiseOperation.MIN: min,
+_ON_INTS: Final[Mapping[Op, Callable[[int, int], int]]] = {
+    Op.SUM: lambda a, b: a + b,
+    Op.SUB: lambda a, b: a - b,
+    Op.PROD: lambda a, b: a * b,
+    Op.FLOOR_DIV: lambda a, b: a // b if b else 0,
+    Op.DIV: lambda a, b: math.trunc(a / b) if b else 0,
+    Op.MAX: max,
+    Op.MIN: min,
 }
 
 

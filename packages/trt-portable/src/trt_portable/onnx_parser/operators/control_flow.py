@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, ErrorCode, LoopOutput, TripLimit
+from trt_portable.enums import ActivationType, DataType, ErrorCode, LoopOutput, TripLimit
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.control_flow import ILoop, IRecurrenceLayer
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
+from trt_portable.onnx_parser.operators.pointwise import ACTIVATIONS
 from trt_portable.onnx_parser.operators.sources import filled_like
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
@@ -79,7 +81,7 @@ def loop(net: Any, M: Operand | None, cond: Operand | None, *v_initial: Operand,
     inside[0] = net.output(net.network.add_identity(inside[0]))
     outputs = net.body(body, inside)
     following = [net.tensor(value) for value in outputs]
-    step.set_input(1, net.binary(net.output_of(step), net.constant(1, DataType.INT64), ElementWiseOperation.SUM))
+    step.set_input(1, net.binary(net.output_of(step), net.constant(1, DataType.INT64), Op.SUM))
     is_endless = _is_always_true(net, outputs[0], inside[1]) and (starts is not None or cond is None)
     going.set_input(1, following[0])
     if not is_endless:
@@ -262,25 +264,14 @@ def scan(
     ]
 
 
-_SUM: Final = ElementWiseOperation.SUM
-_SUB: Final = ElementWiseOperation.SUB
-_PROD: Final = ElementWiseOperation.PROD
-
 Activation = Callable[[NetworkWriter, ITensor], ITensor]
 Step = Callable[[ITensor, Sequence[ITensor]], Sequence[ITensor]]
 """Takes the projected element and the states; returns the states after it."""
 
 _ACTIVATIONS: Final = {
-    "Relu": (ActivationType.RELU, 0.0, 0.0),
-    "Tanh": (ActivationType.TANH, 0.0, 0.0),
-    "Sigmoid": (ActivationType.SIGMOID, 0.0, 0.0),
-    "Softsign": (ActivationType.SOFTSIGN, 0.0, 0.0),
-    "Softplus": (ActivationType.SOFTPLUS, 1.0, 1.0),
-    "LeakyRelu": (ActivationType.LEAKY_RELU, 0.01, 0.0),
-    "ThresholdedRelu": (ActivationType.THRESHOLDED_RELU, 1.0, 0.0),
-    "ScaledTanh": (ActivationType.SCALED_TANH, 1.0, 1.0),
-    "HardSigmoid": (ActivationType.HARD_SIGMOID, 0.2, 0.5),
-    "Elu": (ActivationType.ELU, 1.0, 0.0),
+    **{name: found for name, found in ACTIVATIONS.items() if name != "Selu"},
+    "Softplus": (ActivationType.SOFTPLUS, {"alpha": 1.0, "beta": 1.0}),
+    "ScaledTanh": (ActivationType.SCALED_TANH, {"alpha": 1.0, "beta": 1.0}),
 }
 
 
@@ -315,7 +306,8 @@ class _Direction:
         found = next((known for known in _ACTIVATIONS if known.lower() == name.lower()), None)
         if found is None:
             raise Unsupported(f"the activation {name!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
-        kind, alpha, beta = _ACTIVATIONS[found]
+        kind, defaults = _ACTIVATIONS[found]
+        alpha, beta = (*defaults.values(), 0.0, 0.0)[:2]
         alpha = alphas[place] if place < len(alphas) else alpha
         beta = betas[place] if place < len(betas) else beta
 
@@ -432,11 +424,11 @@ class _Layer:
         of_input, of_state = self.biases(direction)
         projected = net.matmul(self.x, weights, (False, True))
         if of_input is not None:
-            projected = net.binary(projected, of_input, _SUM)
+            projected = net.binary(projected, of_input, Op.SUM)
 
         def product(hidden: ITensor) -> ITensor:
             made = net.matmul(hidden, recurrent, (False, True))
-            return made if of_state is None else net.binary(made, of_state, _SUM)
+            return made if of_state is None else net.binary(made, of_state, Op.SUM)
 
         step = make(direction, product)
         loop = net.network.add_loop()
@@ -449,7 +441,7 @@ class _Layer:
         result = after[0]
         if self.lengths is not None:
             place = net.output(loop.add_iterator(self._places(), 0, reverse))
-            valid = net.binary(place, net.cast(self.lengths, DataType.INT64), ElementWiseOperation.LESS)
+            valid = net.binary(place, net.cast(self.lengths, DataType.INT64), Op.LESS)
             valid = net.unsqueeze(valid, [1])
             after = [net.select(valid, new, old) for new, old in zip(after, before, strict=True)]
             result = net.select(valid, result, net.scalar_like(0, result))
@@ -534,7 +526,7 @@ def rnn(
 
     def make(direction: _Direction, product: Callable[[ITensor], ITensor]) -> Step:
         (activate,) = direction.activations
-        return lambda element, states: [activate(net, net.binary(element, product(states[0]), _SUM))]
+        return lambda element, states: [activate(net, net.binary(element, product(states[0]), Op.SUM))]
 
     sides = _directions(layer, ["Tanh"], activations, activation_alpha, activation_beta, clip)
     return layer.joined([layer.run(side, [layer.state(initial_h, side.index)], make) for side in sides])
@@ -570,15 +562,15 @@ def gru(
             entries = _gates(net, element, 3)
             recurrent = _gates(net, product(hidden), 3)
             reset, update = (
-                gate(net, net.binary(*pair, _SUM)) for pair in zip(entries[:2], recurrent[:2], strict=True)
+                gate(net, net.binary(*pair, Op.SUM)) for pair in zip(entries[:2], recurrent[:2], strict=True)
             )
             if linear_before_reset:
-                share = net.binary(reset, recurrent[2], _PROD)
+                share = net.binary(reset, recurrent[2], Op.PROD)
             else:
-                share = _gates(net, product(net.binary(reset, hidden, _PROD)), 3)[2]
-            new = candidate(net, net.binary(entries[2], share, _SUM))
-            kept = net.binary(net.binary(hidden, new, _SUB), update, _PROD)
-            return [net.binary(kept, new, _SUM)]
+                share = _gates(net, product(net.binary(reset, hidden, Op.PROD)), 3)[2]
+            new = candidate(net, net.binary(entries[2], share, Op.SUM))
+            kept = net.binary(net.binary(hidden, new, Op.SUB), update, Op.PROD)
+            return [net.binary(kept, new, Op.SUM)]
 
         return step
 
@@ -615,21 +607,23 @@ def lstm(
         peepholes = None if p is None else _gates(net, side.part(p, [0, 2, 1], 3), 3)
 
         def seen(value: ITensor, cell: ITensor, place: int) -> ITensor:
-            return value if peepholes is None else net.binary(value, net.binary(cell, peepholes[place], _PROD), _SUM)
+            if peepholes is None:
+                return value
+            return net.binary(value, net.binary(cell, peepholes[place], Op.PROD), Op.SUM)
 
         def step(element: ITensor, states: Sequence[ITensor]) -> Sequence[ITensor]:
             hidden, cell = states
-            entry, forget, change, leave = _gates(net, net.binary(element, product(hidden), _SUM), 4)
+            entry, forget, change, leave = _gates(net, net.binary(element, product(hidden), Op.SUM), 4)
             opened = gate(net, seen(entry, cell, 0))
             if input_forget:
-                closed = net.binary(net.scalar_like(1, opened), opened, _SUB)
+                closed = net.binary(net.scalar_like(1, opened), opened, Op.SUB)
             else:
                 closed = gate(net, seen(forget, cell, 1))
-            kept = net.binary(closed, cell, _PROD)
-            added = net.binary(opened, candidate(net, change), _PROD)
-            cell = net.binary(kept, added, _SUM)
+            kept = net.binary(closed, cell, Op.PROD)
+            added = net.binary(opened, candidate(net, change), Op.PROD)
+            cell = net.binary(kept, added, Op.SUM)
             shown = gate(net, seen(leave, cell, 2))
-            return [net.binary(shown, exit_(net, cell), _PROD), cell]
+            return [net.binary(shown, exit_(net, cell), Op.PROD), cell]
 
         return step
 

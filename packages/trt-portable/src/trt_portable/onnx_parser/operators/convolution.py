@@ -11,7 +11,6 @@ import numpy as np
 
 from trt_portable.enums import (
     DataType,
-    ElementWiseOperation,
     ErrorCode,
     PaddingMode,
     PoolingType,
@@ -19,6 +18,7 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
@@ -184,7 +184,7 @@ def _extended(net: NetworkWriter, x: ITensor, b: Operand | None, before: list[in
     if b is None:
         return padded
     shift = net.unsqueeze(net.tensor(b), range(1, net.rank(x) - 1))
-    return net.binary(padded, shift, ElementWiseOperation.SUM)
+    return net.binary(padded, shift, Op.SUM)
 
 
 def _full_trims(
@@ -216,13 +216,6 @@ def _halved(sizes: list[int], auto_pad: str) -> tuple[list[int], list[int]]:
     """Trims at both ends: the odd one at the end with SAME_UPPER, else at the beginning."""
     before = [size // 2 if auto_pad == "SAME_UPPER" else size - size // 2 for size in sizes]
     return before, [size - first for size, first in zip(sizes, before, strict=True)]
-
-
-_POW: Final = ElementWiseOperation.POW
-_PROD: Final = ElementWiseOperation.PROD
-_SUM: Final = ElementWiseOperation.SUM
-_DIV: Final = ElementWiseOperation.DIV
-_FLOOR_DIV: Final = ElementWiseOperation.FLOOR_DIV
 
 
 @dataclass(frozen=True)
@@ -294,11 +287,11 @@ def _count(net: NetworkWriter, extent: Extent, place: int, windows: _Windows) ->
     span = (windows.kernel[place] - 1) * windows.dilations[place] + 1
     stride, before, after = windows.strides[place], windows.before[place], windows.after[place]
     slack = before + after - span + (stride - 1 if windows.rounds_up else 0)
-    count = net.combine(net.combine(net.combine(extent, slack, _SUM), stride, _FLOOR_DIV), 1, _SUM)
+    count = net.combine(net.combine(net.combine(extent, slack, Op.SUM), stride, Op.FLOOR_DIV), 1, Op.SUM)
     if not windows.rounds_up:
         return count
-    most = net.combine(net.combine(net.combine(extent, before - 1, _SUM), stride, _FLOOR_DIV), 1, _SUM)
-    return net.combine(count, most, ElementWiseOperation.MIN)
+    most = net.combine(net.combine(net.combine(extent, before - 1, Op.SUM), stride, Op.FLOOR_DIV), 1, Op.SUM)
+    return net.combine(count, most, Op.MIN)
 
 
 def _without_windows_in_padding(net: NetworkWriter, x: ITensor, result: ITensor, windows: _Windows) -> ITensor:
@@ -316,21 +309,21 @@ def _dilated(net: NetworkWriter, x: ITensor, kind: PoolingType, windows: _Window
         windows = _explicit(net, x, windows)
     if kind is PoolingType.MAX:
         lowest = {DataType.HALF: -65504.0, DataType.INT8: -128}.get(x.dtype, -3.4028234e38)
-        return _slid(net, x, windows, ElementWiseOperation.MAX, lowest)
-    total = _slid(net, x, windows, _SUM, 0)
+        return _slid(net, x, windows, Op.MAX, lowest)
+    total = _slid(net, x, windows, Op.SUM, 0)
     if counts_padding and not windows.rounds_up:
-        return net.with_number(total, math.prod(windows.kernel), _DIV)
+        return net.with_number(total, math.prod(windows.kernel), Op.DIV)
     rank = net.rank(x)
     extents: list[Extent] = [1, 1, *net.extents(x)[2:]]
     ones = net.expand(net.constant(np.ones((1,) * rank), x.dtype), extents)
     if counts_padding:  # what is padded counts, but not what only the last window reaches
         starts: list[Extent] = [0, 0, *(-pad for pad in windows.before)]
         ends = zip(extents[2:], windows.before, windows.after, strict=True)
-        sizes = [*extents[:2], *(net.combine(extent, before + after, _SUM) for extent, before, after in ends)]
+        sizes = [*extents[:2], *(net.combine(extent, before + after, Op.SUM) for extent, before, after in ends)]
         ones = net.slice(ones, starts, sizes, mode=SampleMode.FILL, fill=net.constant(1, x.dtype))
         zeros = [0] * len(windows.kernel)
         windows = replace(windows, before=zeros, after=zeros)
-    return net.binary(total, _slid(net, ones, windows, _SUM, 0), _DIV)
+    return net.binary(total, _slid(net, ones, windows, Op.SUM, 0), Op.DIV)
 
 
 def _explicit(net: NetworkWriter, x: ITensor, windows: _Windows) -> _Windows:
@@ -348,7 +341,7 @@ def _explicit(net: NetworkWriter, x: ITensor, windows: _Windows) -> _Windows:
     return replace(windows, before=before, after=after, auto_pad="NOTSET")
 
 
-def _slid(net: NetworkWriter, x: ITensor, windows: _Windows, op: ElementWiseOperation, neutral: float) -> ITensor:
+def _slid(net: NetworkWriter, x: ITensor, windows: _Windows, op: Op, neutral: float) -> ITensor:
     fill = net.constant(neutral, x.dtype)
     for place, (taps, stride, dilation) in enumerate(
         zip(windows.kernel, windows.strides, windows.dilations, strict=True)
@@ -356,10 +349,10 @@ def _slid(net: NetworkWriter, x: ITensor, windows: _Windows, op: ElementWiseOper
         axis = 2 + place
         extents = net.extents(x)
         count = _count(net, extents[axis], place, windows)
-        reach = net.combine(net.combine(count, -1, _SUM), stride, ElementWiseOperation.PROD)
+        reach = net.combine(net.combine(count, -1, Op.SUM), stride, Op.PROD)
         starts: list[Extent] = [0] * len(extents)
         starts[axis] = -windows.before[place]
-        extents[axis] = net.combine(reach, (taps - 1) * dilation + 1, _SUM)
+        extents[axis] = net.combine(reach, (taps - 1) * dilation + 1, Op.SUM)
         x = net.slice(x, starts, extents, mode=SampleMode.FILL, fill=fill)
         extents[axis] = count
         strides: list[Extent] = [1] * len(extents)
@@ -428,21 +421,21 @@ def lp_pool(
     powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
     if windows.rounds_up or any(dilation != 1 for dilation in windows.dilations):
         explicit = _explicit(net, x, windows) if windows.auto_pad in AUTO_PADDINGS else windows
-        return _root(net, _slid(net, powers, explicit, _SUM, 0), p)
+        return _root(net, _slid(net, powers, explicit, Op.SUM, 0), p)
     mean = _pool(net, powers, PoolingType.AVERAGE, windows, counts_padding=True)
-    return _root(net, net.with_number(mean, math.prod(windows.kernel), _PROD), p)
+    return _root(net, net.with_number(mean, math.prod(windows.kernel), Op.PROD), p)
 
 
 def _power(net: NetworkWriter, x: ITensor, p: int) -> ITensor:
     if p == 1:
         return x
-    return net.binary(x, x, _PROD) if p == 2 else net.with_number(x, p, _POW)
+    return net.binary(x, x, Op.PROD) if p == 2 else net.with_number(x, p, Op.POW)
 
 
 def _root(net: NetworkWriter, x: ITensor, p: int) -> ITensor:
     if p == 1:
         return x
-    return net.unary(x, UnaryOperation.SQRT) if p == 2 else net.with_number(x, 1 / p, _POW)
+    return net.unary(x, UnaryOperation.SQRT) if p == 2 else net.with_number(x, 1 / p, Op.POW)
 
 
 @operator("GlobalAveragePool", "GlobalMaxPool")

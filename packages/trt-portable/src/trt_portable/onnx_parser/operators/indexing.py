@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     BoundingBoxFormat,
     DataType,
-    ElementWiseOperation,
     ErrorCode,
     GatherMode,
     ReduceOperation,
     ScatterMode,
 )
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
 from trt_portable.onnx_parser.operators.sources import ramp_along
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
-
-_SUM: Final = ElementWiseOperation.SUM
-_PROD: Final = ElementWiseOperation.PROD
 
 
 def _from_front(net: NetworkWriter, indices: Operand, extent: Extent) -> ITensor:
@@ -35,8 +30,8 @@ def _from_front(net: NetworkWriter, indices: Operand, extent: Extent) -> ITensor
     x = net.index_dtype(net.tensor(indices))
     size = net.cast(net.as_tensor(extent), x.dtype)
     size = net.reshape(size, (1,) * net.rank(x))
-    negative = net.with_number(x, 0, ElementWiseOperation.LESS)
-    return net.select(negative, net.binary(x, size, _SUM), x)
+    negative = net.with_number(x, 0, Op.LESS)
+    return net.select(negative, net.binary(x, size, Op.SUM), x)
 
 
 @operator("Gather")
@@ -63,8 +58,8 @@ def _nd_from_front(net: NetworkWriter, data: ITensor, indices: Operand, first: i
     x = net.index_dtype(net.tensor(indices))
     depth = x.shape[-1]
     sizes = net.cast(net.vector(net.extents(data)[first : first + depth]), x.dtype)
-    negative = net.with_number(x, 0, ElementWiseOperation.LESS)
-    return net.select(negative, net.binary(x, sizes, _SUM), x)
+    negative = net.with_number(x, 0, Op.LESS)
+    return net.select(negative, net.binary(x, sizes, Op.SUM), x)
 
 
 @operator("GatherND", since=11)
@@ -119,7 +114,7 @@ def _combined_elements(
         net.transpose(net.unsqueeze(net.transpose(x, last), [rank - 1]), [*order, rank])
         for x in (net.cast(indices, DataType.INT64), updates)
     ]
-    hits = net.binary(spread[0], places, ElementWiseOperation.EQUAL)
+    hits = net.binary(spread[0], places, Op.EQUAL)
     chosen = net.select(hits, spread[1], net.constant(np.full((1,) * (rank + 1), neutral), data.dtype))
     total = net.reduce(chosen, fold, [rank], False)
     if any(
@@ -134,7 +129,7 @@ def _combined_elements(
     return net.binary(data, total, op)
 
 
-def _reduction_of(kind: DataType, reduction: str) -> tuple[ElementWiseOperation, ReduceOperation, float]:
+def _reduction_of(kind: DataType, reduction: str) -> tuple[Op, ReduceOperation, float]:
     """How two elements and how many are combined, and what changes none."""
     if kind in FLOATS:
         most = 3.4e38 if kind is not DataType.HALF else 65504.0
@@ -143,10 +138,10 @@ def _reduction_of(kind: DataType, reduction: str) -> tuple[ElementWiseOperation,
     else:
         raise Unsupported(f"a reduction of type {kind.name}", ErrorCode.UNSUPPORTED_NODE_DATATYPE)
     table = {
-        "add": (_SUM, ReduceOperation.SUM, 0),
-        "mul": (_PROD, ReduceOperation.PROD, 1),
-        "max": (ElementWiseOperation.MAX, ReduceOperation.MAX, -most),
-        "min": (ElementWiseOperation.MIN, ReduceOperation.MIN, most),
+        "add": (Op.SUM, ReduceOperation.SUM, 0),
+        "mul": (Op.PROD, ReduceOperation.PROD, 1),
+        "max": (Op.MAX, ReduceOperation.MAX, -most),
+        "min": (Op.MIN, ReduceOperation.MIN, most),
     }
     if reduction not in table:
         raise Unsupported(f"reduction {reduction!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
@@ -168,7 +163,7 @@ def scatter_nd(
     strides: list[Extent] = [net.product(extents[place + 1 : depth]) for place in range(depth)]
     scale = net.vector(strides)
     places = net.reduce(
-        net.binary(net.cast(at, DataType.INT64), scale, _PROD), ReduceOperation.SUM, [net.rank(at) - 1], False
+        net.binary(net.cast(at, DataType.INT64), scale, Op.PROD), ReduceOperation.SUM, [net.rank(at) - 1], False
     )
     places = net.reshape(places, [-1] + [1] * (rank - depth))
     values = net.reshape(updates, [-1, *kept])
@@ -188,10 +183,10 @@ def one_hot(net: NetworkWriter, indices: ITensor, depth: Operand, values: ITenso
     at = net.cast(indices, DataType.INT64) if indices.dtype not in INDICES else indices
     at = net.cast(at, DataType.INT64)
     size = net.reshape(net.as_tensor(extent), (1,) * rank)
-    negative = net.with_number(at, 0, ElementWiseOperation.LESS)
-    at = net.unsqueeze(net.select(negative, net.binary(at, size, _SUM), at), [place])
+    negative = net.with_number(at, 0, Op.LESS)
+    at = net.unsqueeze(net.select(negative, net.binary(at, size, Op.SUM), at), [place])
     steps = net.unsqueeze(ramp(net, extent), [other for other in range(rank + 1) if other != place])
-    hits = net.binary(at, steps, ElementWiseOperation.EQUAL)
+    hits = net.binary(at, steps, Op.EQUAL)
     off, on = (net.reshape(net.narrow(values, 0, which, 1), (1,) * (rank + 1)) for which in (0, 1))
     return net.select(hits, on, off)
 
@@ -272,11 +267,11 @@ def _by_class(net: NetworkWriter, found: ITensor, scores: ITensor) -> ITensor:
     count = net.extents(found)[0]
     batch, kind = (net.narrow(found, 1, place, 1) for place in (0, 1))
     size = net.as_tensor(net.extents(scores)[1])
-    key = net.binary(net.binary(batch, size, ElementWiseOperation.PROD), kind, ElementWiseOperation.SUM)  # (n, 1)
+    key = net.binary(net.binary(batch, size, Op.PROD), kind, Op.SUM)  # (n, 1)
     steps = ramp(net, count)
-    key = net.binary(key, net.constant(1 << 32, DataType.INT64), ElementWiseOperation.PROD)
-    key = net.binary(key, net.unsqueeze(steps, [1]), ElementWiseOperation.SUM)
-    smaller = net.binary(net.reshape(key, (1, -1)), key, ElementWiseOperation.LESS)
+    key = net.binary(key, net.constant(1 << 32, DataType.INT64), Op.PROD)
+    key = net.binary(key, net.unsqueeze(steps, [1]), Op.SUM)
+    smaller = net.binary(net.reshape(key, (1, -1)), key, Op.LESS)
     place = net.reduce(net.cast(smaller, DataType.INT64), ReduceOperation.SUM, [1], True)
     places = net.expand(place, [count, 3])
     moved = net.layer(net.network.add_scatter(found, places, found, ScatterMode.ELEMENT))

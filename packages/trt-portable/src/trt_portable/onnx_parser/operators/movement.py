@@ -7,20 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, SampleMode, UnaryOperation
+from trt_portable.enums import DataType, ErrorCode, SampleMode, UnaryOperation
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import DOUBLE, TYPES, Initializer, dtype_of
 from trt_portable.onnx_parser.operators.sources import ramp_along
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand, clamp_int64
-
-_SUM: Final = ElementWiseOperation.SUM
-_SUB: Final = ElementWiseOperation.SUB
-_PROD: Final = ElementWiseOperation.PROD
-_MIN: Final = ElementWiseOperation.MIN
-_MAX: Final = ElementWiseOperation.MAX
-_FLOOR_DIV: Final = ElementWiseOperation.FLOOR_DIV
 
 
 @operator("Identity")
@@ -129,9 +123,9 @@ def nan_beyond_fp8(net: NetworkWriter, x: ITensor, steps: ITensor | None = None)
         x: The floats.
         steps: What they are divided by before; by default nothing.
     """
-    numbers = x if steps is None else net.binary(x, steps, ElementWiseOperation.DIV)
+    numbers = x if steps is None else net.binary(x, steps, Op.DIV)
     size = net.unary(numbers, UnaryOperation.ABS)
-    is_beyond = net.binary(size, net.scalar_like(_FP8_END, size), ElementWiseOperation.GREATER)
+    is_beyond = net.binary(size, net.scalar_like(_FP8_END, size), Op.GREATER)
     return net.select(is_beyond, net.scalar_like(float("nan"), x), x)
 
 
@@ -285,7 +279,7 @@ def _wider(net: NetworkWriter, have: Extent, want: Extent) -> Extent:
         return want
     if isinstance(want, int) and want == 1:
         return have
-    return net.combine(have, want, _MAX)
+    return net.combine(have, want, Op.MAX)
 
 
 @operator("Tile", since=6)
@@ -303,7 +297,7 @@ def tile(net: NetworkWriter, x: ITensor, repeats: Operand) -> ITensor:
         factors = [net.narrow(vector, 0, place, 1) for place in range(rank)]
     if len(factors) != rank:
         raise Unsupported(f"{len(factors)} repeats for rank {rank}", ErrorCode.INVALID_NODE)
-    extents = [net.combine(have, factor, _PROD) for have, factor in zip(net.extents(x), factors, strict=True)]
+    extents = [net.combine(have, factor, Op.PROD) for have, factor in zip(net.extents(x), factors, strict=True)]
     return net.slice(x, [0] * rank, extents, mode=SampleMode.WRAP)
 
 
@@ -312,13 +306,13 @@ def depth_to_space(net: NetworkWriter, x: ITensor, *, blocksize: int, mode: str 
     """DepthToSpace(input; blocksize, mode) -> output"""
     _require_rank_4(net, x)
     batch, depth, height, width = net.extents(x)
-    inner = net.combine(depth, blocksize * blocksize, _FLOOR_DIV)
+    inner = net.combine(depth, blocksize * blocksize, Op.FLOOR_DIV)
     if mode == "DCR":
         parts, order = [batch, blocksize, blocksize, inner, height, width], (0, 3, 4, 1, 5, 2)
     else:
         parts, order = [batch, inner, blocksize, blocksize, height, width], (0, 1, 4, 2, 5, 3)
     spread = net.transpose(net.reshape(x, parts), order)
-    sides = [net.combine(side, blocksize, _PROD) for side in (height, width)]
+    sides = [net.combine(side, blocksize, Op.PROD) for side in (height, width)]
     return net.reshape(spread, [batch, inner, *sides])
 
 
@@ -327,10 +321,10 @@ def space_to_depth(net: NetworkWriter, x: ITensor, *, blocksize: int) -> ITensor
     """SpaceToDepth(input; blocksize) -> output"""
     _require_rank_4(net, x)
     batch, depth, height, width = net.extents(x)
-    rows, columns = (net.combine(side, blocksize, _FLOOR_DIV) for side in (height, width))
+    rows, columns = (net.combine(side, blocksize, Op.FLOOR_DIV) for side in (height, width))
     parts = net.reshape(x, [batch, depth, rows, blocksize, columns, blocksize])
     moved = net.transpose(parts, (0, 3, 5, 1, 2, 4))
-    return net.reshape(moved, [batch, net.combine(depth, blocksize * blocksize, _PROD), rows, columns])
+    return net.reshape(moved, [batch, net.combine(depth, blocksize * blocksize, Op.PROD), rows, columns])
 
 
 def _require_rank_4(net: NetworkWriter, x: ITensor) -> None:
@@ -344,8 +338,8 @@ def trilu(net: NetworkWriter, x: ITensor, k: Operand | None = None, *, upper: in
     rank = net.rank(x)
     rows, columns = ramp_along(net, x, rank - 2), ramp_along(net, x, rank - 1)
     offset = net.constant(0, DataType.INT64) if k is None else net.scalar(net.tensor(k))
-    edge = net.binary(rows, offset, _SUM)
-    outside = net.binary(columns, edge, ElementWiseOperation.LESS if upper else ElementWiseOperation.GREATER)
+    edge = net.binary(rows, offset, Op.SUM)
+    outside = net.binary(columns, edge, Op.LESS if upper else Op.GREATER)
     return net.select(outside, net.constant(np.zeros((1,) * rank), x.dtype), x)
 
 
@@ -380,14 +374,14 @@ def _split(net: NetworkWriter, x: ITensor, axis: int, sizes: list[Extent] | None
         raise Unsupported(f"Split into {count} parts", ErrorCode.INVALID_NODE)
     if sizes is None:
         whole = net.extents(x)[place]
-        part = net.combine(net.combine(whole, count - 1, _SUM), count, _FLOOR_DIV)
-        last = net.combine(whole, net.combine(part, count - 1, _PROD), _SUB)
+        part = net.combine(net.combine(whole, count - 1, Op.SUM), count, Op.FLOOR_DIV)
+        last = net.combine(whole, net.combine(part, count - 1, Op.PROD), Op.SUB)
         sizes = [part] * (count - 1) + [last]
     parts: list[ITensor] = []
     start: Extent = 0
     for extent in sizes:
         parts.append(net.narrow(x, place, start, extent))
-        start = net.combine(start, extent, _SUM)
+        start = net.combine(start, extent, Op.SUM)
     return parts
 
 
@@ -461,26 +455,26 @@ def _window(net: NetworkWriter, start: Extent, end: Extent, step: int, extent: E
         indices = whole[start::step] if step < 0 and end < -extent else whole[start:end:step]
         return (indices.start if len(indices) else 0), len(indices)
     low: Extent = 0 if step > 0 else -1
-    high = extent if step > 0 else net.combine(extent, 1, _SUB)
+    high = extent if step > 0 else net.combine(extent, 1, Op.SUB)
     first = _clamped(net, _from_front(net, start, extent), 0, high)
     last = _clamped(net, _from_front(net, end, extent), low, extent)
-    span = net.combine(last, first, _SUB)
+    span = net.combine(last, first, Op.SUB)
     if step != 1:
-        span = net.combine(net.combine(span, step - (1 if step > 0 else -1), _SUM), step, _FLOOR_DIV)
-    return first, net.combine(span, 0, _MAX)
+        span = net.combine(net.combine(span, step - (1 if step > 0 else -1), Op.SUM), step, Op.FLOOR_DIV)
+    return first, net.combine(span, 0, Op.MAX)
 
 
 def _from_front(net: NetworkWriter, index: Extent, extent: Extent) -> Extent:
     if isinstance(index, int):
         if index >= 0:
             return index
-        return net.combine(extent, index, _SUM) if index > -(1 << 31) else -1
-    negative = net.with_number(index, 0, ElementWiseOperation.LESS)
-    return net.select(negative, net.as_tensor(net.combine(index, extent, _SUM)), index)
+        return net.combine(extent, index, Op.SUM) if index > -(1 << 31) else -1
+    negative = net.with_number(index, 0, Op.LESS)
+    return net.select(negative, net.as_tensor(net.combine(index, extent, Op.SUM)), index)
 
 
 def _clamped(net: NetworkWriter, index: Extent, low: Extent, high: Extent) -> Extent:
-    return net.combine(net.combine(index, low, _MAX) if not _is_at_least(index, low) else index, high, _MIN)
+    return net.combine(net.combine(index, low, Op.MAX) if not _is_at_least(index, low) else index, high, Op.MIN)
 
 
 def _is_at_least(index: Extent, low: Extent) -> bool:
@@ -489,7 +483,7 @@ def _is_at_least(index: Extent, low: Extent) -> bool:
 
 # --- Pad -------------------------------------------------------------------------------------------
 
-_PAD_MODES: Final = {
+PAD_MODES: Final = {
     "constant": SampleMode.FILL,
     "edge": SampleMode.CLAMP,
     "reflect": SampleMode.REFLECT,
@@ -524,15 +518,15 @@ def _pad(
 ) -> ITensor:
     rank = net.rank(data)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
-    if mode not in _PAD_MODES or len(pads) != 2 * len(chosen):
+    if mode not in PAD_MODES or len(pads) != 2 * len(chosen):
         raise Unsupported(f"Pad by {len(pads)} numbers, mode {mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     if all(isinstance(number, int) and number == 0 for number in pads):
         return data
     starts: list[Extent] = [0] * rank
     sizes = net.extents(data)
     for axis, before, after in zip(chosen, pads, pads[len(chosen) :], strict=False):
-        starts[axis] = net.combine(0, before, _SUB)
-        sizes[axis] = net.combine(sizes[axis], net.combine(before, after, _SUM), _SUM)
+        starts[axis] = net.combine(0, before, Op.SUB)
+        sizes[axis] = net.combine(sizes[axis], net.combine(before, after, Op.SUM), Op.SUM)
     kind = data.dtype
     computed = {DataType.INT64: DataType.INT32, DataType.BF16: DataType.FLOAT}.get(kind, kind)
     if mode == "wrap":
@@ -540,5 +534,5 @@ def _pad(
     fill = None
     if mode == "constant":
         fill = net.constant(0, computed) if value is None else net.cast(value, computed)
-    padded = net.slice(net.cast(data, computed), starts, sizes, mode=_PAD_MODES[mode], fill=fill)
+    padded = net.slice(net.cast(data, computed), starts, sizes, mode=PAD_MODES[mode], fill=fill)
     return net.cast(padded, kind)

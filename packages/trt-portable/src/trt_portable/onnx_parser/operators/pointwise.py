@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 from trt_portable.dtypes import FLOATS, INDICES
-from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, ErrorCode, UnaryOperation
+from trt_portable.enums import ActivationType, DataType, ErrorCode, UnaryOperation
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
 
-_FLOAT_UNARY: Final = {
-    "Acos": UnaryOperation.ACOS,
-    "Acosh": UnaryOperation.ACOSH,
-    "Asin": UnaryOperation.ASIN,
-    "Asinh": UnaryOperation.ASINH,
-    "Atan": UnaryOperation.ATAN,
-    "Atanh": UnaryOperation.ATANH,
-    "Cos": UnaryOperation.COS,
-    "Cosh": UnaryOperation.COSH,
-    "Erf": UnaryOperation.ERF,
-    "Exp": UnaryOperation.EXP,
-    "Log": UnaryOperation.LOG,
-    "Reciprocal": UnaryOperation.RECIP,
-    "Sin": UnaryOperation.SIN,
-    "Sinh": UnaryOperation.SINH,
-    "Sqrt": UnaryOperation.SQRT,
-    "Tan": UnaryOperation.TAN,
-    "Abs": UnaryOperation.ABS,
-    "Sign": UnaryOperation.SIGN,
+_UNLIKE: Final = {UnaryOperation.ISINF: "IsInf", UnaryOperation.ISNAN: "IsNaN", UnaryOperation.RECIP: "Reciprocal"}
+UNARY: Final = {_UNLIKE.get(op, op.name.capitalize()): op for op in UnaryOperation}
+"""What ONNX calls functions of one operand."""
+BINARY: Final = {"Add": Op.SUM, "Mul": Op.PROD} | {
+    op.name.capitalize(): op for op in Op if op not in (Op.SUM, Op.PROD, Op.FLOOR_DIV)
 }
+"""What ONNX calls functions of two operands."""
+ACTIVATIONS: Final[Mapping[str, tuple[ActivationType, Mapping[str, float]]]] = {
+    "Elu": (ActivationType.ELU, {"alpha": 1.0}),
+    "HardSigmoid": (ActivationType.HARD_SIGMOID, {"alpha": 0.2, "beta": 0.5}),
+    "LeakyRelu": (ActivationType.LEAKY_RELU, {"alpha": 0.01}),
+    "Relu": (ActivationType.RELU, {}),
+    "Selu": (ActivationType.SELU, {"alpha": 1.67326319237681884765625, "gamma": 1.05070102214813232421875}),
+    "Sigmoid": (ActivationType.SIGMOID, {}),
+    "Softsign": (ActivationType.SOFTSIGN, {}),
+    "Tanh": (ActivationType.TANH, {}),
+    "ThresholdedRelu": (ActivationType.THRESHOLDED_RELU, {"alpha": 1.0}),
+}
+"""What ONNX calls activations, and their coefficients where none are given, in the order of a layer's."""
 
 
-@operator(*_FLOAT_UNARY)
+@operator(*(UNARY.keys() - {"Ceil", "Floor", "IsInf", "IsNaN", "Neg", "Not", "Round"}))
 def unary(net: NetworkWriter, x: ITensor, *, consumed_inputs: Any = None) -> ITensor:
     """Exp(X) -> Y, and its like."""
-    return net.unary(x, _FLOAT_UNARY[net.node.operator])
+    return net.unary(x, UNARY[net.node.operator])
 
 
 @operator("Neg")
@@ -45,52 +46,40 @@ def neg(net: NetworkWriter, x: ITensor) -> ITensor:
     """Neg(X) -> Y"""
     if x.dtype in FLOATS:
         return net.unary(x, UnaryOperation.NEG)
-    return net.output(net.network.add_elementwise(net.scalar_like(0, x), x, ElementWiseOperation.SUB))
+    return net.output(net.network.add_elementwise(net.scalar_like(0, x), x, Op.SUB))
 
 
-_ROUNDINGS: Final = {"Ceil": UnaryOperation.CEIL, "Floor": UnaryOperation.FLOOR, "Round": UnaryOperation.ROUND}
-
-
-@operator(*_ROUNDINGS)
+@operator("Ceil", "Floor", "Round")
 def rounding(net: NetworkWriter, x: ITensor) -> ITensor:
     """Ceil(X) -> Y; integers stay as they are."""
-    return net.unary(x, _ROUNDINGS[net.node.operator]) if x.dtype in FLOATS else x
+    return net.unary(x, UNARY[net.node.operator]) if x.dtype in FLOATS else x
 
 
-_BINARY: Final = {
-    "Add": ElementWiseOperation.SUM,
-    "Sub": ElementWiseOperation.SUB,
-    "Mul": ElementWiseOperation.PROD,
-    "Div": ElementWiseOperation.DIV,
-}
-
-
-@operator(*_BINARY, since=7)
+@operator("Add", "And", "Div", "Mul", "Or", "Sub", "Xor", since=7)
 def binary(net: NetworkWriter, a: ITensor, b: ITensor) -> ITensor:
     """Add(A, B) -> C, broadcast."""
-    return net.binary(a, b, _BINARY[net.node.operator])
+    return net.binary(a, b, BINARY[net.node.operator])
 
 
 @operator("Max", "Min", since=8)
 def extreme(net: NetworkWriter, *data: ITensor) -> ITensor:
     """Max(data_0, ...) -> max; NaN wins, as in ONNX."""
-    op = ElementWiseOperation.MAX if net.node.operator == "Max" else ElementWiseOperation.MIN
-    return _folded(net, data, op)
+    return _folded(net, data, BINARY[net.node.operator])
 
 
 @operator("Sum", since=8)
 def sum_of(net: NetworkWriter, *data: ITensor) -> ITensor:
     """Sum(data_0, ...) -> sum"""
-    return _folded(net, data, ElementWiseOperation.SUM)
+    return _folded(net, data, Op.SUM)
 
 
 @operator("Mean", since=8)
 def mean_of(net: NetworkWriter, *data: ITensor) -> ITensor:
     """Mean(data_0, ...) -> mean"""
-    return net.with_number(_folded(net, data, ElementWiseOperation.SUM), len(data), ElementWiseOperation.DIV)
+    return net.with_number(_folded(net, data, Op.SUM), len(data), Op.DIV)
 
 
-def _folded(net: NetworkWriter, data: tuple[ITensor, ...], op: ElementWiseOperation) -> ITensor:
+def _folded(net: NetworkWriter, data: tuple[ITensor, ...], op: Op) -> ITensor:
     if not data:
         raise Unsupported(f"{net.node.operator} has no inputs", ErrorCode.INVALID_NODE)
     total = data[0]
@@ -104,7 +93,7 @@ def pow(net: NetworkWriter, x: ITensor, y: ITensor) -> ITensor:
     """Pow(X, Y) -> Z, of the type of X"""
     kind = x.dtype
     computed = next((t.dtype for t in (x, y) if t.dtype in FLOATS), DataType.FLOAT) if kind not in FLOATS else kind
-    result = net.binary(net.cast(x, computed), net.cast(y, computed), ElementWiseOperation.POW)
+    result = net.binary(net.cast(x, computed), net.cast(y, computed), Op.POW)
     if kind in FLOATS:
         return result
     if y.dtype not in FLOATS:  # whole powers of whole numbers are whole, but for the last bit of a float
@@ -116,19 +105,12 @@ def pow(net: NetworkWriter, x: ITensor, y: ITensor) -> ITensor:
 def mod(net: NetworkWriter, a: ITensor, b: ITensor, *, fmod: int = 0) -> ITensor:
     """Mod(A, B) -> C; with the sign of B, or with fmod of A"""
     if fmod and a.dtype in FLOATS:
-        size = net.unary(net.binary(net.unary(a, UnaryOperation.ABS), net.unary(b, UnaryOperation.ABS), _DIV), _FLOOR)
-        rest = net.binary(
-            net.unary(a, UnaryOperation.ABS), net.binary(size, net.unary(b, UnaryOperation.ABS), _PROD), _SUB
-        )
-        return net.binary(rest, net.unary(a, UnaryOperation.SIGN), _PROD)
-    quotient = net.binary(a, b, _DIV if fmod else ElementWiseOperation.FLOOR_DIV)
-    return net.binary(a, net.binary(quotient, b, _PROD), _SUB)
-
-
-_DIV: Final = ElementWiseOperation.DIV
-_PROD: Final = ElementWiseOperation.PROD
-_SUB: Final = ElementWiseOperation.SUB
-_FLOOR: Final = UnaryOperation.FLOOR
+        size, step = (net.unary(x, UnaryOperation.ABS) for x in (a, b))
+        times = net.unary(net.binary(size, step, Op.DIV), UnaryOperation.FLOOR)
+        rest = net.binary(size, net.binary(times, step, Op.PROD), Op.SUB)
+        return net.binary(rest, net.unary(a, UnaryOperation.SIGN), Op.PROD)
+    quotient = net.binary(a, b, Op.DIV if fmod else Op.FLOOR_DIV)
+    return net.binary(a, net.binary(quotient, b, Op.PROD), Op.SUB)
 
 
 @operator("BitwiseNot", since=18)
@@ -136,7 +118,7 @@ def bitwise_not(net: NetworkWriter, x: ITensor) -> ITensor:
     """BitwiseNot(X) -> Y: -1 - X"""
     if x.dtype not in INDICES | {DataType.INT8}:
         raise Unsupported(f"BitwiseNot of {x.dtype.name}", ErrorCode.UNSUPPORTED_NODE_DATATYPE)
-    return net.output(net.network.add_elementwise(net.scalar_like(-1, x), x, _SUB))
+    return net.output(net.network.add_elementwise(net.scalar_like(-1, x), x, Op.SUB))
 
 
 @operator("Clip", since=6)
@@ -155,7 +137,7 @@ def clip(net: NetworkWriter, x: ITensor, min: Operand | None = None, max: Operan
         most = high[0] if high else math.inf
         if least <= most:
             return net.activation(x, ActivationType.CLIP, _finite(least), _finite(most))
-    for bound, op in ((min, ElementWiseOperation.MAX), (max, ElementWiseOperation.MIN)):
+    for bound, op in ((min, Op.MAX), (max, Op.MIN)):
         if bound is not None:
             x = net.binary(x, net.tensor(bound), op)
     return net.output(net.network.add_identity(x)) if min is None and max is None else x
@@ -168,56 +150,21 @@ def _finite(bound: float) -> float:
     return math.copysign(_FLT_MAX, bound) if math.isinf(bound) else bound
 
 
-_SUM: Final = ElementWiseOperation.SUM
-
-_PLAIN: Final = {
-    "Relu": ActivationType.RELU,
-    "Sigmoid": ActivationType.SIGMOID,
-    "Tanh": ActivationType.TANH,
-    "Softsign": ActivationType.SOFTSIGN,
-}
+def activation(net: NetworkWriter, x: ITensor, **coefficients: float) -> ITensor:
+    """Relu(X) -> Y, and its like, with coefficients as attributes"""
+    kind, defaults = ACTIVATIONS[net.node.operator]
+    return net.activation(x, kind, *{**defaults, **coefficients}.values())
 
 
-@operator(*_PLAIN)
-def plain(net: NetworkWriter, x: ITensor) -> ITensor:
-    """Relu(X) -> Y"""
-    return net.activation(x, _PLAIN[net.node.operator])
-
-
-@operator("LeakyRelu")
-def leaky_relu(net: NetworkWriter, x: ITensor, *, alpha: float = 0.01) -> ITensor:
-    """LeakyRelu(X; alpha) -> Y"""
-    return net.activation(x, ActivationType.LEAKY_RELU, alpha)
-
-
-@operator("ThresholdedRelu", since=10)
-def thresholded_relu(net: NetworkWriter, x: ITensor, *, alpha: float = 1.0) -> ITensor:
-    """ThresholdedRelu(X; alpha) -> Y"""
-    return net.activation(x, ActivationType.THRESHOLDED_RELU, alpha)
-
-
-@operator("Elu")
-def elu(net: NetworkWriter, x: ITensor, *, alpha: float = 1.0) -> ITensor:
-    """Elu(X; alpha) -> Y"""
-    return net.activation(x, ActivationType.ELU, alpha)
+for _name, (_, _coefficients) in ACTIVATIONS.items():
+    operator(_name, since=10 if _name == "ThresholdedRelu" else 1, attributes=_coefficients)(activation)
 
 
 @operator("Celu", since=12)
 def celu(net: NetworkWriter, x: ITensor, *, alpha: float = 1.0) -> ITensor:
     """Celu(X; alpha) -> Y: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))"""
-    return net.with_number(net.activation(net.with_number(x, 1 / alpha, _PROD), ActivationType.ELU, 1.0), alpha, _PROD)
-
-
-@operator("Selu")
-def selu(
-    net: NetworkWriter,
-    x: ITensor,
-    *,
-    alpha: float = 1.67326319217681884765625,
-    gamma: float = 1.05070102214813232421875,
-) -> ITensor:
-    """Selu(X; alpha, gamma) -> Y"""
-    return net.activation(x, ActivationType.SELU, alpha, gamma)
+    shape = net.activation(net.with_number(x, 1 / alpha, Op.PROD), ActivationType.ELU, 1.0)
+    return net.with_number(shape, alpha, Op.PROD)
 
 
 @operator("Softplus")
@@ -238,30 +185,24 @@ def scaled_tanh(net: NetworkWriter, x: ITensor, *, alpha: float, beta: float) ->
     return net.activation(x, ActivationType.SCALED_TANH, alpha, beta)
 
 
-@operator("HardSigmoid")
-def hard_sigmoid(net: NetworkWriter, x: ITensor, *, alpha: float = 0.2, beta: float = 0.5) -> ITensor:
-    """HardSigmoid(X; alpha, beta) -> Y"""
-    return net.activation(x, ActivationType.HARD_SIGMOID, alpha, beta)
-
-
 @operator("HardSwish", since=14)
 def hard_swish(net: NetworkWriter, x: ITensor) -> ITensor:
     """HardSwish(X) -> Y: x * hard_sigmoid(x) with alpha = 1 / 6"""
-    return net.binary(x, net.activation(x, ActivationType.HARD_SIGMOID, 1 / 6, 0.5), _PROD)
+    return net.binary(x, net.activation(x, ActivationType.HARD_SIGMOID, 1 / 6, 0.5), Op.PROD)
 
 
 @operator("Mish", since=18)
 def mish(net: NetworkWriter, x: ITensor) -> ITensor:
     """Mish(X) -> Y: x * tanh(softplus(x))"""
     softened = net.activation(x, ActivationType.SOFTPLUS, 1.0, 1.0)
-    return net.binary(x, net.activation(softened, ActivationType.TANH), _PROD)
+    return net.binary(x, net.activation(softened, ActivationType.TANH), Op.PROD)
 
 
 @operator("Swish", since=24)
 def swish(net: NetworkWriter, x: ITensor, *, alpha: float = 1.0) -> ITensor:
     """Swish(X; alpha) -> Y: x * sigmoid(alpha * x)"""
-    scaled = x if alpha == 1.0 else net.with_number(x, alpha, _PROD)
-    return net.binary(x, net.activation(scaled, ActivationType.SIGMOID), _PROD)
+    scaled = x if alpha == 1.0 else net.with_number(x, alpha, Op.PROD)
+    return net.binary(x, net.activation(scaled, ActivationType.SIGMOID), Op.PROD)
 
 
 @operator("Gelu", since=20)
@@ -275,26 +216,26 @@ def prelu(net: NetworkWriter, x: ITensor, slope: ITensor) -> ITensor:
     """PRelu(X, slope) -> Y"""
     x, slope = net.broadcast(x, slope)
     if x.dtype.name.startswith("INT"):
-        scaled = net.binary(slope, x, _PROD)
-        return net.select(net.with_number(x, 0, ElementWiseOperation.LESS), scaled, x)
+        scaled = net.binary(slope, x, Op.PROD)
+        return net.select(net.with_number(x, 0, Op.LESS), scaled, x)
     return net.output(net.network.add_parametric_relu(x, slope))
 
 
 @operator("Shrink", since=9)
 def shrink(net: NetworkWriter, x: ITensor, *, bias: float = 0.0, lambd: float = 0.5) -> ITensor:
     """Shrink(input; bias, lambd) -> output: x + bias below -lambd, x - bias above lambd, else 0"""
-    below = net.with_number(x, -lambd, ElementWiseOperation.LESS)
-    above = net.with_number(x, lambd, ElementWiseOperation.GREATER)
+    below = net.with_number(x, -lambd, Op.LESS)
+    above = net.with_number(x, lambd, Op.GREATER)
     zero = net.scalar_like(0, x)
-    inner = net.select(above, net.with_number(x, -bias, _SUM), zero)
-    return net.select(below, net.with_number(x, bias, _SUM), inner)
+    inner = net.select(above, net.with_number(x, -bias, Op.SUM), zero)
+    return net.select(below, net.with_number(x, bias, Op.SUM), inner)
 
 
 @operator("ImageScaler")
 def image_scaler(net: NetworkWriter, x: ITensor, *, bias: list[float], scale: float = 1.0) -> ITensor:
     """ImageScaler(input; bias, scale) -> output: x * scale + bias of the channel"""
     shift = net.constant([[[[number]] for number in bias]], x.dtype)
-    return net.binary(net.with_number(x, scale, _PROD), shift, _SUM)
+    return net.binary(net.with_number(x, scale, Op.PROD), shift, Op.SUM)
 
 
 @operator("LogSoftmax", since=13)
@@ -330,16 +271,7 @@ def hardmax(net: NetworkWriter, x: ITensor, *, axis: int = -1) -> ITensor:
     place = first_place(net, x, chosen, greatest=True)
     from trt_portable.onnx_parser.operators.sources import ramp_along
 
-    return net.cast(net.binary(ramp_along(net, x, chosen), place, ElementWiseOperation.EQUAL), x.dtype)
-
-
-_LOGIC: Final = {"And": ElementWiseOperation.AND, "Or": ElementWiseOperation.OR, "Xor": ElementWiseOperation.XOR}
-
-
-@operator(*_LOGIC, since=7)
-def logic(net: NetworkWriter, a: ITensor, b: ITensor) -> ITensor:
-    """And(A, B) -> C"""
-    return net.binary(a, b, _LOGIC[net.node.operator])
+    return net.cast(net.binary(ramp_along(net, x, chosen), place, Op.EQUAL), x.dtype)
 
 
 @operator("Not")
@@ -352,28 +284,25 @@ def logical_not(net: NetworkWriter, x: ITensor) -> ITensor:
 def equal(net: NetworkWriter, a: ITensor, b: ITensor) -> ITensor:
     """Equal(A, B) -> C"""
     if a.dtype is DataType.BOOL:
-        return net.logical_not(net.binary(a, b, ElementWiseOperation.XOR))
-    return _compared(net, a, b, ElementWiseOperation.EQUAL)
+        return net.logical_not(net.binary(a, b, Op.XOR))
+    return _compared(net, a, b, Op.EQUAL)
 
 
-_ORDER: Final = {"Greater": ElementWiseOperation.GREATER, "Less": ElementWiseOperation.LESS}
-
-
-@operator(*_ORDER, since=7)
+@operator("Greater", "Less", since=7)
 def order(net: NetworkWriter, a: ITensor, b: ITensor) -> ITensor:
     """Greater(A, B) -> C"""
-    return _compared(net, a, b, _ORDER[net.node.operator])
+    return _compared(net, a, b, BINARY[net.node.operator])
 
 
 @operator("GreaterOrEqual", "LessOrEqual", since=12)
 def order_or_equal(net: NetworkWriter, a: ITensor, b: ITensor) -> ITensor:
     """GreaterOrEqual(A, B) -> C; false for NaN"""
-    op = _ORDER[net.node.operator.removesuffix("OrEqual")]
-    same = _compared(net, a, b, ElementWiseOperation.EQUAL)
-    return net.binary(_compared(net, a, b, op), same, ElementWiseOperation.OR)
+    op = BINARY[net.node.operator.removesuffix("OrEqual")]
+    same = _compared(net, a, b, Op.EQUAL)
+    return net.binary(_compared(net, a, b, op), same, Op.OR)
 
 
-def _compared(net: NetworkWriter, a: ITensor, b: ITensor, op: ElementWiseOperation) -> ITensor:
+def _compared(net: NetworkWriter, a: ITensor, b: ITensor, op: Op) -> ITensor:
     if a.dtype is DataType.INT8:
         a, b = net.cast(a, DataType.INT32), net.cast(b, DataType.INT32)
     return net.binary(a, b, op)
@@ -399,6 +328,6 @@ def is_inf(net: NetworkWriter, x: ITensor, *, detect_negative: int = 1, detect_p
     if detect_negative and detect_positive:
         return found
     if not detect_negative and not detect_positive:
-        return net.binary(found, net.logical_not(found), ElementWiseOperation.AND)
-    op = ElementWiseOperation.LESS if detect_negative else ElementWiseOperation.GREATER
-    return net.binary(found, net.with_number(x, 0, op), ElementWiseOperation.AND)
+        return net.binary(found, net.logical_not(found), Op.AND)
+    op = Op.LESS if detect_negative else Op.GREATER
+    return net.binary(found, net.with_number(x, 0, op), Op.AND)

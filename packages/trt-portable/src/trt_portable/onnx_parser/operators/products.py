@@ -13,20 +13,17 @@ from trt_portable.enums import (
     AttentionNormalizationOp,
     CausalMaskKind,
     DataType,
-    ElementWiseOperation,
     ErrorCode,
     MatrixOperation,
     UnaryOperation,
 )
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of
 from trt_portable.onnx_parser.operators.sources import ramp
 from trt_portable.onnx_parser.registry import UseDefinition, operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
-
-_SUM: Final = ElementWiseOperation.SUM
-_PROD: Final = ElementWiseOperation.PROD
 
 
 @operator("MatMul")
@@ -67,10 +64,10 @@ def gemm(
     computed = kind if kind in FLOATS else DataType.FLOAT
     product = net.matmul(net.cast(a, computed), net.cast(b, computed), (bool(transA), bool(transB)))
     if alpha != 1.0:
-        product = net.with_number(product, alpha, _PROD)
+        product = net.with_number(product, alpha, Op.PROD)
     if c is not None and beta != 0.0:
         bias = net.cast(c, computed)
-        product = net.binary(product, bias if beta == 1.0 else net.with_number(bias, beta, _PROD), _SUM)
+        product = net.binary(product, bias if beta == 1.0 else net.with_number(bias, beta, Op.PROD), Op.SUM)
     return net.cast(product, kind)
 
 
@@ -120,7 +117,7 @@ def _diagonal(net: NetworkWriter, x: ITensor, term: str) -> tuple[ITensor, str]:
     while len(set(term)) != len(term):
         letter = next(c for c in term if term.count(c) > 1)
         first, second = term.index(letter), term.rindex(letter)
-        same = net.binary(ramp_along(net, x, first), ramp_along(net, x, second), ElementWiseOperation.EQUAL)
+        same = net.binary(ramp_along(net, x, first), ramp_along(net, x, second), Op.EQUAL)
         from trt_portable.enums import ReduceOperation
 
         x = net.reduce(net.select(same, x, net.scalar_like(0, x)), ReduceOperation.SUM, [second], False)
@@ -142,9 +139,9 @@ def matmul_integer(
         zero = net.cast(a_zero_point, DataType.FLOAT)
         if net.rank(zero) == 1 and net.rank(left) > 1 and zero.shape[0] != 1:
             zero = net.unsqueeze(zero, [1])
-        left = net.binary(left, zero, ElementWiseOperation.SUB)
+        left = net.binary(left, zero, Op.SUB)
     if b_zero_point is not None:
-        right = net.binary(right, net.cast(b_zero_point, DataType.FLOAT), ElementWiseOperation.SUB)
+        right = net.binary(right, net.cast(b_zero_point, DataType.FLOAT), Op.SUB)
     return net.cast(_matmul(net, left, right), DataType.INT32)
 
 
@@ -183,7 +180,7 @@ def _split_heads(net: NetworkWriter, x: ITensor, heads: int) -> ITensor:
 def _join_heads(net: NetworkWriter, x: ITensor) -> ITensor:
     """(N, H, L, D) as (N, L, H * D)."""
     batch, heads, length, width = net.extents(x)
-    return net.reshape(net.transpose(x, (0, 2, 1, 3)), [batch, length, net.combine(heads, width, _PROD)])
+    return net.reshape(net.transpose(x, (0, 2, 1, 3)), [batch, length, net.combine(heads, width, Op.PROD)])
 
 
 @operator("Attention", since=23)
@@ -222,7 +219,7 @@ def attention(
     width = q.shape[-1]
     if width < 1 or v.shape[-1] != width:
         raise UseDefinition
-    scaled = net.with_number(q, 1 / math.sqrt(width) if scale is None else scale, ElementWiseOperation.PROD)
+    scaled = net.with_number(q, 1 / math.sqrt(width) if scale is None else scale, Op.PROD)
     kind = CausalMaskKind.NONE
     if is_causal:  # after a past the last query still sees the last key
         kind = CausalMaskKind.UPPER_LEFT if past_key is None else CausalMaskKind.LOWER_RIGHT
@@ -250,9 +247,6 @@ def _whole_mask(net: NetworkWriter, mask: ITensor, q: ITensor, k: ITensor) -> IT
     return net.expand(full, [extents[0], extents[1], net.extents(q)[2], columns])
 
 
-_SUB: Final = ElementWiseOperation.SUB
-_DIV: Final = ElementWiseOperation.DIV
-
 _COSINES: Final = {
     "HannWindow": (0.5, -0.5),
     "HammingWindow": (25 / 46, -21 / 46),
@@ -275,14 +269,14 @@ def window(net: NetworkWriter, size: Operand, *, output_datatype: int = 1, perio
         values = sum(factor * np.cos(order * turn) for order, factor in enumerate(factors))
         return net.constant(np.asarray(values), kind)
     extent = net.index_vector(size)
-    span = net.cast(extent if periodic else net.with_number(extent, -1, _SUM), DataType.FLOAT)
+    span = net.cast(extent if periodic else net.with_number(extent, -1, Op.SUM), DataType.FLOAT)
     turn_tensor = net.binary(
-        net.with_number(net.cast(ramp(net, extent), DataType.FLOAT), 2 * math.pi, _PROD), span, _DIV
+        net.with_number(net.cast(ramp(net, extent), DataType.FLOAT), 2 * math.pi, Op.PROD), span, Op.DIV
     )
     total = net.scalar_like(factors[0], turn_tensor)
     for order, factor in enumerate(factors[1:], start=1):
-        wave = net.unary(net.with_number(turn_tensor, order, _PROD), UnaryOperation.COS)
-        total = net.binary(total, net.with_number(wave, factor, _PROD), _SUM)
+        wave = net.unary(net.with_number(turn_tensor, order, Op.PROD), UnaryOperation.COS)
+        total = net.binary(total, net.with_number(wave, factor, Op.PROD), Op.SUM)
     return net.cast(total, kind)
 
 
@@ -363,8 +357,8 @@ def _transformed(
     cosine, sine = (net.constant(m, DataType.FLOAT) for m in (cosines, sines))
     out_real, out_imaginary = net.matmul(real, cosine), net.matmul(real, sine)
     if imaginary is not None:
-        out_real = net.binary(out_real, net.matmul(imaginary, sine), _SUB)
-        out_imaginary = net.binary(out_imaginary, net.matmul(imaginary, cosine), _SUM)
+        out_real = net.binary(out_real, net.matmul(imaginary, sine), Op.SUB)
+        out_imaginary = net.binary(out_imaginary, net.matmul(imaginary, cosine), Op.SUM)
     return net.concat([out_real, out_imaginary], net.rank(real) - 2)
 
 
@@ -380,7 +374,7 @@ def _inverse_onesided(net: NetworkWriter, real: ITensor, imaginary: ITensor | No
     result = net.matmul(real, net.constant(cosines * twice, DataType.FLOAT))
     if imaginary is None:
         return result
-    return net.binary(result, net.matmul(imaginary, net.constant(sines * twice, DataType.FLOAT)), _SUB)
+    return net.binary(result, net.matmul(imaginary, net.constant(sines * twice, DataType.FLOAT)), Op.SUB)
 
 
 @operator("STFT", since=17)
@@ -417,7 +411,7 @@ def stft(
         flat = net.squeeze(column, [2]) if rank == 3 else column
         framed = net.gather(flat, at, 1)  # (N, frames, length)
         if window is not None:
-            framed = net.binary(framed, net.cast(net.tensor(window), DataType.FLOAT), _PROD)
+            framed = net.binary(framed, net.cast(net.tensor(window), DataType.FLOAT), Op.PROD)
         pieces.append(net.unsqueeze(framed, [2]))
     result = _transformed(net, pieces[0], pieces[1] if parts == 2 else None, length, length, False, bool(onesided))
     return net.cast(net.transpose(result, (0, 1, 3, 2)), kind)

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from trt_portable.dtypes import FLOATS, QUANTIZED
-from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, ReduceOperation, UnaryOperation
+from trt_portable.enums import DataType, ErrorCode, ReduceOperation, UnaryOperation
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer, dtype_of
@@ -19,11 +20,6 @@ from trt_portable.onnx_parser.operators.movement import nan_beyond_fp8
 from trt_portable.onnx_parser.operators.products import matmul
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
-
-_SUM: Final = ElementWiseOperation.SUM
-_SUB: Final = ElementWiseOperation.SUB
-_PROD: Final = ElementWiseOperation.PROD
-_DIV: Final = ElementWiseOperation.DIV
 
 _RANGES: Final = {DataType.INT8: (-128, 127), DataType.UINT8: (0, 255), DataType.INT4: (-8, 7)}
 
@@ -82,10 +78,10 @@ def quantize_linear(
     low, high = _RANGES[target]
     factor, zero = (_spread(net, x, number, axis, block_size) for number in (y_scale, y_zero_point))
     assert factor is not None
-    value = net.unary(net.binary(net.cast(x, DataType.FLOAT), factor, _DIV), UnaryOperation.ROUND)
+    value = net.unary(net.binary(net.cast(x, DataType.FLOAT), factor, Op.DIV), UnaryOperation.ROUND)
     if zero is not None:
-        value = net.binary(value, zero, _SUM)
-    value = net.with_number(net.with_number(value, low, ElementWiseOperation.MAX), high, ElementWiseOperation.MIN)
+        value = net.binary(value, zero, Op.SUM)
+    value = net.with_number(net.with_number(value, low, Op.MAX), high, Op.MIN)
     if target is DataType.INT4:
         return net.output(net.network.add_quantize(value, net.constant(1.0, DataType.FLOAT), target))
     return net.cast(value, DataType.INT32 if target is DataType.UINT8 else target)
@@ -106,7 +102,7 @@ def _spread(net: NetworkWriter, x: Operand, number: Operand | None, axis: int, b
     wide = net.extents(tensor)
     blocks = [*wide[: place + 1], block_size, *wide[place + 1 :]]
     repeated = net.expand(net.unsqueeze(tensor, [place + 1]), blocks)
-    wide[place] = net.combine(wide[place], block_size, _PROD)
+    wide[place] = net.combine(wide[place], block_size, Op.PROD)
     spread = net.reshape(repeated, wide)
     have = x.shape[place]
     return spread if have < 0 or spread.shape[place] == have else net.narrow(spread, place, 0, have)
@@ -151,22 +147,22 @@ def dequantize_linear(
     factor, zero = (_spread(net, x, number, axis, block_size) for number in (x_scale, x_zero_point))
     assert factor is not None
     if zero is not None:
-        value = net.binary(value, zero, _SUB)
-    return net.cast(net.binary(value, factor, _PROD), target)
+        value = net.binary(value, zero, Op.SUB)
+    return net.cast(net.binary(value, factor, Op.PROD), target)
 
 
 @operator("DynamicQuantizeLinear", since=11)
 def dynamic_quantize_linear(net: NetworkWriter, x: ITensor) -> tuple[ITensor, ITensor, ITensor]:
     """DynamicQuantizeLinear(x) -> (y, y_scale, y_zero_point), uint8"""
     axes = range(net.rank(x))
-    low = net.with_number(net.reduce(x, ReduceOperation.MIN, axes, False), 0, ElementWiseOperation.MIN)
-    high = net.with_number(net.reduce(x, ReduceOperation.MAX, axes, False), 0, ElementWiseOperation.MAX)
-    scale = net.with_number(net.binary(high, low, _SUB), 255, _DIV)
-    offset = net.binary(net.unary(low, UnaryOperation.NEG), scale, _DIV)
-    clipped = net.with_number(net.with_number(offset, 0, ElementWiseOperation.MAX), 255, ElementWiseOperation.MIN)
+    low = net.with_number(net.reduce(x, ReduceOperation.MIN, axes, False), 0, Op.MIN)
+    high = net.with_number(net.reduce(x, ReduceOperation.MAX, axes, False), 0, Op.MAX)
+    scale = net.with_number(net.binary(high, low, Op.SUB), 255, Op.DIV)
+    offset = net.binary(net.unary(low, UnaryOperation.NEG), scale, Op.DIV)
+    clipped = net.with_number(net.with_number(offset, 0, Op.MAX), 255, Op.MIN)
     zero = net.unary(clipped, UnaryOperation.ROUND)
-    value = net.binary(net.unary(net.binary(x, scale, _DIV), UnaryOperation.ROUND), zero, _SUM)
-    value = net.with_number(net.with_number(value, 0, ElementWiseOperation.MAX), 255, ElementWiseOperation.MIN)
+    value = net.binary(net.unary(net.binary(x, scale, Op.DIV), UnaryOperation.ROUND), zero, Op.SUM)
+    value = net.with_number(net.with_number(value, 0, Op.MAX), 255, Op.MIN)
     return net.cast(value, DataType.INT32), scale, net.cast(zero, DataType.INT32)
 
 
@@ -213,8 +209,8 @@ def qlinear_conv(
     kernel = dequantize_linear(net, w, w_scale, w_zero_point, axis=0)
     bias = None
     if b is not None:  # int32, in steps of both scales
-        steps = net.binary(net.tensor(x_scale), net.tensor(w_scale), _PROD)
-        bias = net.binary(net.cast(net.tensor(b), DataType.FLOAT), steps, _PROD)
+        steps = net.binary(net.tensor(x_scale), net.tensor(w_scale), Op.PROD)
+        bias = net.binary(net.cast(net.tensor(b), DataType.FLOAT), steps, Op.PROD)
     result = conv(
         net,
         image,
@@ -249,7 +245,7 @@ def conv_integer(
     operands = []
     for value, zero_point in ((x, x_zero_point), (w, w_zero_point)):
         floats, zero = _as_floats(net, value), _spread(net, value, zero_point, 0, 0)
-        operands.append(floats if zero is None else net.binary(floats, zero, _SUB))
+        operands.append(floats if zero is None else net.binary(floats, zero, Op.SUB))
     result = conv(
         net,
         operands[0],

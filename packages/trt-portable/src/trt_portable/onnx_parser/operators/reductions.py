@@ -11,12 +11,12 @@ from trt_portable.dtypes import FLOATS
 from trt_portable.enums import (
     CumulativeOperation,
     DataType,
-    ElementWiseOperation,
     ErrorCode,
     ReduceOperation,
     TopKOperation,
     UnaryOperation,
 )
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import DOUBLE, dtype_of
@@ -24,23 +24,18 @@ from trt_portable.onnx_parser.operators.sources import ramp_along
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
 
-_PROD: Final = ElementWiseOperation.PROD
-
-_KINDS: Final = {
+REDUCTIONS: Final = {
     "ReduceSum": ReduceOperation.SUM,
     "ReduceProd": ReduceOperation.PROD,
     "ReduceMax": ReduceOperation.MAX,
     "ReduceMin": ReduceOperation.MIN,
     "ReduceMean": ReduceOperation.AVG,
-    "ReduceL1": ReduceOperation.SUM,
-    "ReduceL2": ReduceOperation.SUM,
-    "ReduceLogSum": ReduceOperation.SUM,
-    "ReduceLogSumExp": ReduceOperation.SUM,
-    "ReduceSumSquare": ReduceOperation.SUM,
 }
+"""What ONNX calls reductions."""
+_SUMS: Final = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
 
-@operator(*_KINDS)
+@operator(*REDUCTIONS, *_SUMS)
 def reduce_along(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = None, keepdims: int = 1) -> ITensor:
     """ReduceSum(data; axes, keepdims) -> reduced; an empty list of axes is none: all are reduced"""
     rank = net.rank(data)
@@ -48,7 +43,7 @@ def reduce_along(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = 
 
 
 @operator("ReduceSum", since=13)
-@operator(*_KINDS, since=18)
+@operator(*REDUCTIONS, *_SUMS, since=18)
 def reduce(
     net: NetworkWriter,
     data: ITensor,
@@ -75,14 +70,14 @@ def _reduced(net: NetworkWriter, data: ITensor, axes: list[int], keep: bool) -> 
     if name == "ReduceL1":
         x = net.unary(x, UnaryOperation.ABS)
     elif name in ("ReduceL2", "ReduceSumSquare"):
-        x = net.binary(x, x, _PROD)
-    x = net.reduce(x, _KINDS[name], axes, keep)
+        x = net.binary(x, x, Op.PROD)
+    x = net.reduce(x, REDUCTIONS.get(name, ReduceOperation.SUM), axes, keep)
     if name == "ReduceL2":
         x = net.unary(x, UnaryOperation.SQRT)
     elif name == "ReduceLogSum":
         x = net.unary(x, UnaryOperation.LOG)
     if kind is DataType.BOOL and name == "ReduceMax":  # which is False of no elements
-        x = net.with_number(x, 0, ElementWiseOperation.MAX)
+        x = net.with_number(x, 0, Op.MAX)
     x = net.cast(x, kind)
     return net.output(net.network.add_identity(x)) if x is data else x
 
@@ -92,9 +87,9 @@ def _log_sum_exp(net: NetworkWriter, x: ITensor, axes: list[int], keep: bool) ->
     most = net.reduce(x, ReduceOperation.MAX, axes, True)
     zero = net.scalar_like(0, most)
     shift = net.select(net.unary(most, UnaryOperation.ISINF), zero, most)
-    powers = net.unary(net.binary(x, shift, ElementWiseOperation.SUB), UnaryOperation.EXP)
+    powers = net.unary(net.binary(x, shift, Op.SUB), UnaryOperation.EXP)
     total = net.reduce(powers, ReduceOperation.SUM, axes, True)
-    result = net.binary(net.unary(total, UnaryOperation.LOG), shift, ElementWiseOperation.SUM)
+    result = net.binary(net.unary(total, UnaryOperation.LOG), shift, Op.SUM)
     return result if keep else net.squeeze(result, axes)
 
 
@@ -106,7 +101,7 @@ def first_place(net: NetworkWriter, x: ITensor, axis: int, greatest: bool, last:
     best = net.reduce(x, op, [axis], True)
     if x.dtype is DataType.INT8:
         x, best = net.cast(x, DataType.INT32), net.cast(best, DataType.INT32)
-    matches = net.binary(x, best, ElementWiseOperation.EQUAL)
+    matches = net.binary(x, best, Op.EQUAL)
     places = ramp_along(net, x, axis)
     other = net.scalar_like(-1 if last else (1 << 62), places)
     chosen = net.select(matches, places, other)
@@ -174,17 +169,12 @@ def lp_normalization(net: NetworkWriter, x: ITensor, *, axis: int = -1, p: int =
     if p == 1:
         norm = net.reduce(net.unary(x, UnaryOperation.ABS), ReduceOperation.SUM, at, True)
     elif p == 2:
-        norm = net.unary(net.reduce(net.binary(x, x, _PROD), ReduceOperation.SUM, at, True), UnaryOperation.SQRT)
+        norm = net.unary(net.reduce(net.binary(x, x, Op.PROD), ReduceOperation.SUM, at, True), UnaryOperation.SQRT)
     else:
         raise Unsupported(f"LpNormalization with p = {p}", ErrorCode.UNSUPPORTED_NODE_ATTR)
-    is_zero = net.with_number(norm, 0, ElementWiseOperation.EQUAL)
+    is_zero = net.with_number(norm, 0, Op.EQUAL)
     divisor = net.select(is_zero, net.scalar_like(1, norm), norm)
-    return net.binary(x, divisor, ElementWiseOperation.DIV)
-
-
-_SUM: Final = ElementWiseOperation.SUM
-_SUB: Final = ElementWiseOperation.SUB
-_DIV: Final = ElementWiseOperation.DIV
+    return net.binary(x, divisor, Op.DIV)
 
 
 def _per_channel(net: NetworkWriter, x: ITensor, rank: int) -> ITensor:
@@ -219,21 +209,21 @@ def batch_normalization(
         mean, var = _moments(net, net.cast(x, wide), axes)
         mean, var = net.squeeze(mean, axes), net.squeeze(var, axes)
         results = tuple(
-            net.binary(net.with_number(old, momentum, _PROD), net.with_number(new, 1 - momentum, _PROD), _SUM)
+            net.binary(net.with_number(old, momentum, Op.PROD), net.with_number(new, 1 - momentum, Op.PROD), Op.SUM)
             for old, new in ((input_mean, mean), (input_var, var))
         )
-    deviation = net.unary(net.with_number(var, epsilon, _SUM), UnaryOperation.SQRT)
-    factor = net.binary(net.cast(scale, wide), deviation, _DIV)
-    shift = net.binary(net.cast(b, wide), net.binary(mean, factor, _PROD), _SUB)
+    deviation = net.unary(net.with_number(var, epsilon, Op.SUM), UnaryOperation.SQRT)
+    factor = net.binary(net.cast(scale, wide), deviation, Op.DIV)
+    shift = net.binary(net.cast(b, wide), net.binary(mean, factor, Op.PROD), Op.SUB)
     factor, shift = (_per_channel(net, number, rank) for number in (factor, shift))
-    return net.cast(net.binary(net.binary(net.cast(x, wide), factor, _PROD), shift, _SUM), kind), *results
+    return net.cast(net.binary(net.binary(net.cast(x, wide), factor, Op.PROD), shift, Op.SUM), kind), *results
 
 
 def _moments(net: NetworkWriter, x: ITensor, axes: Sequence[int]) -> tuple[ITensor, ITensor]:
     """Mean and biased variance along axes, which are kept."""
     mean = net.reduce(x, ReduceOperation.AVG, axes, True)
-    centered = net.binary(x, mean, _SUB)
-    return mean, net.reduce(net.binary(centered, centered, _PROD), ReduceOperation.AVG, axes, True)
+    centered = net.binary(x, mean, Op.SUB)
+    return mean, net.reduce(net.binary(centered, centered, Op.PROD), ReduceOperation.AVG, axes, True)
 
 
 def _normalized(
@@ -316,7 +306,7 @@ def layer_normalization(
     if not any(net.node.wanted[1:]):
         return y, None, None
     mean, var = _moments(net, wide, axes)
-    deviation = net.unary(net.with_number(var, epsilon, _SUM), UnaryOperation.SQRT)
+    deviation = net.unary(net.with_number(var, epsilon, Op.SUM), UnaryOperation.SQRT)
     return y, mean, net.unary(deviation, UnaryOperation.RECIP)
 
 
@@ -332,10 +322,10 @@ def rms_normalization(
     rank = net.rank(x)
     wide = _stash(net, x, stash_type)
     axes = range(net.axis(axis, rank), rank)
-    power = net.reduce(net.binary(wide, wide, _PROD), ReduceOperation.AVG, axes, True)
-    root = net.unary(net.with_number(power, epsilon, _SUM), UnaryOperation.SQRT)
-    normalized = net.cast(net.binary(wide, root, _DIV), x.dtype)
-    return net.binary(normalized, net.cast(scale, x.dtype), _PROD)
+    power = net.reduce(net.binary(wide, wide, Op.PROD), ReduceOperation.AVG, axes, True)
+    root = net.unary(net.with_number(power, epsilon, Op.SUM), UnaryOperation.SQRT)
+    normalized = net.cast(net.binary(wide, root, Op.DIV), x.dtype)
+    return net.binary(normalized, net.cast(scale, x.dtype), Op.PROD)
 
 
 @operator("MeanVarianceNormalization", since=9)
@@ -343,8 +333,8 @@ def mean_variance_normalization(net: NetworkWriter, x: ITensor, *, axes: list[in
     """MeanVarianceNormalization(X; axes) -> Y"""
     chosen = net.axes([0, 2, 3] if axes is None else axes, net.rank(x))
     mean, var = _moments(net, x, chosen)
-    deviation = net.with_number(net.unary(var, UnaryOperation.SQRT), 1e-9, _SUM)
-    return net.binary(net.binary(x, mean, _SUB), deviation, _DIV)
+    deviation = net.with_number(net.unary(var, UnaryOperation.SQRT), 1e-9, Op.SUM)
+    return net.binary(net.binary(x, mean, Op.SUB), deviation, Op.DIV)
 
 
 @operator("LRN")

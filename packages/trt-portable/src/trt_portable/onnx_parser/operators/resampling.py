@@ -11,7 +11,6 @@ import numpy as np
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import (
     DataType,
-    ElementWiseOperation,
     ErrorCode,
     InterpolationMode,
     ReduceOperation,
@@ -21,35 +20,28 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.operators.sources import ramp
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 
-_SUM: Final = ElementWiseOperation.SUM
-_SUB: Final = ElementWiseOperation.SUB
-_PROD: Final = ElementWiseOperation.PROD
-
 _ROW: Final = 1 << 10
 """Numbers that a row of weights counts as, beside its own, for the time that it takes."""
-_MODES: Final = {
-    "nearest": InterpolationMode.NEAREST,
-    "linear": InterpolationMode.LINEAR,
-    "cubic": InterpolationMode.CUBIC,
+MODES: Final = {name: InterpolationMode[name.upper()] for name in ("nearest", "linear", "cubic")}
+"""What ONNX calls the ways to interpolate."""
+COORDINATES: Final = {"pytorch_half_pixel": ResizeCoordinateTransformation.HALF_PIXEL} | {
+    name: ResizeCoordinateTransformation[name.upper()] for name in ("align_corners", "asymmetric", "half_pixel")
 }
-_COORDINATES: Final = {
-    "align_corners": ResizeCoordinateTransformation.ALIGN_CORNERS,
-    "asymmetric": ResizeCoordinateTransformation.ASYMMETRIC,
-    "half_pixel": ResizeCoordinateTransformation.HALF_PIXEL,
-    "pytorch_half_pixel": ResizeCoordinateTransformation.HALF_PIXEL,
-}
-_ROUNDING: Final = {
+"""What ONNX calls the ways from places in the result to those in the input; of two names the last is the plain one."""
+ROUNDING: Final = {
     "floor": ResizeRoundMode.FLOOR,
     "ceil": ResizeRoundMode.CEIL,
     "round_prefer_floor": ResizeRoundMode.HALF_DOWN,
     "round_prefer_ceil": ResizeRoundMode.HALF_UP,
 }
+"""What ONNX calls the choices of the nearest element."""
 
 
 @operator("Upsample", since=9)
@@ -90,12 +82,12 @@ def resize(
 ) -> ITensor:
     """Resize(X, roi, scales, sizes; antialias, axes, coordinate_transformation_mode, ...) -> Y"""
     rank, kind = net.rank(x), x.dtype
-    if mode not in _MODES or nearest_mode not in _ROUNDING or rank == 0:
+    if mode not in MODES or nearest_mode not in ROUNDING or rank == 0:
         raise Unsupported(f"Resize of rank {rank}, mode {mode!r} {nearest_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
     factors = _known_scales(net, scales)
     wanted = None if sizes is None else net.shape_numbers(sizes)
-    exact = coordinate_transformation_mode in _COORDINATES and not antialias
+    exact = coordinate_transformation_mode in COORDINATES and not antialias
     if coordinate_transformation_mode == "align_corners" and factors and sizes is None:
         exact = all(
             extent >= 0 and float(factor * extent).is_integer()
@@ -183,11 +175,11 @@ def _resize_layer(
             layer.shape = tuple(wanted)
         else:
             layer.set_input(1, net.vector(wanted))
-    layer.resize_mode = _MODES[mode]
-    layer.coordinate_transformation = _COORDINATES[mapping]
+    layer.resize_mode = MODES[mode]
+    layer.coordinate_transformation = COORDINATES[mapping]
     if mapping == "pytorch_half_pixel":
         layer.selector_for_single_pixel = ResizeSelector.UPPER
-    layer.nearest_rounding = _ROUNDING[nearest_mode]
+    layer.nearest_rounding = ROUNDING[nearest_mode]
     layer.cubic_coeff = cubic_coeff
     layer.exclude_outside = exclude_outside
     return net.output_of(layer)
@@ -324,20 +316,14 @@ def _apply_axis(net: NetworkWriter, x: ITensor, axis: int, matrix: np.ndarray, s
         front = net.unsqueeze(front, [0])
     product = net.matmul(front, weights, (False, True))
     if shift.any():
-        product = net.binary(product, net.constant(shift, DataType.FLOAT), _SUM)
+        product = net.binary(product, net.constant(shift, DataType.FLOAT), Op.SUM)
     if rank == 1:
         return net.squeeze(product, [0])
     return net.transpose(product, [moved.index(place) for place in range(rank)])
 
 
-_GRID_MODES: Final = {
-    "bilinear": InterpolationMode.LINEAR,
-    "linear": InterpolationMode.LINEAR,
-    "nearest": InterpolationMode.NEAREST,
-    "bicubic": InterpolationMode.CUBIC,
-    "cubic": InterpolationMode.CUBIC,
-}
-_GRID_PADDING: Final = {"zeros": SampleMode.FILL, "border": SampleMode.CLAMP, "reflection": SampleMode.REFLECT}
+_GRID_MODES: Final = {**MODES, "bilinear": InterpolationMode.LINEAR, "bicubic": InterpolationMode.CUBIC}
+GRID_PADDING: Final = {"zeros": SampleMode.FILL, "border": SampleMode.CLAMP, "reflection": SampleMode.REFLECT}
 
 
 @operator("GridSample", since=16)
@@ -351,12 +337,12 @@ def grid_sample(
     padding_mode: str = "zeros",
 ) -> ITensor:
     """GridSample(X, grid; align_corners, mode, padding_mode) -> Y"""
-    if mode not in _GRID_MODES or padding_mode not in _GRID_PADDING:
+    if mode not in _GRID_MODES or padding_mode not in GRID_PADDING:
         raise Unsupported(f"GridSample with {mode!r}, {padding_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     layer = net.layer(net.network.add_grid_sample(x, net.cast(grid, x.dtype)))
     layer.interpolation_mode = _GRID_MODES[mode]
     layer.align_corners = bool(align_corners)
-    layer.sample_mode = _GRID_PADDING[padding_mode]
+    layer.sample_mode = GRID_PADDING[padding_mode]
     return net.output_of(layer)
 
 
@@ -419,16 +405,16 @@ def roi_align(
         raise Unsupported(f"RoiAlign with mode {mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     kind = x.dtype
     image = net.gather(net.cast(x, DataType.FLOAT), net.index_dtype(batch_indices), 0)  # (R, C, H, W)
-    boxes = net.with_number(net.cast(rois, DataType.FLOAT), spatial_scale, _PROD)
+    boxes = net.with_number(net.cast(rois, DataType.FLOAT), spatial_scale, Op.PROD)
     is_half = coordinate_transformation_mode == "half_pixel"
     if is_half:
-        boxes = net.with_number(boxes, -0.5, _SUM)
+        boxes = net.with_number(boxes, -0.5, Op.SUM)
     height, width = net.extents(image)[2:]
     rows = _samples(net, boxes, 1, output_height, sampling_ratio, height, is_half)
     columns = _samples(net, boxes, 0, output_width, sampling_ratio, width, is_half)
     if mode == "max":
         return net.cast(_greatest_corners(net, image, rows, columns, output_height, output_width), kind)
-    weights = [net.binary(low, high, _SUM) for low, high in (rows, columns)]  # (R, samples, H or W)
+    weights = [net.binary(low, high, Op.SUM) for low, high in (rows, columns)]  # (R, samples, H or W)
     sampled = net.matmul(
         net.matmul(net.unsqueeze(weights[0], [1]), image), net.unsqueeze(weights[1], [1]), (False, True)
     )
@@ -443,29 +429,29 @@ def _samples(
 ) -> tuple[ITensor, ITensor]:
     """Weights of the neighbours below and above of each sample along one axis, each (R, bins * ratio, extent)."""
     start, end = (net.narrow(boxes, 1, place, 1) for place in (first, first + 2))  # (R, 1)
-    length = net.binary(end, start, _SUB)
+    length = net.binary(end, start, Op.SUB)
     if not is_half:
-        length = net.with_number(length, 1.0, ElementWiseOperation.MAX)
+        length = net.with_number(length, 1.0, Op.MAX)
     net.take_room(bins * ratio, "RoiAlign")
     offsets = (np.arange(bins * ratio, dtype=np.float32) + 0.5) / (bins * ratio)
-    places = net.binary(start, net.binary(length, net.constant(offsets[None], DataType.FLOAT), _PROD), _SUM)
+    places = net.binary(start, net.binary(length, net.constant(offsets[None], DataType.FLOAT), Op.PROD), Op.SUM)
     size = net.cast(net.reshape(net.as_tensor(extent), (1, 1)), DataType.FLOAT)
     inside = net.binary(
-        net.logical_not(net.with_number(places, -1.0, ElementWiseOperation.LESS)),
-        net.logical_not(net.binary(places, size, ElementWiseOperation.GREATER)),
-        ElementWiseOperation.AND,
+        net.logical_not(net.with_number(places, -1.0, Op.LESS)),
+        net.logical_not(net.binary(places, size, Op.GREATER)),
+        Op.AND,
     )
-    top = net.with_number(size, -1.0, _SUM)
-    clamped = net.binary(net.with_number(places, 0.0, ElementWiseOperation.MAX), top, ElementWiseOperation.MIN)
+    top = net.with_number(size, -1.0, Op.SUM)
+    clamped = net.binary(net.with_number(places, 0.0, Op.MAX), top, Op.MIN)
     low = net.unary(clamped, UnaryOperation.FLOOR)
-    high = net.binary(net.with_number(low, 1.0, _SUM), top, ElementWiseOperation.MIN)
-    share = net.binary(clamped, low, _SUB)
+    high = net.binary(net.with_number(low, 1.0, Op.SUM), top, Op.MIN)
+    share = net.binary(clamped, low, Op.SUB)
     grid = net.unsqueeze(net.cast(ramp(net, extent), DataType.FLOAT), [0, 1])
     kept = net.cast(net.unsqueeze(inside, [2]), DataType.FLOAT)
     weights = []
-    for place, weight in ((low, net.binary(net.scalar_like(1, share), share, _SUB)), (high, share)):
-        hit = net.cast(net.binary(net.unsqueeze(place, [2]), grid, ElementWiseOperation.EQUAL), DataType.FLOAT)
-        weights.append(net.binary(net.binary(hit, net.unsqueeze(weight, [2]), _PROD), kept, _PROD))
+    for place, weight in ((low, net.binary(net.scalar_like(1, share), share, Op.SUB)), (high, share)):
+        hit = net.cast(net.binary(net.unsqueeze(place, [2]), grid, Op.EQUAL), DataType.FLOAT)
+        weights.append(net.binary(net.binary(hit, net.unsqueeze(weight, [2]), Op.PROD), kept, Op.PROD))
     return weights[0], weights[1]
 
 
@@ -483,7 +469,7 @@ def _greatest_corners(
         strip = net.matmul(net.unsqueeze(vertical, [1]), image)
         for horizontal in columns:
             corner = net.matmul(strip, net.unsqueeze(horizontal, [1]), (False, True))
-            best = corner if best is None else net.binary(best, corner, ElementWiseOperation.MAX)
+            best = corner if best is None else net.binary(best, corner, Op.MAX)
     assert best is not None
     split = net.reshape(best, [*net.extents(best)[:2], height, ratio, width, ratio])
     return net.reduce(split, ReduceOperation.MAX, [3, 5], False)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from trt_portable.dims import MAX_VOLUME
-from trt_portable.enums import DataType, ElementWiseOperation, ErrorCode, FillOperation
+from trt_portable.enums import DataType, ErrorCode, FillOperation
+from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of, from_array
@@ -98,15 +100,15 @@ def range_of(net: NetworkWriter, start: Operand, limit: Operand, delta: Operand)
         dtype = DataType.FLOAT
         begin, end, step_by = (net.cast(number, dtype) for number in (begin, end, step_by))
     if dtype in (DataType.INT32, DataType.INT64):
-        span = net.binary(begin, end, ElementWiseOperation.SUB)  # -ceil(a / b) = floor(-a / b)
-        negative = net.binary(span, step_by, ElementWiseOperation.FLOOR_DIV)
-        count = net.binary(net.constant(0, dtype), negative, ElementWiseOperation.SUB)
+        span = net.binary(begin, end, Op.SUB)  # -ceil(a / b) = floor(-a / b)
+        negative = net.binary(span, step_by, Op.FLOOR_DIV)
+        count = net.binary(net.constant(0, dtype), negative, Op.SUB)
     else:
         from trt_portable.enums import UnaryOperation
 
-        span = net.binary(net.binary(end, begin, ElementWiseOperation.SUB), step_by, ElementWiseOperation.DIV)
+        span = net.binary(net.binary(end, begin, Op.SUB), step_by, Op.DIV)
         count = net.unary(span, UnaryOperation.CEIL)
-    count = net.binary(net.cast(count, DataType.INT64), net.constant(0, DataType.INT64), ElementWiseOperation.MAX)
+    count = net.binary(net.cast(count, DataType.INT64), net.constant(0, DataType.INT64), Op.MAX)
     layer = net.layer(net.network.add_fill((0,), FillOperation.LINSPACE, dtype))
     layer.set_input(0, net.reshape(count, (1,)))
     layer.set_input(1, begin)
@@ -140,8 +142,8 @@ def eye_like(net: NetworkWriter, x: ITensor, *, dtype: int | None = None, k: int
     if net.rank(x) != 2:
         raise Unsupported("EyeLike of a tensor that is no matrix", ErrorCode.UNSUPPORTED_NODE_SHAPE)
     kind = x.dtype if dtype is None else DataType.FLOAT if dtype == DOUBLE else dtype_of(dtype, "the result")
-    rows = net.with_number(ramp_along(net, x, 0), k, ElementWiseOperation.SUM)
-    return net.cast(net.binary(rows, ramp_along(net, x, 1), ElementWiseOperation.EQUAL), kind)
+    rows = net.with_number(ramp_along(net, x, 0), k, Op.SUM)
+    return net.cast(net.binary(rows, ramp_along(net, x, 1), Op.EQUAL), kind)
 
 
 def _random(
@@ -157,62 +159,33 @@ def _random(
     return net.cast(net.output_of(layer), kind)
 
 
-@operator("RandomNormal")
-def random_normal(
-    net: NetworkWriter,
-    *,
-    shape: list[int],
-    dtype: int = 1,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
+_NORMAL: Final = {"mean": 0.0, "scale": 1.0}
+_UNIFORM: Final = {"low": 0.0, "high": 1.0}
+
+
+def _distributed(net: NetworkWriter, extents: list[Extent], kind: DataType, given: Mapping[str, float]) -> ITensor:
+    """Random numbers of the distribution that the operator at hand is named after, whose seed is ignored."""
+    if "Normal" in net.node.operator:
+        return _random(net, FillOperation.RANDOM_NORMAL, extents, kind, *{**_NORMAL, **given}.values())
+    return _random(net, FillOperation.RANDOM_UNIFORM, extents, kind, *{**_UNIFORM, **given}.values())
+
+
+@operator("RandomNormal", attributes=_NORMAL)
+@operator("RandomUniform", attributes=_UNIFORM)
+def random(
+    net: NetworkWriter, *, shape: list[int], dtype: int = 1, seed: float | None = None, **given: float
 ) -> ITensor:
-    """RandomNormal(; shape, dtype, mean, scale, seed) -> output; the seed is ignored"""
-    return _random(net, FillOperation.RANDOM_NORMAL, [*shape], dtype_of(dtype, "the result"), mean, scale)
+    """RandomNormal(; shape, dtype, mean, scale, seed) -> output"""
+    return _distributed(net, [*shape], dtype_of(dtype, "the result"), given)
 
 
-@operator("RandomNormalLike")
-def random_normal_like(
-    net: NetworkWriter,
-    x: ITensor,
-    *,
-    dtype: int | None = None,
-    mean: float = 0.0,
-    scale: float = 1.0,
-    seed: float | None = None,
+@operator("RandomNormalLike", attributes=_NORMAL)
+@operator("RandomUniformLike", attributes=_UNIFORM)
+def random_like(
+    net: NetworkWriter, x: ITensor, *, dtype: int | None = None, seed: float | None = None, **given: float
 ) -> ITensor:
-    """RandomNormalLike(input; dtype, mean, scale, seed) -> output; the seed is ignored"""
-    kind = x.dtype if dtype is None else dtype_of(dtype, "the result")
-    return _random(net, FillOperation.RANDOM_NORMAL, net.extents(x), kind, mean, scale)
-
-
-@operator("RandomUniform")
-def random_uniform(
-    net: NetworkWriter,
-    *,
-    shape: list[int],
-    dtype: int = 1,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-) -> ITensor:
-    """RandomUniform(; shape, dtype, high, low, seed) -> output; the seed is ignored"""
-    return _random(net, FillOperation.RANDOM_UNIFORM, [*shape], dtype_of(dtype, "the result"), low, high)
-
-
-@operator("RandomUniformLike")
-def random_uniform_like(
-    net: NetworkWriter,
-    x: ITensor,
-    *,
-    dtype: int | None = None,
-    high: float = 1.0,
-    low: float = 0.0,
-    seed: float | None = None,
-) -> ITensor:
-    """RandomUniformLike(input; dtype, high, low, seed) -> output; the seed is ignored"""
-    kind = x.dtype if dtype is None else dtype_of(dtype, "the result")
-    return _random(net, FillOperation.RANDOM_UNIFORM, net.extents(x), kind, low, high)
+    """RandomNormalLike(input; dtype, mean, scale, seed) -> output"""
+    return _distributed(net, net.extents(x), x.dtype if dtype is None else dtype_of(dtype, "the result"), given)
 
 
 @operator("Bernoulli", since=15)
@@ -220,4 +193,4 @@ def bernoulli(net: NetworkWriter, x: ITensor, *, dtype: int | None = None, seed:
     """Bernoulli(input; dtype, seed) -> output: 1 with the probability that the input says; the seed is ignored"""
     kind = x.dtype if dtype is None else dtype_of(dtype, "the result")
     drawn = _random(net, FillOperation.RANDOM_UNIFORM, net.extents(x), x.dtype, 0.0, 1.0)
-    return net.cast(net.binary(drawn, x, ElementWiseOperation.LESS), kind)
+    return net.cast(net.binary(drawn, x, Op.LESS), kind)
