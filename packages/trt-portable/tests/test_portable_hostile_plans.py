@@ -16,8 +16,10 @@ import torch
 from fresh_process import run_python
 
 import trt_portable as trt
+from trt_portable.errors import Refusal
 from trt_portable.execution.program import GUARDS_VARIABLE, guarded
 from trt_portable.kernels.operands import attend
+from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.container import read_plan, write_plan
 
 CASES = int(os.environ.get("TRT_FUZZ_PLANS", "200")) // 2
@@ -116,6 +118,13 @@ def test_a_layer_that_makes_more_results_than_it_has() -> None:
         structure["network"]["layers"][1]["implementation"] = "layers"
 
     assert plan_fuzzer.run(_changed("attention", change, agree=False), random.Random(0)) != "ran"
+
+
+def test_a_layer_that_lacks_an_input_is_refused_when_the_plan_is_read() -> None:
+    plan = _changed("linear", lambda structure: _layer(structure, "ACTIVATION").update(inputs=[None]), agree=False)
+    with pytest.raises(Refusal, match="lacks an input"):
+        layers_from_json(read_plan(plan).structure["network"])
+    assert plan_fuzzer.run(plan, random.Random(0)) == "refused"
 
 
 def test_outputs_of_unknown_size_are_not_written() -> None:

@@ -93,9 +93,8 @@ class IDistCollectiveLayer(ILayer):
     _root = integer(-1)
     _groups: Attribute[tuple[int, ...]] = Attribute(_to_groups, (), list)
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS | INDICES | {DataType.INT8}, "the input")
         require_minimum_rank(x, 1, "the input")
         operation = self._operation
@@ -130,8 +129,7 @@ class IDistCollectiveLayer(ILayer):
         """The ranks that take part, in their order."""
         return self._groups or tuple(range(self._ranks))
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x = as_tensor(inputs[0])
         first: Any = x.shape[0]
         if self._operation in _SHRINKING or self._operation is CollectiveOperation.ALL_TO_ALL:

@@ -37,15 +37,15 @@ _COPIES: Final = 2
 """How often an operand is copied at most, before it is read in another order."""
 
 
-def broadcast(operands: Operands) -> Bound:
+def broadcast(inputs: Operands) -> Bound:
     """Of functions that go through their operands, broadcast, element by element or along axes."""
-    if len(operands) == 1:
-        (value,) = operands
+    if len(inputs) == 1:
+        (value,) = inputs
         count = value.numel() or _joined(value.shape)  # type: ignore[union-attr]  # an operand that stands alone is there
-    elif len(operands) == 2 and operands[0] is not None and operands[1] is not None:
-        count = _joined(operands[0].shape, operands[1].shape)
+    elif len(inputs) == 2 and inputs[0] is not None and inputs[1] is not None:
+        count = _joined(inputs[0].shape, inputs[1].shape)
     else:
-        count = _joined(*[value.shape for value in operands if value is not None])
+        count = _joined(*[value.shape for value in inputs if value is not None])
     return _MADE * count, _READ * count
 
 
@@ -55,10 +55,10 @@ def elements(shapes: Sequence[Sequence[int]]) -> Bound:
     return _MADE * count, _READ * count
 
 
-def moved(operands: Operands) -> Bound:
+def moved(inputs: Operands) -> Bound:
     """Of what leaves elements as they are, and makes no more of them than there are."""
     count = 0
-    for value in operands:
+    for value in inputs:
         if value is not None:
             count += value.numel()
     return _COPIES * _WIDTH * count, 4 * count

@@ -358,9 +358,8 @@ class IPoolingLayer(ILayer):
     def _spatial_rank(self) -> int:
         return len(self.window_size_nd)
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS | {DataType.INT8}, "the input")
         require_rank(x, {4, 5}, "the input")
         require(
@@ -369,7 +368,7 @@ class IPoolingLayer(ILayer):
         )
         require(all(k > 0 for k in self.window_size_nd), f"window {self.window_size_nd}")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         check_lengths(self, self._spatial_rank, ("stride_nd", "pre_padding", "post_padding"))
         require(all(s > 0 for s in self.stride_nd), f"strides {self.stride_nd} must be positive")
         for name in ("pre_padding", "post_padding"):
@@ -392,7 +391,7 @@ class IPoolingLayer(ILayer):
             for extent, before, after, step, size in zip(*axes, strict=True)
         ]
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+    def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         x = inputs[0]
         if x is None or self.type is PoolingType.MAX_AVERAGE_BLEND:
             return None  # it makes both, and more
@@ -404,8 +403,7 @@ class IPoolingLayer(ILayer):
         ends = [((extent or 1) - 1) // step + 1 for extent, step in zip(padded, self.stride_nd, strict=True)]
         return contracts.convolution(x.shape, (*outer, *padded), (1, 1, *self.window_size_nd), (*outer, *ends))
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x = as_tensor(inputs[0])
         paddings = self._paddings(x.shape[2:])
         if self.type is PoolingType.MAX:
@@ -490,17 +488,15 @@ class IPaddingLayer(ILayer):
     pre_padding_nd = dims(Dims((0, 0)), "Elements before the last two axes.")
     post_padding_nd = dims(Dims((0, 0)), "Elements after the last two axes.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         allowed = {DataType.FLOAT, DataType.HALF, DataType.INT8, DataType.INT32}
         require_type(x, allowed, "the input")
         require_minimum_rank(x, 4, "the input")
         for name in ("pre_padding_nd", "post_padding_nd"):
             require(len(getattr(self, name)) == 2, f"{name} has two elements")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (top, left), (bottom, right) = self.pre_padding_nd, self.post_padding_nd
         return (pad(as_tensor(inputs[0]), [Padding(top, bottom, 0), Padding(left, right, 0)]),)
 

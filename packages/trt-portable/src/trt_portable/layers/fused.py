@@ -36,11 +36,10 @@ class LinearLayer(ILayer):
     def _plan_type(cls) -> str:
         return "LINEAR"
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         rows, matrix, *biases = inputs
-        assert rows is not None and matrix is not None and len(biases) <= 1
-        operands = [rows, matrix, *(bias for bias in biases if bias is not None)]
-        require_equal_types(operands, "the operands")
+        assert len(biases) <= 1
+        require_equal_types(inputs, "the operands")
         require_type(rows, FLOATS, "an operand")
         for tensor in (rows, matrix):
             require_minimum_rank(tensor, 2, "an operand")
@@ -50,14 +49,14 @@ class LinearLayer(ILayer):
         require(is_known and set(leading) <= {1}, f"a matrix of extents {tuple(matrix.shape)}")
         inner = (rows._extents or ())[-1]
         require(type(inner) is not int or inner == depth, f"the inner extents {inner} and {depth} differ")
-        for bias in operands[2:]:
+        for bias in biases:
             *ones, count = bias._extents or (0,)
             require(count == columns and set(ones) <= {1}, f"a bias of {tuple(bias.shape)} for {columns} columns")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+    def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         return Linear.contract(self._engine_compute(), inputs)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return self._engine_compute()(inputs)  # type: ignore[return-value]
 
     def _engine_compute(self) -> Linear:
@@ -134,19 +133,16 @@ class GateLayer(ILayer):
     def _plan_type(cls) -> str:
         return "GATE"
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS, "the input")
         known = (ActivationType.SIGMOID, ActivationType.HARD_SIGMOID)
         require(self.activation in known, f"there is no gate of {self.activation.name}")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (x,) = inputs
-        assert x is not None
         gate = F.silu if self.activation is ActivationType.SIGMOID else F.hardswish
         return (gate(as_tensor(x)),)
 
@@ -163,16 +159,13 @@ class ClampLayer(ILayer):
     def _plan_type(cls) -> str:
         return "CLAMP"
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS, "the input")
         require(self.low <= self.high, f"the limits {self.low} and {self.high}")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (x,) = inputs
-        assert x is not None
         return (torch.clamp(as_tensor(x), self.low, self.high),)

@@ -50,9 +50,8 @@ class IScatterLayer(ILayer):
     axis = integer(0, "The axis that indices refer to (mode ELEMENT).")
     mode = member(ScatterMode, ScatterMode.ELEMENT, "How indices are read.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         data, indices, updates = inputs
-        assert data is not None and indices is not None and updates is not None
         require_type(data, _NUMBERS, "the data")
         require_equal_types((data, updates), "data and updates")
         require_type(indices, INDICES, "the indices")
@@ -67,9 +66,8 @@ class IScatterLayer(ILayer):
         expected = indices._rank - 1 + data._rank - length
         require(updates._rank == expected, f"updates have rank {updates._rank}, not {expected}")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         data, indices, updates = inputs
-        assert data is not None and indices is not None and updates is not None
         if self.mode is ScatterMode.ELEMENT:
             require_axis(self.axis, data._rank)
             wanted = indices._extents or ()
@@ -82,8 +80,8 @@ class IScatterLayer(ILayer):
                 f"updates have extent {have} on axis {axis}, not {want}",
             )
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        data, indices, updates = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        data, indices, updates = map(as_tensor, inputs)
         at = indices.to(torch.int64)
         if self.mode is ScatterMode.ELEMENT:
             extent = data.shape[self.axis]
@@ -106,9 +104,8 @@ class IOneHotLayer(ILayer):
 
     axis = integer(-1, "Where the new axis is; negative counts from the end of the output.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         indices, values, depth = inputs
-        assert indices is not None and values is not None and depth is not None
         require_type(indices, {DataType.INT32}, "the indices")
         require_type(values, _NUMBERS, "the values")
         require(values._extents == (2,), "the values are two: off and on")
@@ -121,9 +118,8 @@ class IOneHotLayer(ILayer):
             require(isinstance(host[0], int), "the depth must be a constant of the network")
             require(host[0] > 0, f"the depth is {host[0]}; it must be positive")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         indices, values, depth = inputs
-        assert indices is not None and values is not None and depth is not None
         at, pair = as_tensor(indices), as_tensor(values)
         places = host_numbers(depth)[0]
         axis = self.axis if self.axis >= 0 else self.axis + at.ndim + 1
@@ -144,17 +140,15 @@ class INonZeroLayer(ILayer):
 
     indices_type = indices_type()
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         allowed = FLOATS | {DataType.INT8, DataType.INT32, DataType.BOOL}
         require_type(x, allowed | {DataType.INT64}, "the input")
         require_documented(x._dtype in allowed, "the input has type INT64; compare it with 0 first")
         require_minimum_rank(x, 1, "the input")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (x,) = inputs
-        assert x is not None
         found = torch.nonzero(as_tensor(x)).mT
         return (found.to(self._carrier(self.indices_type)),)
 
@@ -172,17 +166,15 @@ class IReverseSequenceLayer(ILayer):
     batch_axis = integer(1, "The axis of the batch.")
     sequence_axis = integer(0, "The axis that is reversed.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, lengths = inputs
-        assert x is not None and lengths is not None
         require_minimum_rank(x, 2, "the input")
         require_type(x, _NUMBERS | {DataType.BOOL}, "the input")
         require_type(lengths, INDICES, "the lengths")
         require_rank(lengths, {1}, "the lengths")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         x, lengths = inputs
-        assert x is not None and lengths is not None
         require_axis(self.batch_axis, x._rank, "batch_axis")
         require_axis(self.sequence_axis, x._rank, "sequence_axis")
         require(self.batch_axis != self.sequence_axis, "batch_axis and sequence_axis are equal")
@@ -192,8 +184,8 @@ class IReverseSequenceLayer(ILayer):
             f"{have} lengths for a batch of {want}",
         )
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, lengths = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        x, lengths = map(as_tensor, inputs)
         batch, sequence = self.batch_axis, self.sequence_axis
         column = [1] * x.ndim
         column[sequence] = -1
@@ -441,18 +433,16 @@ class IGatherLayer(ILayer):
     num_elementwise_dims = integer(0, "Leading axes that data and indices share.")
     mode = member(GatherMode, GatherMode.DEFAULT, "How indices are read.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         data, indices = inputs
-        assert data is not None and indices is not None
         require_type(data, _GATHERABLE, "the data")
         require_type(indices, INDICES, "the indices")
         require_minimum_rank(data, 1, "the data")
         if self.mode is GatherMode.ELEMENT:
             require_equal_ranks((data, indices), "data and indices")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         data, indices = inputs
-        assert data is not None and indices is not None
         shared = self.num_elementwise_dims
         if self.mode is GatherMode.ND:
             require_minimum_rank(indices, 1, "the indices")
@@ -486,16 +476,14 @@ class IGatherLayer(ILayer):
         assert data is not None and indices is not None
         return gathered(data, indices, self.axis)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+    def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         data, indices = inputs
-        assert data is not None and indices is not None
         if self.mode is not GatherMode.DEFAULT or self.num_elementwise_dims:
             return None
         return contracts.selected(data.shape, self.axis, indices.shape)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         data, indices = inputs
-        assert data is not None and indices is not None
         if self.mode is GatherMode.DEFAULT and not self.num_elementwise_dims:
             if isinstance(data, HostValues) and isinstance(indices, HostValues):
                 taken = _take_host(data, indices, self.axis)

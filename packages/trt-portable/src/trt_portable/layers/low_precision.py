@@ -122,6 +122,7 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
     """
 
     _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
+    _MAX_INPUTS = 5
     _IS_PREPARATION = True
     _NUM_OUTPUTS = 2
 
@@ -154,6 +155,7 @@ class LowPrecisionProductLayer(_Finished, _LowPrecisionLayer):
     """``left @ (codes * scale).T``, with scales, bias, rectification and quantization of the result."""
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
+    _MAX_INPUTS = 6
 
     @classmethod
     def _plan_type(cls) -> str:
@@ -258,6 +260,7 @@ class PreparedKernelLayer(_LowPrecisionConvolution):
     """
 
     _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
+    _MAX_INPUTS = 3
     _IS_PREPARATION = True
     _NUM_OUTPUTS = 2
 
@@ -282,6 +285,7 @@ class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
     """
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a convolution
+    _MAX_INPUTS = 6
     _ROLES = ("BIAS",)
 
     @classmethod
@@ -488,17 +492,16 @@ class ChosenProductLayer(_Chosen):
     def _plan_type(cls) -> str:
         return "CHOSEN_PRODUCT"
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         rows, places, matrices = inputs
-        assert rows is not None and places is not None and matrices is not None
         require_type(rows, FLOATS, "the rows")
         require_equal_types((rows, matrices), "rows and matrices")
         require_type(places, INDICES, "the places")
         for tensor, rank in ((rows, 3), (places, 1), (matrices, 3)):
             require_rank(tensor, {rank}, "an operand")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        rows, places, matrices = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        rows, places, matrices = map(as_tensor, inputs)
         depth, columns = matrices.shape[1:] if self.is_transposed else matrices.shape[:0:-1]
         shape = self._shaped(rows, columns)
         if rows.is_meta:
@@ -528,8 +531,8 @@ class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.result_type
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        rows, places, matrix, scale = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        rows, places, matrix, scale = map(as_tensor, inputs)
         shape = self._shaped(rows, self.columns // self.count)
         if rows.is_meta:
             return (rows.new_empty(shape, dtype=CARRIERS[self.result_type]),)

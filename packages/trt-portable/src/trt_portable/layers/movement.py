@@ -14,7 +14,7 @@ from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal
 from trt_portable.layer_properties import OverriddenDims, boolean, integer, permutation
-from trt_portable.layers.contracts import Bound, moved
+from trt_portable.layers.contracts import moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import joined
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -94,8 +94,7 @@ class IShuffleLayer(ILayer):
         require(reshaped <= MAX_RANK, f"the reshape has {reshaped} dims; {MAX_RANK} is the most")
         _order(self.second_transpose, reshaped, "second_transpose")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return moved(inputs)
+    _contract = staticmethod(moved)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         given, known = inputs[0], self._moves
@@ -158,14 +157,14 @@ class IConcatenationLayer(ILayer):
 
     axis = integer(0, "The axis; at first the third from the end, or 0 below rank 3.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         tensors = [tensor for tensor in inputs if tensor is not None]
         require_equal_types(tensors, "the inputs")
         require_type(tensors[0], MOVABLE, "an input")
         require_minimum_rank(tensors[0], 1, "an input")
         require_equal_ranks(tensors, "the inputs")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         tensors = [tensor for tensor in inputs if tensor is not None]
         require_axis(self.axis, tensors[0]._rank)
         for axis, column in enumerate(zip(*(t._extents or () for t in tensors), strict=True)):
@@ -178,10 +177,9 @@ class IConcatenationLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         return joined(self._inputs, self.axis, symbols)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return moved(inputs)
+    _contract = staticmethod(moved)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return (torch.cat(inputs, self.axis),)  # type: ignore[arg-type]
 
 
@@ -201,8 +199,7 @@ class ISqueezeLayer(ILayer):
             require_type(axes, INDICES, "axes")
             require_rank(axes, {0, 1}, "axes")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return moved(inputs)
+    _contract = staticmethod(moved)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, axes = (*inputs, None)[:2]
@@ -242,8 +239,7 @@ class IUnsqueezeLayer(ILayer):
         require_type(axes, INDICES, "axes")
         require_rank(axes, {0, 1}, "axes")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return moved(inputs)
+    _contract = staticmethod(moved)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, axes = inputs

@@ -83,9 +83,8 @@ class INormalizationLayer(ILayer):
     _known: _LayerNorm | None = None
     """In an engine: what became of the extents that came last."""
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, scale, bias = inputs
-        assert x is not None and scale is not None and bias is not None
         require_equal_types((x, scale, bias), "input, scale and bias")
         require_type(x, FLOATS, "the input")
         require_minimum_rank(x, 2, "the input")
@@ -96,9 +95,8 @@ class INormalizationLayer(ILayer):
             )
         axes_of_mask(self.axes, x._rank)
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         x, scale, bias = inputs
-        assert x is not None and scale is not None and bias is not None
         axes = axes_of_mask(self.axes, x._rank)
         groups = self.num_groups
         require(groups >= 1, f"{groups} groups")
@@ -134,12 +132,10 @@ class INormalizationLayer(ILayer):
             return LayerNorm(extents, self.epsilon)
         return self._compute
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x, scale, bias = inputs
-        assert x is not None and scale is not None and bias is not None
         x, scale, bias, known = as_tensor(x), as_tensor(scale), as_tensor(bias), self._known
         if (
             known is not None
@@ -236,9 +232,8 @@ class ILRNLayer(ILayer):
     beta = number(1.0, "Exponent, 0.01 to 1e5.")
     k = number(1.0, "Constant, 1e-5 to 1e10.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, {DataType.FLOAT, DataType.HALF}, "the input")
         require_minimum_rank(x, 3, "the input")
         window = self.window_size
@@ -247,8 +242,7 @@ class ILRNLayer(ILayer):
         require(0.01 <= self.beta <= 1e5, f"beta {self.beta} is outside 0.01..1e5")
         require(1e-5 <= self.k <= 1e10, f"k {self.k} is outside 1e-5..1e10")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x = as_tensor(inputs[0])
         axis, half = x.ndim - 3, self.window_size // 2
         energy = pad(x * x, [Padding(half, half, 0), Padding(0, 0, 0), Padding(0, 0, 0)])
@@ -276,15 +270,13 @@ class IScaleLayer(ILayer):
     power = WeightsAttribute("POWER", "The exponent; 1 if empty.")
     channel_axis = Attribute(to_integer, 1, doc="The axis of the channels.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS, "the input")
         require_minimum_rank(x, 4, "the input")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_axis(self.channel_axis, x._rank, "channel_axis")
         extents = (x._extents or ())[self._first : self._last(x._rank)]
         size = 1
@@ -311,11 +303,9 @@ class IScaleLayer(ILayer):
         assert x is not None
         return pointwise([x], x._dtype)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x = as_tensor(inputs[0])
         last = self._last(x.ndim)
         shape = [1] * x.ndim

@@ -14,7 +14,7 @@ from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, L
 from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import divide
 from trt_portable.layer_properties import Attribute, member
-from trt_portable.layers.contracts import Bound, broadcast
+from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -144,9 +144,8 @@ class IActivationLayer(ILayer):
     alpha = _Coefficient(0, "First coefficient, where the function has one.")
     beta = _Coefficient(1, "Second coefficient, where the function has one.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         integers = INDICES if self.type is ActivationType.RELU else frozenset()
         require_type(x, FLOATS | {DataType.INT8} | integers, f"the input of {self.type.name}")
 
@@ -155,10 +154,9 @@ class IActivationLayer(ILayer):
         # of int8 some functions make floats
         return None if x is None or x._dtype not in FLOATS else pointwise([x], x._dtype)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return (_ACTIVATIONS[self.type](inputs[0], self.alpha, self.beta),)
 
 
@@ -202,9 +200,8 @@ class IUnaryLayer(ILayer):
 
     op = member(UnaryOperation, UnaryOperation.EXP, "The function.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         if self.op is UnaryOperation.NOT:
             allowed = frozenset({DataType.BOOL})
         else:
@@ -216,10 +213,9 @@ class IUnaryLayer(ILayer):
         assert x is not None
         return pointwise([x], DataType.BOOL if self.op in _TESTS else x._dtype)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return (_UNARY[self.op](inputs[0]),)
 
 
@@ -279,9 +275,8 @@ class IElementWiseLayer(ILayer):
 
     op = member(ElementWiseOperation, ElementWiseOperation.SUM, "The function.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         left, right = inputs
-        assert left is not None and right is not None
         require_equal_types((left, right), f"the operands of {self.op.name}")
         if self.op in _LOGIC:
             allowed = frozenset({DataType.BOOL})
@@ -300,10 +295,9 @@ class IElementWiseLayer(ILayer):
         dtype = DataType.BOOL if self.op in _COMPARISONS or self.op in _LOGIC else left._dtype
         return pointwise(self._inputs, dtype)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return (_ELEMENTWISE[self.op](inputs[0], inputs[1]),)
 
 
@@ -313,9 +307,8 @@ class ISelectLayer(ILayer):
     _KIND = LayerType.SELECT
     _SHAPE_ALGEBRA = True
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         condition, chosen, other = inputs
-        assert condition is not None and chosen is not None and other is not None
         require_type(condition, {DataType.BOOL}, "the condition")
         require_equal_types((chosen, other), "the then and else inputs")
         require_type(chosen, _SELECTABLE, "the then input")
@@ -326,10 +319,9 @@ class ISelectLayer(ILayer):
         assert chosen is not None
         return pointwise(self._inputs, chosen._dtype)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         operands: Any = inputs
         return (torch.where(*operands),)
 
@@ -340,18 +332,16 @@ class IParametricReLULayer(ILayer):
     _KIND = LayerType.PARAMETRIC_RELU
     _LIKE_FIRST_INPUT = True
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         x, slopes = inputs
-        assert x is not None and slopes is not None
         require_type(x, FLOATS | {DataType.INT8}, "the input")
         require_equal_types((x, slopes), "input and slopes")
         require_broadcast_to(slopes, x, "slopes")
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, slopes = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        x, slopes = map(as_tensor, inputs)
         return (torch.where(x < 0, slopes * x, x),)
 
 

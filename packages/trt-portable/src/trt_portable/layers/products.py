@@ -51,9 +51,8 @@ class IMatrixMultiplyLayer(ILayer):
     op0 = member(MatrixOperation, MatrixOperation.NONE, "How the first operand is read.")
     op1 = member(MatrixOperation, MatrixOperation.NONE, "How the second operand is read.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         left, right = inputs
-        assert left is not None and right is not None
         require_equal_types((left, right), "the operands")
         require_type(left, FLOATS, "an operand")
         for tensor, op in ((left, self.op0), (right, self.op1)):
@@ -84,9 +83,8 @@ class IMatrixMultiplyLayer(ILayer):
         columns = {MatrixOperation.NONE: -1, _TRANSPOSE: -2}.get(self.op1)
         return multiplied(left, right, left._rank - (1 if rows is None else 2), rows, columns)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+    def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         left, right = inputs
-        assert left is not None and right is not None
         rows = {MatrixOperation.NONE: -2, _TRANSPOSE: -1}.get(self.op0)
         columns = {MatrixOperation.NONE: -1, _TRANSPOSE: -2}.get(self.op1)
         return contracts.product(
@@ -96,8 +94,8 @@ class IMatrixMultiplyLayer(ILayer):
             1 if columns is None else right.shape[columns],
         )
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        left, right = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        left, right = map(as_tensor, inputs)
         op0, op1 = self.op0, self.op1
         if op0 is _TRANSPOSE:
             left = left.mT
@@ -149,7 +147,7 @@ class IEinsumLayer(ILayer):
 
     equation = _Equation(_parse_equation, "", doc="Labels of the operands and of the result.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         tensors = [tensor for tensor in inputs if tensor is not None]
         require_equal_types(tensors, "the inputs")
         require_type(tensors[0], FLOATS, "an input")
@@ -169,7 +167,7 @@ class IEinsumLayer(ILayer):
                     known = sizes.setdefault(label, extent)
                     require(known == extent, f"label {label!r} has extents {known} and {extent}")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         operands = [as_tensor(value) for value in inputs if value is not None]
         return (torch.einsum(self.equation, *operands),)
 

@@ -12,7 +12,7 @@ from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CumulativeOperation, DataType, LayerType, ReduceOperation, TopKOperation
 from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute, boolean, element_type, integer, member
-from trt_portable.layers.contracts import Bound, broadcast
+from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import pointwise, reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -69,9 +69,8 @@ class IReduceLayer(ILayer):
     axes = integer(0, "Bit mask of the axes.")
     keep_dims = boolean(False, "Whether reduced axes stay, with extent 1.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS | INDICES | {DataType.INT8}, "the input")
         require_minimum_rank(x, 1, "the input")
         require(self.op is not ReduceOperation.NONE, "operation NONE is for collectives only")
@@ -82,10 +81,9 @@ class IReduceLayer(ILayer):
         assert x is not None
         return reduced(x, axes_of_mask(self.axes, x._rank), self.keep_dims)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x: Any = inputs[0]
         axes = axes_of_mask(self.axes, x.ndim)
         keep = self.keep_dims
@@ -107,14 +105,12 @@ class ISoftMaxLayer(ILayer):
 
     axes = integer(1, "Bit mask with one axis; at first the third from the end, or 0 below rank 3.")
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         require_type(x, FLOATS, "the input")
         require_minimum_rank(x, 1, "the input")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         axes = axes_of_mask(self.axes, inputs[0]._rank)
         require(len(axes) == 1, f"softmax works on one axis, not on {axes}")
 
@@ -123,10 +119,9 @@ class ISoftMaxLayer(ILayer):
         assert x is not None
         return pointwise([x], x._dtype)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x: Any = inputs[0]
         return (F.softmax(x, self.axes.bit_length() - 1),)
 
@@ -140,17 +135,16 @@ class IRaggedSoftMaxLayer(ILayer):
     _KIND = LayerType.RAGGED_SOFTMAX
     _LIKE_FIRST_INPUT = True
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         x, bounds = inputs
-        assert x is not None and bounds is not None
         require_type(x, FLOATS, "the input")
         require_rank(x, {3}, "the input")
         require_type(bounds, {DataType.INT32}, "the bounds")
         require_rank(bounds, {3}, "the bounds")
         require((bounds._extents or (0,))[-1] == 1, "the last extent of the bounds must be 1")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, bounds = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        x, bounds = map(as_tensor, inputs)
         inside = torch.arange(x.shape[-1], device=x.device) < bounds
         weights = F.softmax(x.masked_fill(~inside, float("-inf")), -1)
         return (torch.where(inside, weights, torch.zeros_like(weights)),)
@@ -249,17 +243,15 @@ class ICumulativeLayer(ILayer):
     exclusive = boolean(False, "Whether an element leaves itself out of its sum.")
     reverse = boolean(False, "Whether sums run from the end.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         x, axis = inputs
-        assert x is not None and axis is not None
         require_type(x, FLOATS | INDICES, "the input")
         require_minimum_rank(x, 1, "the input")
         require_type(axis, INDICES, "the axis")
         require_rank(axis, {0}, "the axis")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x, given = inputs
-        assert x is not None and given is not None
         tensor = as_tensor(x)
         axis = host_numbers(given)[0]
         require(not is_unknown(axis), "the axis must be a constant of the network")

@@ -340,9 +340,8 @@ class IGridSampleLayer(ILayer):
         "What is read outside.",
     )
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, grid = inputs
-        assert x is not None and grid is not None
         require_equal_types((x, grid), "input and grid")
         require_type(x, FLOATS, "the input")
         require_rank(x, {4, 5}, "the input")
@@ -350,15 +349,14 @@ class IGridSampleLayer(ILayer):
         last = (grid._extents or (0,))[-1]
         require(last == x._rank - 2, f"the last extent of the grid is {last}, not {x._rank - 2}")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         require(
             inputs[0]._rank == 4 or self.interpolation_mode is not InterpolationMode.CUBIC,
             "cubic interpolation takes rank 4 only",
         )
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, grid = (as_tensor(value) for value in inputs if value is not None)
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
+        x, grid = map(as_tensor, inputs)
         if any(is_unknown(extent) for extent in (*x.shape, *grid.shape)):
             # Without numbers only the extents can be told; reflection would ask whether an axis is 1 long.
             torch._check(x.shape[0] == grid.shape[0])

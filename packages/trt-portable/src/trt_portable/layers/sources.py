@@ -45,7 +45,7 @@ class IConstantLayer(ILayer):
 
     _known: tuple[torch.Tensor, HostValues] | None = None
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         dtype, count = self._weight_spec("CONSTANT")
         if dtype not in _CONSTANT_TYPES and not self._IS_FROZEN:  # engines have folded what networks must cast
             raise Refusal(f"a constant cannot have type {dtype.name}; cast one of another type")
@@ -70,7 +70,7 @@ class IConstantLayer(ILayer):
         require(len(unknown) == 1 and rest > 0, f"the shape {extents} is not determined")
         return tuple(count // rest if extent < 0 else extent for extent in extents)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         dtype, count = self._weight_spec("CONSTANT")
         flat = self._bound.get("CONSTANT")
         shape = self._shape(count)
@@ -110,12 +110,10 @@ class IIdentityLayer(ILayer):
     _KIND = LayerType.IDENTITY
     _SHAPE_ALGEBRA = True
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return moved(inputs)
+    _contract = staticmethod(moved)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (x,) = inputs
-        assert x is not None
         return (x,)
 
 
@@ -145,9 +143,8 @@ class ICastLayer(ILayer):
 
     to_type = element_type(DataType.FLOAT, "The type of the output.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        assert x is not None
         pair = (x._dtype, self.to_type)
         if DataType.UINT8 in pair:
             for dtype in pair:
@@ -162,12 +159,10 @@ class ICastLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         return pointwise(self._inputs, self.to_type)
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        return broadcast(inputs)
+    _contract = staticmethod(broadcast)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (x,) = inputs
-        assert x is not None
         carrier = self._carrier(self.to_type)
         if isinstance(x, HostValues):
             return (x.to(carrier),)
@@ -180,12 +175,11 @@ class IShapeLayer(ILayer):
     _KIND = LayerType.SHAPE
     _SHAPE_ALGEBRA = True
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+    def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         return 0, 0
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (x,) = inputs
-        assert x is not None
         extents = tuple(x.shape)
         return (HostValues.of(extents, (len(extents),), torch.int64, x.device),)
 

@@ -307,14 +307,13 @@ class ITripLimitLayer(ILoopBoundaryLayer):
         """COUNT or WHILE."""
         return self._limit
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (tensor,) = inputs
-        assert tensor is not None
         require_rank(tensor, {0}, "the trip limit")
         counts = self._limit is TripLimit.COUNT
         require_type(tensor, INDICES if counts else {DataType.BOOL}, "the trip limit")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return ()
 
 
@@ -327,12 +326,10 @@ class IIteratorLayer(ILoopBoundaryLayer):
     axis = integer(0, "The axis that iterations walk along.")
     reverse = boolean(False, "Whether they walk from the end.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         require_axis(self.axis, inputs[0]._rank)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return (as_tensor(inputs[0]).select(self.axis, 0),)
 
 
@@ -543,12 +540,11 @@ class IConditionLayer(IIfConditionalBoundaryLayer):
     _KIND = LayerType.CONDITION
     _NUM_OUTPUTS = 0
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         require_type(inputs[0], {DataType.BOOL}, "the condition")
         require_rank(inputs[0], {0}, "the condition")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return ()
 
 
@@ -557,8 +553,7 @@ class IIfConditionalInputLayer(IIfConditionalBoundaryLayer):
 
     _KIND = LayerType.CONDITIONAL_INPUT
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return (inputs[0],)
 
 
@@ -568,9 +563,8 @@ class IIfConditionalOutputLayer(IIfConditionalBoundaryLayer):
     _KIND = LayerType.CONDITIONAL_OUTPUT
     _CACHEABLE = False
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         chosen, other = inputs
-        assert chosen is not None and other is not None
         require_equal_types((chosen, other), "the branches")
         require_type(chosen, FLOATS | INDICES | {DataType.BOOL}, "a branch")
         require_equal_ranks((chosen, other), "the branches")
@@ -584,7 +578,7 @@ class IIfConditionalOutputLayer(IIfConditionalBoundaryLayer):
         )
         return (Facts(extents, chosen._dtype, None),)
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         raise Refusal("the output of a conditional has no meaning outside it")
 
 
@@ -656,9 +650,8 @@ class IAssertionLayer(ILayer):
 
     message = text("", "What the error says.")
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[ITensor]) -> None:
         (condition,) = inputs
-        assert condition is not None
         require_type(condition, {DataType.BOOL}, "the condition")
         require_rank(condition, {0, 1}, "the condition")
 
@@ -669,9 +662,8 @@ class IAssertionLayer(ILayer):
             if truth is False:
                 raise Refusal(f"the assertion is false: {self.message}")
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         (condition,) = inputs
-        assert condition is not None
         if condition.device.type != "meta" and not all(host_numbers(condition)):
             raise Refusal(f"assertion failed: {self.message}", ErrorCodeTRT.FAILED_EXECUTION)
         return ()

@@ -262,7 +262,7 @@ class ITensor:
 
 
 META = torch.device("meta")
-EngineCompute: TypeAlias = "Callable[[Sequence[Value | None]], Sequence[Value]]"
+EngineCompute: TypeAlias = "Callable[[Sequence[Any]], Sequence[Value]]"
 """Computes the outputs of a layer from its inputs."""
 L = TypeVar("L", bound="ILayer")
 
@@ -281,7 +281,7 @@ class ILayer(Sealed):
     _KIND: ClassVar[LayerType]
     _ROLES: ClassVar[tuple[str, ...]] = ()
     _MAX_INPUTS: ClassVar[int] = 0
-    """Inputs below this index may be added by `set_input`."""
+    """Inputs below this index may be added by `set_input`, and missing before; of a layer of 0 none ever is."""
     _HOST_INPUTS: ClassVar[frozenset[int]] = frozenset()
     """Inputs whose values the host must know."""
     _SHAPE_ALGEBRA: ClassVar[bool] = False
@@ -307,7 +307,7 @@ class ILayer(Sealed):
     _IS_FROZEN: ClassVar[bool] = False
     """Whether attributes can no longer change."""
 
-    def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+    def _contract(self, inputs: Sequence[Any]) -> Bound | None:
         """How much `_compute` takes at most (see `layers.contracts`); None where nothing is said."""
         return None
 
@@ -506,14 +506,14 @@ class ILayer(Sealed):
         """The tensors whose shapes decide the outputs' shapes."""
         return self._inputs
 
-    def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check_operands(self, inputs: Sequence[Any]) -> None:
         """Refuses operands that no attribute could make right.
 
         Raises:
             Refusal: A rule is broken.
         """
 
-    def _check(self, inputs: Sequence[ITensor | None]) -> None:
+    def _check(self, inputs: Sequence[Any]) -> None:
         """Refuses types, ranks, extents and attributes that TensorRT refuses.
 
         Raises:
@@ -539,7 +539,7 @@ class ILayer(Sealed):
             Refusal: Something is missing.
         """
 
-    def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute(self, inputs: Sequence[Any]) -> tuple[Value, ...]:
         """The meaning of the layer.
 
         Args:
@@ -554,7 +554,7 @@ class ILayer(Sealed):
         """What computes the layer in an engine: `_compute`, or the same with less to ask in each run."""
         return self._compute
 
-    def _compute_in_place(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
+    def _compute_in_place(self, inputs: Sequence[Any]) -> tuple[Value, ...]:
         """As `_compute`, with what `_ALIASES` names in the memory of its input, which nothing else reads."""
         raise NotImplementedError(type(self).__name__)
 
@@ -621,7 +621,7 @@ class ILayer(Sealed):
     ) -> None:
         """Takes the layers inside this one from a plan."""
 
-    def _greatest(self, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
+    def _greatest(self, inputs: Sequence[Any]) -> Sequence[Value] | None:
         """The largest outputs that there can be where extents depend on data; None where the layer sets no bound."""
         return None
 

@@ -351,6 +351,8 @@ def restore_layer(entry: Mapping[str, Any], tensors: Mapping[int, ITensor]) -> I
         layer._outputs = [tensors[at] for at in typed.integers(entry["outputs"], "outputs")]
     except (KeyError, TypeError, ValueError) as error:
         raise Refusal(f"layer {name!r} names the unknown tensor {error}") from None
+    if not kind._MAX_INPUTS and None in layer._inputs:
+        raise Refusal(f"layer {name!r} lacks an input")
     for index, output in enumerate(layer._outputs):
         output._producer, output._index = layer, index
     what = f"the weights of layer {name!r}"
