@@ -344,6 +344,13 @@ def _gates(net: NetworkWriter, x: ITensor, count: int) -> list[ITensor]:
     return [net.narrow(x, axis, place * width, width) for place in range(count)]
 
 
+_RECURRENT: Final = (
+    *("activation_alpha", "activation_beta", "activations"),
+    *("clip", "direction", "hidden_size", "layout"),
+)
+"""The attributes that all recurrent operators have."""
+
+
 class _Layer:
     """A recurrent layer with all of its directions.
 
@@ -354,10 +361,15 @@ class _Layer:
         r: (directions, gates * H, H).
         b: (directions, 2 * gates * H): of the input, then of the recurrence.
         sequence_lens: (N,) int32; None where all sequences have the extent's length.
-        hidden_size: H; 0 to take it from the weights.
-        direction: forward, reverse or bidirectional.
-        layout: Whether the batch comes first.
         order: The place of each gate in ONNX's order.
+        default: The activations of a direction where none are named.
+        activation_alpha: Coefficients of the activations of all directions; those that are missing have the default.
+        activation_beta: The second coefficients.
+        activations: The names of these activations.
+        clip: The bound of what goes into activations; 0 for none.
+        direction: forward, reverse or bidirectional.
+        hidden_size: H; 0 to take it from the weights.
+        layout: Whether the batch comes first.
     """
 
     def __init__(
@@ -368,10 +380,16 @@ class _Layer:
         r: Operand,
         b: Operand | None,
         sequence_lens: ITensor | None,
-        hidden_size: int,
-        direction: str,
-        layout: int,
         order: Sequence[int],
+        default: Sequence[str],
+        *,
+        activation_alpha: Sequence[float] = (),
+        activation_beta: Sequence[float] = (),
+        activations: Sequence[str] = (),
+        clip: float = 0.0,
+        direction: str = "forward",
+        hidden_size: int = 0,
+        layout: int = 0,
     ) -> None:
         if direction not in ("forward", "reverse", "bidirectional") or net.rank(x) != 3:
             raise Unsupported(f"direction {direction!r} of rank {net.rank(x)}", ErrorCode.INVALID_NODE)
@@ -384,10 +402,19 @@ class _Layer:
         self.layout = layout
         self.backwards = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[direction]
         self.lengths = None if sequence_lens is None else self._needed(sequence_lens)
-        if tuple(r.shape[1:]) != (len(order) * self.width, self.width) or r.shape[0] != len(self.backwards):
+        count = len(self.backwards)
+        if tuple(r.shape[1:]) != (len(order) * self.width, self.width) or r.shape[0] != count:
             raise Unsupported(f"recurrent weights of shape {tuple(r.shape)}", ErrorCode.INVALID_NODE)
         length = net.extents(self.x)[0]
         self.count = net.constant(np.int64(length), DataType.INT64) if isinstance(length, int) else net.scalar(length)
+        names = activations or [*default] * count
+        if len(names) != len(default) * count:
+            raise Unsupported(f"{len(names)} activations for {count} directions", ErrorCode.INVALID_NODE)
+        spans = (slice(place * len(default), (place + 1) * len(default)) for place in range(count))
+        self.directions = [
+            _Direction(net, index, names[span], activation_alpha[span], activation_beta[span], clip)
+            for index, span in enumerate(spans)
+        ]
 
     def _needed(self, lengths: ITensor) -> ITensor | None:
         known, whole = self.net.numbers(lengths), self.x.shape[0]
@@ -417,7 +444,18 @@ class _Layer:
         width = gates * self.width
         return self.net.narrow(whole, 0, 0, width), self.net.narrow(whole, 0, width, width)
 
-    def run(self, direction: _Direction, states: Sequence[ITensor], make: Callable[..., Step]) -> list[ITensor]:
+    def run(self, make: Callable[..., Step], *initial: Operand | None) -> list[ITensor]:
+        """The results of all directions: Y (L, directions, N, H) and the last states (directions, N, H).
+
+        Args:
+            make: Makes the step of a direction, of this and the product with its recurrent weights.
+            initial: The states before the first element, (directions, N, H); None for zeros.
+        """
+        return self._joined(
+            [self._run(side, [self.state(whole, side.index) for whole in initial], make) for side in self.directions]
+        )
+
+    def _run(self, direction: _Direction, states: Sequence[ITensor], make: Callable[..., Step]) -> list[ITensor]:
         """The results of all elements, (L, N, H), and the states after the last one."""
         net, reverse = self.net, self.backwards[direction.index]
         weights, recurrent = (direction.part(part, self.order, len(self.order)) for part in (self.w, self.r))
@@ -459,8 +497,7 @@ class _Layer:
 
         return self.net.unsqueeze(ramp(self.net, self.net.extents(self.x)[0]), [1])
 
-    def joined(self, results: Sequence[Sequence[ITensor]]) -> list[ITensor]:
-        """The results of all directions: Y (L, directions, N, H) and the last states (directions, N, H)."""
+    def _joined(self, results: Sequence[Sequence[ITensor]]) -> list[ITensor]:
         net = self.net
         y = net.concat([net.unsqueeze(parts[0], [1]) for parts in results], 1)
         states = [
@@ -472,38 +509,7 @@ class _Layer:
         return [y, *states]
 
 
-def _functions(given: list[str] | None, default: Sequence[str], directions: int) -> list[Sequence[str]]:
-    names = list(given) if given else list(default) * directions
-    width = len(default)
-    if len(names) != width * directions:
-        raise Unsupported(f"{len(names)} activations for {directions} directions", ErrorCode.INVALID_NODE)
-    return [names[place * width : (place + 1) * width] for place in range(directions)]
-
-
-def _directions(
-    layer: _Layer,
-    default: Sequence[str],
-    activations: list[str] | None,
-    alphas: list[float] | None,
-    betas: list[float] | None,
-    clip: float,
-) -> list[_Direction]:
-    names = _functions(activations, default, len(layer.backwards))
-    width = len(default)
-    return [
-        _Direction(
-            layer.net,
-            index,
-            functions,
-            (alphas or [])[index * width : (index + 1) * width],
-            (betas or [])[index * width : (index + 1) * width],
-            clip,
-        )
-        for index, functions in enumerate(names)
-    ]
-
-
-@operator("RNN", since=7)
+@operator("RNN", since=7, attributes=_RECURRENT)
 def rnn(
     net: NetworkWriter,
     x: ITensor,
@@ -512,27 +518,19 @@ def rnn(
     b: Operand | None = None,
     sequence_lens: ITensor | None = None,
     initial_h: Operand | None = None,
-    *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float = 0.0,
-    direction: str = "forward",
-    hidden_size: int = 0,
-    layout: int = 0,
+    **given: Any,
 ) -> list[ITensor]:
     """RNN(X, W, R, B, sequence_lens, initial_h; ...) -> (Y, Y_h)"""
-    layer = _Layer(net, x, w, r, b, sequence_lens, hidden_size, direction, layout, [0])
+    layer = _Layer(net, x, w, r, b, sequence_lens, [0], ["Tanh"], **given)
 
     def make(direction: _Direction, product: Callable[[ITensor], ITensor]) -> Step:
         (activate,) = direction.activations
         return lambda element, states: [activate(net, net.binary(element, product(states[0]), Op.SUM))]
 
-    sides = _directions(layer, ["Tanh"], activations, activation_alpha, activation_beta, clip)
-    return layer.joined([layer.run(side, [layer.state(initial_h, side.index)], make) for side in sides])
+    return layer.run(make, initial_h)
 
 
-@operator("GRU", since=7)
+@operator("GRU", since=7, attributes=_RECURRENT)
 def gru(
     net: NetworkWriter,
     x: ITensor,
@@ -542,17 +540,12 @@ def gru(
     sequence_lens: ITensor | None = None,
     initial_h: Operand | None = None,
     *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float = 0.0,
-    direction: str = "forward",
-    hidden_size: int = 0,
-    layout: int = 0,
     linear_before_reset: int = 0,
+    **given: Any,
 ) -> list[ITensor]:
     """GRU(X, W, R, B, sequence_lens, initial_h; ..., linear_before_reset) -> (Y, Y_h)"""
-    layer = _Layer(net, x, w, r, b, sequence_lens, hidden_size, direction, layout, [1, 0, 2])  # z, r, h in ONNX
+    order = [1, 0, 2]  # z, r, h in ONNX
+    layer = _Layer(net, x, w, r, b, sequence_lens, order, ["Sigmoid", "Tanh"], **given)
 
     def make(side: _Direction, product: Callable[[ITensor], ITensor]) -> Step:
         gate, candidate = side.activations
@@ -574,11 +567,10 @@ def gru(
 
         return step
 
-    sides = _directions(layer, ["Sigmoid", "Tanh"], activations, activation_alpha, activation_beta, clip)
-    return layer.joined([layer.run(side, [layer.state(initial_h, side.index)], make) for side in sides])
+    return layer.run(make, initial_h)
 
 
-@operator("LSTM", since=7)
+@operator("LSTM", since=7, attributes=_RECURRENT)
 def lstm(
     net: NetworkWriter,
     x: ITensor,
@@ -590,17 +582,12 @@ def lstm(
     initial_c: Operand | None = None,
     p: Operand | None = None,
     *,
-    activation_alpha: list[float] | None = None,
-    activation_beta: list[float] | None = None,
-    activations: list[str] | None = None,
-    clip: float = 0.0,
-    direction: str = "forward",
-    hidden_size: int = 0,
     input_forget: int = 0,
-    layout: int = 0,
+    **given: Any,
 ) -> list[ITensor]:
     """LSTM(X, W, R, B, sequence_lens, initial_h, initial_c, P; ..., input_forget) -> (Y, Y_h, Y_c)"""
-    layer = _Layer(net, x, w, r, b, sequence_lens, hidden_size, direction, layout, [0, 2, 3, 1])  # i, o, f, c in ONNX
+    order = [0, 2, 3, 1]  # i, o, f, c in ONNX
+    layer = _Layer(net, x, w, r, b, sequence_lens, order, ["Sigmoid", "Tanh", "Tanh"], **given)
 
     def make(side: _Direction, product: Callable[[ITensor], ITensor]) -> Step:
         gate, candidate, exit_ = side.activations
@@ -627,10 +614,4 @@ def lstm(
 
         return step
 
-    sides = _directions(layer, ["Sigmoid", "Tanh", "Tanh"], activations, activation_alpha, activation_beta, clip)
-    return layer.joined(
-        [
-            layer.run(side, [layer.state(initial, side.index) for initial in (initial_h, initial_c)], make)
-            for side in sides
-        ]
-    )
+    return layer.run(make, initial_h, initial_c)

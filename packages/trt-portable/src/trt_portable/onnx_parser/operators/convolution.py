@@ -96,6 +96,12 @@ def _finish(net: NetworkWriter, layer: Any, w: Operand, b: Operand | None, is_fl
     return net.squeeze(result, [2]) if is_flat else result
 
 
+FILTER_ATTRIBUTES: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+"""The attributes of Conv, all optional."""
+_WINDOW_ATTRIBUTES: Final = ("auto_pad", "ceil_mode", "dilations", "pads", "strides")
+"""Optional attributes of pooling."""
+
+
 @operator("Conv")
 def conv(
     net: NetworkWriter,
@@ -235,11 +241,12 @@ def _windows(
     net: NetworkWriter,
     x: ITensor,
     kernel_shape: list[int],
-    auto_pad: str,
-    pads: list[int] | None,
-    strides: list[int] | None,
-    dilations: list[int] | None,
-    ceil_mode: int,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: list[int] | None = None,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
 ) -> _Windows:
     rank = net.rank(x)
     if rank not in (3, 4, 5):
@@ -367,57 +374,27 @@ def _slid(net: NetworkWriter, x: ITensor, windows: _Windows, op: Op, neutral: fl
     return x
 
 
-@operator("MaxPool")
+@operator("MaxPool", attributes=_WINDOW_ATTRIBUTES)
 def max_pool(
-    net: NetworkWriter,
-    x: ITensor,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: list[int] | None = None,
-    kernel_shape: list[int],
-    pads: list[int] | None = None,
-    storage_order: int = 0,
-    strides: list[int] | None = None,
+    net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], storage_order: int = 0, **lying: Any
 ) -> ITensor:
     """MaxPool(X; auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides) -> Y"""
-    windows = _windows(net, x, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
-    return _pool(net, x, PoolingType.MAX, windows)
+    return _pool(net, x, PoolingType.MAX, _windows(net, x, kernel_shape, **lying))
 
 
-@operator("AveragePool")
+@operator("AveragePool", attributes=_WINDOW_ATTRIBUTES)
 def average_pool(
-    net: NetworkWriter,
-    x: ITensor,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: list[int] | None = None,
-    kernel_shape: list[int],
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], count_include_pad: int = 0, **lying: Any
 ) -> ITensor:
     """AveragePool(X; auto_pad, ceil_mode, count_include_pad, dilations, kernel_shape, pads, strides) -> Y"""
-    windows = _windows(net, x, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    windows = _windows(net, x, kernel_shape, **lying)
     return _pool(net, x, PoolingType.AVERAGE, windows, bool(count_include_pad))
 
 
-@operator("LpPool", since=2)
-def lp_pool(
-    net: NetworkWriter,
-    x: ITensor,
-    *,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: list[int] | None = None,
-    kernel_shape: list[int],
-    p: int = 2,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
-) -> ITensor:
+@operator("LpPool", since=2, attributes=_WINDOW_ATTRIBUTES)
+def lp_pool(net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], p: int = 2, **lying: Any) -> ITensor:
     """LpPool(X; auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides) -> Y"""
-    windows = _windows(net, x, kernel_shape, auto_pad, pads, strides, dilations, ceil_mode)
+    windows = _windows(net, x, kernel_shape, **lying)
     powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
     if windows.rounds_up or any(dilation != 1 for dilation in windows.dilations):
         explicit = _explicit(net, x, windows) if windows.auto_pad in AUTO_PADDINGS else windows

@@ -5,7 +5,7 @@ Codes of type uint8, which TensorRT has at the ends of networks only, are int32 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer, dtype_of
-from trt_portable.onnx_parser.operators.convolution import conv
+from trt_portable.onnx_parser.operators.convolution import FILTER_ATTRIBUTES, conv
 from trt_portable.onnx_parser.operators.movement import nan_beyond_fp8
 from trt_portable.onnx_parser.operators.products import matmul
 from trt_portable.onnx_parser.registry import operator
@@ -184,7 +184,7 @@ def qlinear_matmul(
     return quantize_linear(net, matmul(net, left, right), y_scale, y_zero_point, axis=-1)
 
 
-@operator("QLinearConv", since=10)
+@operator("QLinearConv", since=10, attributes=FILTER_ATTRIBUTES)
 def qlinear_conv(
     net: NetworkWriter,
     x: Operand,
@@ -196,13 +196,7 @@ def qlinear_conv(
     y_scale: Operand,
     y_zero_point: Operand,
     b: Operand | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    **filters: Any,
 ) -> ITensor:
     """QLinearConv(x, x_scale, x_zero_point, w, ..., B; as Conv) -> y"""
     image = dequantize_linear(net, x, x_scale, x_zero_point)
@@ -211,50 +205,23 @@ def qlinear_conv(
     if b is not None:  # int32, in steps of both scales
         steps = net.binary(net.tensor(x_scale), net.tensor(w_scale), Op.PROD)
         bias = net.binary(net.cast(net.tensor(b), DataType.FLOAT), steps, Op.PROD)
-    result = conv(
-        net,
-        image,
-        kernel,
-        bias,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    result = conv(net, image, kernel, bias, **filters)
     return quantize_linear(net, result, y_scale, y_zero_point)
 
 
-@operator("ConvInteger", since=10)
+@operator("ConvInteger", since=10, attributes=FILTER_ATTRIBUTES)
 def conv_integer(
     net: NetworkWriter,
     x: Operand,
     w: Operand,
     x_zero_point: Operand | None = None,
     w_zero_point: Operand | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
-    group: int = 1,
-    kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    **filters: Any,
 ) -> ITensor:
     """ConvInteger(x, w, x_zero_point, w_zero_point; as Conv) -> y, int32"""
     operands = []
     for value, zero_point in ((x, x_zero_point), (w, w_zero_point)):
         floats, zero = _as_floats(net, value), _spread(net, value, zero_point, 0, 0)
         operands.append(floats if zero is None else net.binary(floats, zero, Op.SUB))
-    result = conv(
-        net,
-        operands[0],
-        operands[1],
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    result = conv(net, *operands, **filters)
     return net.cast(net.unary(result, UnaryOperation.ROUND), DataType.INT32)
