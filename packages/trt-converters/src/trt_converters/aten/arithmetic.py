@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -503,40 +504,12 @@ def comparable(ctx: ConversionContext, left: Operand, right: Operand) -> tuple[A
     return one, other
 
 
-@converter(aten.eq.Tensor, aten.eq.Scalar, checks=computable)
-def aten_eq(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """eq.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return binary(ctx, "EQUAL", *comparable(ctx, self, other))
-
-
-@converter(aten.ne.Tensor, aten.ne.Scalar, checks=computable)
-def aten_ne(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """ne.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return logical_not(ctx, binary(ctx, "EQUAL", *comparable(ctx, self, other)))
-
-
-@converter(aten.gt.Tensor, aten.gt.Scalar, checks=computable)
-def aten_gt(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """gt.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return binary(ctx, "GREATER", *comparable(ctx, self, other))
-
-
-@converter(aten.le.Tensor, aten.le.Scalar, checks=computable)
-def aten_le(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """le.Tensor(Tensor self, Tensor other) -> Tensor"""
-    left, right = comparable(ctx, self, other)
-    if not result_type(left, right).is_floating_point:
-        return logical_not(ctx, binary(ctx, "GREATER", left, right))
-    return less_equal(ctx, left, right)
-
-
-@converter(aten.ge.Tensor, aten.ge.Scalar, checks=computable)
-def aten_ge(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """ge.Tensor(Tensor self, Tensor other) -> Tensor"""
-    left, right = comparable(ctx, self, other)
-    if not result_type(left, right).is_floating_point:
-        return logical_not(ctx, binary(ctx, "LESS", left, right))
-    return greater_equal(ctx, left, right)
+def _ordered(ctx: ConversionContext, left: Operand, right: Operand, order: Callable[..., Any], opposite: str) -> Any:
+    """Returns where operands are ordered or equal; of integers, of which none is NaN, where the opposite is false."""
+    left, right = comparable(ctx, left, right)
+    if result_type(left, right).is_floating_point:
+        return order(ctx, left, right)
+    return logical_not(ctx, binary(ctx, opposite, left, right))
 
 
 def _logic(ctx: ConversionContext, operation: str, left: Operand, right: Operand) -> Any:
@@ -545,6 +518,15 @@ def _logic(ctx: ConversionContext, operation: str, left: Operand, right: Operand
 
 convert_each(
     {
+        (aten.eq.Tensor, aten.eq.Scalar): lambda ctx, self, other: binary(ctx, "EQUAL", *comparable(ctx, self, other)),
+        (aten.ne.Tensor, aten.ne.Scalar): lambda ctx, self, other: logical_not(
+            ctx, binary(ctx, "EQUAL", *comparable(ctx, self, other))
+        ),
+        (aten.gt.Tensor, aten.gt.Scalar): lambda ctx, self, other: binary(
+            ctx, "GREATER", *comparable(ctx, self, other)
+        ),
+        (aten.le.Tensor, aten.le.Scalar): lambda ctx, self, other: _ordered(ctx, self, other, less_equal, "GREATER"),
+        (aten.ge.Tensor, aten.ge.Scalar): lambda ctx, self, other: _ordered(ctx, self, other, greater_equal, "LESS"),
         (aten.lt.Tensor, aten.lt.Scalar): lambda ctx, self, other: binary(ctx, "LESS", *comparable(ctx, self, other)),
         aten.logical_and.default: lambda ctx, self, other: _logic(ctx, "AND", self, other),
         aten.logical_or.default: lambda ctx, self, other: _logic(ctx, "OR", self, other),
@@ -610,6 +592,12 @@ def _forms(name: str) -> tuple[Any, ...]:
     return named.Tensor, named.Scalar, named.Scalar_Tensor, special.Tensor, special.Scalar
 
 
+def _shift_forms(side: str) -> tuple[Any, ...]:
+    """The same of a shift."""
+    named, special = getattr(aten, f"bitwise_{side}_shift"), getattr(aten, f"__{side[0]}shift__")
+    return named.Tensor, named.Tensor_Scalar, named.Scalar_Tensor, special.Tensor, special.Scalar
+
+
 convert_each(
     {
         _forms("and"): lambda ctx, self, other: _bitwise(ctx, "AND", self, other),
@@ -635,43 +623,24 @@ def _integers(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"shifts of {call.result.dtype} have no layers")
 
 
-@converter(
-    aten.bitwise_left_shift.Tensor,
-    aten.bitwise_left_shift.Tensor_Scalar,
-    aten.bitwise_left_shift.Scalar_Tensor,
-    aten.__lshift__.Tensor,
-    aten.__lshift__.Scalar,
-    checks=(computable, _integers),
-)
-def aten_bitwise_left_shift(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """bitwise_left_shift.Tensor(Tensor self, Tensor other) -> Tensor"""
-    value, shift = promote(ctx, self, other, dtype=ctx.result_dtype)
+def _shift(ctx: ConversionContext, value: Operand, shift: Operand, operation: str) -> Any:
+    """Returns a value multiplied or divided by a power of 2; a shift of all bits and more leaves zeros, or the sign."""
+    value, shift = promote(ctx, value, shift, dtype=ctx.result_dtype)
     inside, first, second = _two_steps(ctx, shift)
-    shifted = binary(ctx, "PROD", binary(ctx, "PROD", value, first), second)
-    return select(ctx, inside, shifted, torch.zeros((), dtype=ctx.result_dtype))
+    shifted = binary(ctx, operation, binary(ctx, operation, value, first), second)
+    beyond: Any = torch.zeros((), dtype=ctx.result_dtype)
+    if operation == "FLOOR_DIV":
+        beyond = select(ctx, binary(ctx, "LESS", value, 0), torch.tensor(-1, dtype=ctx.result_dtype), beyond)
+    return select(ctx, inside, shifted, beyond)
 
 
-@converter(
-    aten.bitwise_right_shift.Tensor,
-    aten.bitwise_right_shift.Tensor_Scalar,
-    aten.bitwise_right_shift.Scalar_Tensor,
-    aten.__rshift__.Tensor,
-    aten.__rshift__.Scalar,
+convert_each(
+    {
+        _shift_forms("left"): lambda ctx, self, other: _shift(ctx, self, other, "PROD"),
+        _shift_forms("right"): lambda ctx, self, other: _shift(ctx, self, other, "FLOOR_DIV"),
+    },
     checks=(computable, _integers),
 )
-def aten_bitwise_right_shift(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """bitwise_right_shift.Tensor(Tensor self, Tensor other) -> Tensor"""
-    value, shift = promote(ctx, self, other, dtype=ctx.result_dtype)
-    inside, first, second = _two_steps(ctx, shift)
-    shifted = binary(ctx, "FLOOR_DIV", binary(ctx, "FLOOR_DIV", value, first), second)
-    # a shift of all bits and more leaves the sign
-    sign = select(
-        ctx,
-        binary(ctx, "LESS", value, 0),
-        torch.tensor(-1, dtype=ctx.result_dtype),
-        torch.zeros((), dtype=ctx.result_dtype),
-    )
-    return select(ctx, inside, shifted, sign)
 
 
 def _two_steps(ctx: ConversionContext, shift: Operand) -> tuple[Any, Any, Any]:
@@ -702,17 +671,15 @@ def aten_where(ctx: ConversionContext, condition: Operand, self: Operand, other:
     return select(ctx, cast(ctx, condition, torch.bool), then, otherwise)
 
 
-@converter(aten.masked_fill.Scalar, aten.masked_fill.Tensor, checks=computable)
-def aten_masked_fill(ctx: ConversionContext, self: Operand, mask: Operand, value: Operand) -> Any:
-    """masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor"""
-    return select(ctx, cast(ctx, mask, torch.bool), cast(ctx, value, dtype_of(self)), self)
-
-
 def _special(ctx: ConversionContext, value: Operand, operation: str) -> Any:
     """Returns where a value is NaN or infinite; integers never are."""
     if dtype_of(value).is_floating_point:
         return unary(ctx, operation, value)
     return _nowhere(ctx, value)
+
+
+def _infinite(ctx: ConversionContext, value: Operand, number: float) -> Any:
+    return binary(ctx, "EQUAL", value, number) if dtype_of(value).is_floating_point else _nowhere(ctx, value)
 
 
 def _nowhere(ctx: ConversionContext, value: Operand) -> Any:
@@ -722,8 +689,13 @@ def _nowhere(ctx: ConversionContext, value: Operand) -> Any:
 
 convert_each(
     {
+        (aten.masked_fill.Scalar, aten.masked_fill.Tensor): lambda ctx, self, mask, value: select(
+            ctx, cast(ctx, mask, torch.bool), cast(ctx, value, dtype_of(self)), self
+        ),
         aten.isnan.default: lambda ctx, self: _special(ctx, self, "ISNAN"),
         aten.isinf.default: lambda ctx, self: _special(ctx, self, "ISINF"),
+        aten.isposinf.default: lambda ctx, self: _infinite(ctx, self, float("inf")),
+        aten.isneginf.default: lambda ctx, self: _infinite(ctx, self, float("-inf")),
     },
     checks=computable,
 )
@@ -735,22 +707,6 @@ def aten_isfinite(ctx: ConversionContext, self: Operand) -> Any:
     if not dtype_of(self).is_floating_point:
         return logical_not(ctx, _nowhere(ctx, self))
     return logical_not(ctx, binary(ctx, "OR", unary(ctx, "ISNAN", self), unary(ctx, "ISINF", self)))
-
-
-@converter(aten.isposinf.default, checks=computable)
-def aten_isposinf(ctx: ConversionContext, self: Operand) -> Any:
-    """isposinf(Tensor self) -> Tensor"""
-    if not dtype_of(self).is_floating_point:
-        return _nowhere(ctx, self)
-    return binary(ctx, "EQUAL", self, float("inf"))
-
-
-@converter(aten.isneginf.default, checks=computable)
-def aten_isneginf(ctx: ConversionContext, self: Operand) -> Any:
-    """isneginf(Tensor self) -> Tensor"""
-    if not dtype_of(self).is_floating_point:
-        return _nowhere(ctx, self)
-    return binary(ctx, "EQUAL", self, float("-inf"))
 
 
 @converter(aten.nan_to_num.default, checks=computable)

@@ -466,19 +466,6 @@ def aten_copy(ctx: ConversionContext, self: Operand, src: Operand, non_blocking:
     return expand(ctx, value, ctx.result_shape, ctx.symbolic_shape("src"))
 
 
-@converter(
-    aten.detach.default,
-    aten.detach_copy.default,
-    aten.alias.default,
-    aten.alias_copy.default,
-    aten.lift_fresh.default,
-    aten.lift_fresh_copy.default,
-)
-def aten_detach(ctx: ConversionContext, self: Operand) -> Any:
-    """detach(Tensor(a) self) -> Tensor(a)"""
-    return self
-
-
 def _evaluating(parameter: str = "train") -> Any:
     return argument(parameter, lambda training: training is False, "training drops elements at random")
 
@@ -505,6 +492,14 @@ def aten_native_dropout(ctx: ConversionContext, input: Operand, p: float, train:
 
 convert_each(
     {
+        (
+            aten.detach.default,
+            aten.detach_copy.default,
+            aten.alias.default,
+            aten.alias_copy.default,
+            aten.lift_fresh.default,
+            aten.lift_fresh_copy.default,
+        ): lambda ctx, self: self,
         (aten.clone.default, aten.contiguous.default): lambda ctx, self, memory_format: self,
         torch.ops.prims.view_of.default: lambda ctx, a: a,
         torch.ops.prims.convert_element_type.default: lambda ctx, a, dtype: cast(ctx, a, dtype),

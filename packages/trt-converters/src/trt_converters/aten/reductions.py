@@ -61,18 +61,6 @@ def aten_nansum(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool,
     return reduce_as_result(ctx, "SUM", self, dim, keepdim)
 
 
-@converter(aten.amax.default, checks=computable)
-def aten_amax(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool) -> Any:
-    """amax(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor"""
-    return extremum(ctx, self, normalize_axes(dim, rank_of(self)), keepdim, True)
-
-
-@converter(aten.amin.default, checks=computable)
-def aten_amin(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool) -> Any:
-    """amin(Tensor self, int[1] dim=[], bool keepdim=False) -> Tensor"""
-    return extremum(ctx, self, normalize_axes(dim, rank_of(self)), keepdim, False)
-
-
 @converter(aten.aminmax.default, checks=computable)
 def aten_aminmax(ctx: ConversionContext, self: Operand, dim: int | None, keepdim: bool) -> Any:
     """aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"""
@@ -81,25 +69,25 @@ def aten_aminmax(ctx: ConversionContext, self: Operand, dim: int | None, keepdim
     return extremum(ctx, self, axes, keepdim, False), extremum(ctx, self, axes, keepdim, True)
 
 
-def _any(ctx: ConversionContext, value: Operand, axes: Axes, keep: bool) -> Any:
-    return any_along(ctx, cast(ctx, value, torch.bool), normalize_axes(axes, rank_of(value)), keep)
+def _any(ctx: ConversionContext, value: Operand, axes: Axes = None, keep: bool = False) -> Any:
+    value = cast(ctx, value, torch.bool)
+    if isinstance(axes, Sequence) and not axes:  # no axes, unlike None, is no reduction
+        return value
+    return any_along(ctx, value, normalize_axes(axes, rank_of(value)), keep)
 
 
-@converter(aten.any.dim, aten.any.dims, checks=computable)
-def aten_any_dim(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool) -> Any:
-    """any.dim(Tensor self, int dim, bool keepdim=False) -> Tensor"""
-    if isinstance(dim, Sequence) and not dim:  # no axes, unlike None, is no reduction
-        return cast(ctx, self, torch.bool)
-    return _any(ctx, self, dim, keepdim)
-
-
-def _all(ctx: ConversionContext, value: Operand, axes: Axes, keep: bool) -> Any:
-    failed = any_along(ctx, logical_not(ctx, cast(ctx, value, torch.bool)), normalize_axes(axes, rank_of(value)), keep)
-    return logical_not(ctx, failed)
+def _all(ctx: ConversionContext, value: Operand, axes: Axes = None, keep: bool = False) -> Any:
+    return logical_not(ctx, _any(ctx, logical_not(ctx, cast(ctx, value, torch.bool)), axes, keep))
 
 
 convert_each(
     {
+        aten.amax.default: lambda ctx, self, dim, keepdim: extremum(
+            ctx, self, normalize_axes(dim, rank_of(self)), keepdim, True
+        ),
+        aten.amin.default: lambda ctx, self, dim, keepdim: extremum(
+            ctx, self, normalize_axes(dim, rank_of(self)), keepdim, False
+        ),
         aten.sum.default: lambda ctx, self, dtype: reduce_as_result(ctx, "SUM", self, None, False),
         aten.sum.dim_IntList: lambda ctx, self, dim, keepdim, dtype: reduce_as_result(ctx, "SUM", self, dim, keepdim),
         aten.prod.default: lambda ctx, self, dtype: reduce_as_result(ctx, "PROD", self, None, False),
@@ -108,19 +96,13 @@ convert_each(
         aten.mean.dim: lambda ctx, self, dim, keepdim, dtype: reduce_as_result(ctx, "AVG", self, dim, keepdim),
         aten.max.default: lambda ctx, self: extremum(ctx, self, normalize_axes(None, rank_of(self)), False, True),
         aten.min.default: lambda ctx, self: extremum(ctx, self, normalize_axes(None, rank_of(self)), False, False),
-        aten.any.default: lambda ctx, self: _any(ctx, self, None, False),
-        aten.all.default: lambda ctx, self: _all(ctx, self, None, False),
+        aten.any.default: lambda ctx, self: _any(ctx, self),
+        aten.all.default: lambda ctx, self: _all(ctx, self),
+        (aten.any.dim, aten.any.dims): lambda ctx, self, dim, keepdim: _any(ctx, self, dim, keepdim),
+        (aten.all.dim, aten.all.dims): lambda ctx, self, dim, keepdim: _all(ctx, self, dim, keepdim),
     },
     checks=computable,
 )
-
-
-@converter(aten.all.dim, aten.all.dims, checks=computable)
-def aten_all_dim(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool) -> Any:
-    """all.dim(Tensor self, int dim, bool keepdim=False) -> Tensor"""
-    if isinstance(dim, Sequence) and not dim:
-        return cast(ctx, self, torch.bool)
-    return _all(ctx, self, dim, keepdim)
 
 
 @converter(aten.count_nonzero.default, aten.count_nonzero.dim_IntList, checks=computable)
@@ -195,40 +177,27 @@ def _narrow(ctx: ConversionContext, value: Operand) -> Any:
     return cast(ctx, value, ctx.result_dtype)
 
 
-@converter(aten.var.correction, checks=computable)
-def aten_var(ctx: ConversionContext, self: Operand, dim: Axes, correction: Number | None, keepdim: bool) -> Any:
-    """var.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor"""
-    return _narrow(ctx, _variance(ctx, self, dim, correction, keepdim))
-
-
-@converter(aten.var.dim, checks=computable)
-def aten_var_dim(ctx: ConversionContext, self: Operand, dim: Axes, unbiased: bool, keepdim: bool) -> Any:
-    """var.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor"""
-    return _narrow(ctx, _variance(ctx, self, dim, int(unbiased), keepdim))
-
-
-@converter(aten.var.default, checks=computable)
-def aten_var_default(ctx: ConversionContext, self: Operand, unbiased: bool) -> Any:
-    """var(Tensor self, bool unbiased=True) -> Tensor"""
-    return _narrow(ctx, _variance(ctx, self, None, int(unbiased), False))
-
-
-@converter(aten.std.correction, checks=computable)
-def aten_std(ctx: ConversionContext, self: Operand, dim: Axes, correction: Number | None, keepdim: bool) -> Any:
-    """std.correction(Tensor self, int[1]? dim=None, *, Scalar? correction=None, bool keepdim=False) -> Tensor"""
-    return _narrow(ctx, unary(ctx, "SQRT", _variance(ctx, self, dim, correction, keepdim)))
-
-
-@converter(aten.std.dim, checks=computable)
-def aten_std_dim(ctx: ConversionContext, self: Operand, dim: Axes, unbiased: bool, keepdim: bool) -> Any:
-    """std.dim(Tensor self, int[1]? dim, bool unbiased=True, bool keepdim=False) -> Tensor"""
-    return _narrow(ctx, unary(ctx, "SQRT", _variance(ctx, self, dim, int(unbiased), keepdim)))
-
-
-@converter(aten.std.default, checks=computable)
-def aten_std_default(ctx: ConversionContext, self: Operand, unbiased: bool) -> Any:
-    """std(Tensor self, bool unbiased=True) -> Tensor"""
-    return _narrow(ctx, unary(ctx, "SQRT", _variance(ctx, self, None, int(unbiased), False)))
+convert_each(
+    {
+        aten.var.correction: lambda ctx, self, dim, correction, keepdim: _narrow(
+            ctx, _variance(ctx, self, dim, correction, keepdim)
+        ),
+        aten.var.dim: lambda ctx, self, dim, unbiased, keepdim: _narrow(
+            ctx, _variance(ctx, self, dim, int(unbiased), keepdim)
+        ),
+        aten.var.default: lambda ctx, self, unbiased: _narrow(ctx, _variance(ctx, self, None, int(unbiased), False)),
+        aten.std.correction: lambda ctx, self, dim, correction, keepdim: _narrow(
+            ctx, unary(ctx, "SQRT", _variance(ctx, self, dim, correction, keepdim))
+        ),
+        aten.std.dim: lambda ctx, self, dim, unbiased, keepdim: _narrow(
+            ctx, unary(ctx, "SQRT", _variance(ctx, self, dim, int(unbiased), keepdim))
+        ),
+        aten.std.default: lambda ctx, self, unbiased: _narrow(
+            ctx, unary(ctx, "SQRT", _variance(ctx, self, None, int(unbiased), False))
+        ),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.var_mean.correction, checks=computable)
@@ -267,14 +236,11 @@ def aten_linalg_vector_norm(
     return _norm(ctx, self, ord, dim, keepdim)
 
 
-@converter(aten.norm.ScalarOpt_dim, checks=(computable, fixed_number("p")))
-def aten_norm_dim(ctx: ConversionContext, self: Operand, p: Number | None, dim: Axes, keepdim: bool) -> Any:
-    """norm.ScalarOpt_dim(Tensor self, Scalar? p, int[1] dim, bool keepdim=False) -> Tensor"""
-    return _norm(ctx, self, 2 if p is None else p, dim, keepdim)
-
-
 convert_each(
     {
+        aten.norm.ScalarOpt_dim: lambda ctx, self, p, dim, keepdim: _norm(
+            ctx, self, 2 if p is None else p, dim, keepdim
+        ),
         aten.norm.Scalar: lambda ctx, self, p: _norm(ctx, self, p, None, False),
         aten.norm.ScalarOpt_dtype: lambda ctx, self, p, dtype: _norm(ctx, self, 2 if p is None else p, None, False),
         aten.norm.ScalarOpt_dim_dtype: lambda ctx, self, p, dim, keepdim, **_: _norm(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -63,36 +64,14 @@ def in_float32(ctx: ConversionContext, value: Operand, function: Callable[[Any],
     return cast(ctx, function(widen(ctx, as_result(ctx, value))), ctx.result_dtype)
 
 
-@converter(aten.log2.default, checks=computable)
-def aten_log2(ctx: ConversionContext, self: Operand) -> Any:
-    """log2(Tensor self) -> Tensor"""
-    return in_float32(ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(2)))
+def of_float32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes a converter of what computes a function of a float32 value."""
 
+    @functools.wraps(function)
+    def convert(ctx: ConversionContext, self: Operand, **arguments: Any) -> Any:
+        return in_float32(ctx, self, lambda value: function(ctx, value, **arguments))
 
-@converter(aten.log10.default, checks=computable)
-def aten_log10(ctx: ConversionContext, self: Operand) -> Any:
-    """log10(Tensor self) -> Tensor"""
-    return in_float32(ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(10)))
-
-
-@converter(aten.rsqrt.default, checks=computable)
-def aten_rsqrt(ctx: ConversionContext, self: Operand) -> Any:
-    """rsqrt(Tensor self) -> Tensor"""
-    return in_float32(ctx, self, lambda value: unary(ctx, "RECIP", unary(ctx, "SQRT", value)))
-
-
-convert_each(
-    {
-        aten.exp.default: lambda ctx, self: unary(ctx, "EXP", as_result(ctx, self)),
-        aten.exp2.default: lambda ctx, self: binary(ctx, "POW", 2.0, as_result(ctx, self)),
-        aten.expm1.default: lambda ctx, self: in_float32(ctx, self, lambda value: expm1(ctx, value)),
-        aten.log.default: lambda ctx, self: unary(ctx, "LOG", as_result(ctx, self)),
-        aten.log1p.default: lambda ctx, self: in_float32(ctx, self, lambda value: log1p(ctx, value)),
-        aten.sqrt.default: lambda ctx, self: unary(ctx, "SQRT", as_result(ctx, self)),
-        aten.reciprocal.default: lambda ctx, self: unary(ctx, "RECIP", as_result(ctx, self)),
-    },
-    checks=computable,
-)
+    return convert
 
 
 @converter(aten.square.default, checks=computable)
@@ -102,23 +81,40 @@ def aten_square(ctx: ConversionContext, self: Operand) -> Any:
     return binary(ctx, "PROD", value, value)
 
 
-@converter(aten.sigmoid.default, aten.special_expit.default, checks=computable)
-def aten_sigmoid(ctx: ConversionContext, self: Operand) -> Any:
-    """sigmoid(Tensor self) -> Tensor"""
-    return activation(ctx, "SIGMOID", as_result(ctx, self))
+convert_each(
+    {
+        aten.log2.default: lambda ctx, self: in_float32(
+            ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(2))
+        ),
+        aten.log10.default: lambda ctx, self: in_float32(
+            ctx, self, lambda value: binary(ctx, "PROD", unary(ctx, "LOG", value), 1 / math.log(10))
+        ),
+        aten.rsqrt.default: lambda ctx, self: in_float32(
+            ctx, self, lambda value: unary(ctx, "RECIP", unary(ctx, "SQRT", value))
+        ),
+        aten.exp.default: lambda ctx, self: unary(ctx, "EXP", as_result(ctx, self)),
+        aten.exp2.default: lambda ctx, self: binary(ctx, "POW", 2.0, as_result(ctx, self)),
+        aten.expm1.default: lambda ctx, self: in_float32(ctx, self, lambda value: expm1(ctx, value)),
+        aten.log.default: lambda ctx, self: unary(ctx, "LOG", as_result(ctx, self)),
+        aten.log1p.default: lambda ctx, self: in_float32(ctx, self, lambda value: log1p(ctx, value)),
+        aten.sqrt.default: lambda ctx, self: unary(ctx, "SQRT", as_result(ctx, self)),
+        aten.reciprocal.default: lambda ctx, self: unary(ctx, "RECIP", as_result(ctx, self)),
+        (aten.sigmoid.default, aten.special_expit.default): lambda ctx, self: activation(
+            ctx, "SIGMOID", as_result(ctx, self)
+        ),
+    },
+    checks=computable,
+)
 
 
 @converter(aten.logit.default, checks=computable)
-def aten_logit(ctx: ConversionContext, self: Operand, eps: float | None) -> Any:
+@of_float32
+def aten_logit(ctx: ConversionContext, value: Operand, eps: float | None) -> Any:
     """logit(Tensor self, float? eps=None) -> Tensor"""
-
-    def logit(value: Any) -> Any:
-        if eps is not None:
-            low, high = (cast(ctx, bound, dtype_of(value)) for bound in (eps, 1.0 - eps))
-            value = minimum(ctx, maximum(ctx, value, low), high)
-        return unary(ctx, "LOG", binary(ctx, "DIV", value, binary(ctx, "SUB", 1.0, value)))
-
-    return in_float32(ctx, self, logit)
+    if eps is not None:
+        low, high = (cast(ctx, bound, dtype_of(value)) for bound in (eps, 1.0 - eps))
+        value = minimum(ctx, maximum(ctx, value, low), high)
+    return unary(ctx, "LOG", binary(ctx, "DIV", value, binary(ctx, "SUB", 1.0, value)))
 
 
 # Trigonometric and hyperbolic functions and their inverses ----------------------------------------------------------
@@ -228,14 +224,11 @@ def aten_round_decimals(ctx: ConversionContext, self: Operand, decimals: int) ->
     return cast(ctx, binary(ctx, back, rounded, scale), dtype)
 
 
-@converter(aten.trunc.default, aten.fix.default, checks=computable)
-def aten_trunc(ctx: ConversionContext, self: Operand) -> Any:
-    """trunc(Tensor self) -> Tensor"""
-    return truncate(ctx, self) if dtype_of(self).is_floating_point else self
-
-
 convert_each(
     {
+        (aten.trunc.default, aten.fix.default): lambda ctx, self: (
+            truncate(ctx, self) if dtype_of(self).is_floating_point else self
+        ),
         aten.abs.default: lambda ctx, self: self if dtype_of(self) is torch.bool else unary(ctx, "ABS", self),
         aten.neg.default: lambda ctx, self: negate(ctx, self),
         aten.ceil.default: lambda ctx, self: _round(ctx, "CEIL", self),
@@ -295,63 +288,54 @@ def _number(value: float) -> torch.Tensor:
 
 
 @converter(aten.erfc.default, checks=computable)
-def aten_erfc(ctx: ConversionContext, self: Operand) -> Any:
+@of_float32
+def aten_erfc(ctx: ConversionContext, x: Operand) -> Any:
     """erfc(Tensor self) -> Tensor"""
-
-    def erfc(x: Any) -> Any:
-        size = unary(ctx, "ABS", x)
-        # erfc(x) = exp(-x^2) u p(u) with u = 1 / (1 + x / 2); 1 - erf(x) would cancel
-        u = unary(ctx, "RECIP", binary(ctx, "SUM", binary(ctx, "PROD", size, 0.5), 1.0))
-        decay = unary(ctx, "EXP", negate(ctx, binary(ctx, "PROD", x, x)))
-        smooth = polynomial(ctx, _scaled(ctx, u, 0.03, 0.8), _ERFC)
-        tail = binary(ctx, "PROD", binary(ctx, "PROD", decay, u), smooth)
-        outer = select(ctx, binary(ctx, "LESS", x, 0.0), binary(ctx, "SUB", 2.0, tail), tail)
-        inner = binary(ctx, "SUB", 1.0, unary(ctx, "ERF", x))
-        return select(ctx, binary(ctx, "LESS", size, 0.5), inner, outer)
-
-    return in_float32(ctx, self, erfc)
+    size = unary(ctx, "ABS", x)
+    # erfc(x) = exp(-x^2) u p(u) with u = 1 / (1 + x / 2); 1 - erf(x) would cancel
+    u = unary(ctx, "RECIP", binary(ctx, "SUM", binary(ctx, "PROD", size, 0.5), 1.0))
+    decay = unary(ctx, "EXP", negate(ctx, binary(ctx, "PROD", x, x)))
+    smooth = polynomial(ctx, _scaled(ctx, u, 0.03, 0.8), _ERFC)
+    tail = binary(ctx, "PROD", binary(ctx, "PROD", decay, u), smooth)
+    outer = select(ctx, binary(ctx, "LESS", x, 0.0), binary(ctx, "SUB", 2.0, tail), tail)
+    inner = binary(ctx, "SUB", 1.0, unary(ctx, "ERF", x))
+    return select(ctx, binary(ctx, "LESS", size, 0.5), inner, outer)
 
 
 @converter(aten.erfinv.default, checks=computable)
-def aten_erfinv(ctx: ConversionContext, self: Operand) -> Any:
+@of_float32
+def aten_erfinv(ctx: ConversionContext, x: Operand) -> Any:
     """erfinv(Tensor self) -> Tensor"""
-
-    def erfinv(x: Any) -> Any:
-        # erfinv(x) = x p(w) with w = -log(1 - x^2), in two pieces
-        product = binary(ctx, "PROD", binary(ctx, "SUB", 1.0, x), binary(ctx, "SUM", x, 1.0))
-        w = negate(ctx, unary(ctx, "LOG", product))
-        center = polynomial(ctx, _scaled(ctx, w, 1e-6, 5.0), _ERFINV_CENTER)
-        root = unary(ctx, "SQRT", binary(ctx, "MAX", w, 0.0))
-        tail = polynomial(ctx, _scaled(ctx, root, math.sqrt(5.0), 4.2), _ERFINV_TAIL)
-        factor = select(ctx, binary(ctx, "LESS", w, 5.0), center, tail)
-        found = binary(ctx, "PROD", x, factor)
-        end = binary(ctx, "EQUAL", unary(ctx, "ABS", x), 1.0)
-        found = select(ctx, end, binary(ctx, "PROD", x, float("inf")), found)
-        beyond = binary(ctx, "GREATER", unary(ctx, "ABS", x), 1.0)
-        return select(ctx, beyond, _number(float("nan")), found)
-
-    return in_float32(ctx, self, erfinv)
+    # erfinv(x) = x p(w) with w = -log(1 - x^2), in two pieces
+    product = binary(ctx, "PROD", binary(ctx, "SUB", 1.0, x), binary(ctx, "SUM", x, 1.0))
+    w = negate(ctx, unary(ctx, "LOG", product))
+    center = polynomial(ctx, _scaled(ctx, w, 1e-6, 5.0), _ERFINV_CENTER)
+    root = unary(ctx, "SQRT", binary(ctx, "MAX", w, 0.0))
+    tail = polynomial(ctx, _scaled(ctx, root, math.sqrt(5.0), 4.2), _ERFINV_TAIL)
+    factor = select(ctx, binary(ctx, "LESS", w, 5.0), center, tail)
+    found = binary(ctx, "PROD", x, factor)
+    end = binary(ctx, "EQUAL", unary(ctx, "ABS", x), 1.0)
+    found = select(ctx, end, binary(ctx, "PROD", x, float("inf")), found)
+    beyond = binary(ctx, "GREATER", unary(ctx, "ABS", x), 1.0)
+    return select(ctx, beyond, _number(float("nan")), found)
 
 
 @converter(aten.lgamma.default, checks=computable)
-def aten_lgamma(ctx: ConversionContext, self: Operand) -> Any:
+@of_float32
+def aten_lgamma(ctx: ConversionContext, x: Operand) -> Any:
     """lgamma(Tensor self) -> Tensor"""
-
-    def lgamma(x: Any) -> Any:
-        left = binary(ctx, "LESS", x, 0.5)
-        z = select(ctx, left, binary(ctx, "SUB", 1.0, x), x)
-        right_half = _log_gamma_right(ctx, z)
-        # reflection: gamma(x) gamma(1 - x) = pi / sin(pi x), the angle reduced to where the sine is exact
-        rest = binary(ctx, "SUB", x, unary(ctx, "ROUND", x))
-        sine = unary(ctx, "ABS", unary(ctx, "SIN", binary(ctx, "PROD", rest, math.pi)))
-        reflected = binary(ctx, "SUB", binary(ctx, "SUB", math.log(math.pi), unary(ctx, "LOG", sine)), right_half)
-        found = select(ctx, left, reflected, right_half)
-        # poles are named: far to the left, where every number is one, the reflection takes infinity from infinity
-        pole = binary(ctx, "AND", left, binary(ctx, "EQUAL", rest, 0.0))
-        infinite = binary(ctx, "OR", pole, unary(ctx, "ISINF", x))
-        return select(ctx, infinite, _number(float("inf")), found)
-
-    return in_float32(ctx, self, lgamma)
+    left = binary(ctx, "LESS", x, 0.5)
+    z = select(ctx, left, binary(ctx, "SUB", 1.0, x), x)
+    right_half = _log_gamma_right(ctx, z)
+    # reflection: gamma(x) gamma(1 - x) = pi / sin(pi x), the angle reduced to where the sine is exact
+    rest = binary(ctx, "SUB", x, unary(ctx, "ROUND", x))
+    sine = unary(ctx, "ABS", unary(ctx, "SIN", binary(ctx, "PROD", rest, math.pi)))
+    reflected = binary(ctx, "SUB", binary(ctx, "SUB", math.log(math.pi), unary(ctx, "LOG", sine)), right_half)
+    found = select(ctx, left, reflected, right_half)
+    # poles are named: far to the left, where every number is one, the reflection takes infinity from infinity
+    pole = binary(ctx, "AND", left, binary(ctx, "EQUAL", rest, 0.0))
+    infinite = binary(ctx, "OR", pole, unary(ctx, "ISINF", x))
+    return select(ctx, infinite, _number(float("inf")), found)
 
 
 def _log_gamma_right(ctx: ConversionContext, z: Operand) -> Any:
@@ -370,24 +354,21 @@ def _log_gamma_right(ctx: ConversionContext, z: Operand) -> Any:
 
 
 @converter(aten.digamma.default, checks=computable)
-def aten_digamma(ctx: ConversionContext, self: Operand) -> Any:
+@of_float32
+def aten_digamma(ctx: ConversionContext, x: Operand) -> Any:
     """digamma(Tensor self) -> Tensor"""
-
-    def digamma(x: Any) -> Any:
-        left = binary(ctx, "LESS", x, 0.5)
-        z = select(ctx, left, binary(ctx, "SUB", 1.0, x), x)
-        right_half = _digamma_right(ctx, z)
-        rest = binary(ctx, "SUB", x, unary(ctx, "ROUND", x))
-        tangent = unary(ctx, "TAN", binary(ctx, "PROD", rest, math.pi))
-        reflected = binary(ctx, "SUB", right_half, binary(ctx, "DIV", math.pi, tangent))
-        found = select(ctx, left, reflected, right_half)
-        # at 0 the function is infinite, with the sign of the side, at the negative integers PyTorch has no value
-        inverse = unary(ctx, "NEG", unary(ctx, "RECIP", x))
-        found = select(ctx, binary(ctx, "EQUAL", x, 0.0), inverse, found)
-        pole = binary(ctx, "AND", binary(ctx, "LESS", x, 0.0), binary(ctx, "EQUAL", rest, 0.0))
-        return select(ctx, pole, _number(float("nan")), found)
-
-    return in_float32(ctx, self, digamma)
+    left = binary(ctx, "LESS", x, 0.5)
+    z = select(ctx, left, binary(ctx, "SUB", 1.0, x), x)
+    right_half = _digamma_right(ctx, z)
+    rest = binary(ctx, "SUB", x, unary(ctx, "ROUND", x))
+    tangent = unary(ctx, "TAN", binary(ctx, "PROD", rest, math.pi))
+    reflected = binary(ctx, "SUB", right_half, binary(ctx, "DIV", math.pi, tangent))
+    found = select(ctx, left, reflected, right_half)
+    # at 0 the function is infinite, with the sign of the side, at the negative integers PyTorch has no value
+    inverse = unary(ctx, "NEG", unary(ctx, "RECIP", x))
+    found = select(ctx, binary(ctx, "EQUAL", x, 0.0), inverse, found)
+    pole = binary(ctx, "AND", binary(ctx, "LESS", x, 0.0), binary(ctx, "EQUAL", rest, 0.0))
+    return select(ctx, pole, _number(float("nan")), found)
 
 
 def _digamma_right(ctx: ConversionContext, z: Operand) -> Any:
@@ -474,26 +455,11 @@ def _elu(ctx: ConversionContext, value: Operand, alpha: float, scale: float, inp
     return result if is_exactly(scale, 1) else binary(ctx, "PROD", result, scale, "scale")
 
 
-@converter(aten.gelu.default, checks=computable)
-def aten_gelu(ctx: ConversionContext, self: Operand, approximate: str) -> Any:
-    """gelu(Tensor self, *, str approximate="none") -> Tensor"""
-    return activation(ctx, "GELU_TANH" if approximate == "tanh" else "GELU_ERF", self)
-
-
 @converter(aten.mish.default, checks=computable)
-def aten_mish(ctx: ConversionContext, self: Operand) -> Any:
+@of_float32
+def aten_mish(ctx: ConversionContext, value: Operand) -> Any:
     """mish(Tensor self) -> Tensor"""
-
-    def mish(value: Any) -> Any:
-        return binary(ctx, "PROD", value, activation(ctx, "TANH", _softplus(ctx, value, 1.0, 20.0)))
-
-    return in_float32(ctx, self, mish)
-
-
-@converter(aten.softplus.default, checks=computable)
-def aten_softplus(ctx: ConversionContext, self: Operand, beta: float, threshold: float) -> Any:
-    """softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor"""
-    return in_float32(ctx, self, lambda value: _softplus(ctx, value, beta, threshold))
+    return binary(ctx, "PROD", value, activation(ctx, "TANH", _softplus(ctx, value, 1.0, 20.0)))
 
 
 def _softplus(ctx: ConversionContext, value: Operand, beta: float, threshold: float) -> Any:
@@ -507,14 +473,11 @@ def _softplus(ctx: ConversionContext, value: Operand, beta: float, threshold: fl
 
 
 @converter(aten.log_sigmoid.default, checks=computable)
-def aten_log_sigmoid(ctx: ConversionContext, self: Operand) -> Any:
+@of_float32
+def aten_log_sigmoid(ctx: ConversionContext, value: Operand) -> Any:
     """log_sigmoid(Tensor self) -> Tensor"""
-
-    def log_sigmoid(value: Any) -> Any:
-        tail = log1p(ctx, unary(ctx, "EXP", negate(ctx, unary(ctx, "ABS", value))))
-        return binary(ctx, "SUB", binary(ctx, "MIN", value, 0.0), tail)
-
-    return in_float32(ctx, self, log_sigmoid)
+    tail = log1p(ctx, unary(ctx, "EXP", negate(ctx, unary(ctx, "ABS", value))))
+    return binary(ctx, "SUB", binary(ctx, "MIN", value, 0.0), tail)
 
 
 @converter(aten.log_sigmoid_forward.default, checks=computable)
@@ -526,6 +489,12 @@ def aten_log_sigmoid_forward(ctx: ConversionContext, self: Operand) -> Any:
 
 convert_each(
     {
+        aten.gelu.default: lambda ctx, self, approximate: activation(
+            ctx, "GELU_TANH" if approximate == "tanh" else "GELU_ERF", self
+        ),
+        aten.softplus.default: lambda ctx, self, beta, threshold: in_float32(
+            ctx, self, lambda value: _softplus(ctx, value, beta, threshold)
+        ),
         aten.erf.default: lambda ctx, self: unary(ctx, "ERF", cast(ctx, self, ctx.result_dtype)),
         aten.relu.default: lambda ctx, self: activation(ctx, "RELU", self),
         aten.relu6.default: lambda ctx, self: clip(ctx, self, 0, 6),
@@ -535,21 +504,15 @@ convert_each(
         aten.selu.default: lambda ctx, self: activation(ctx, "SELU", self, _SELU_ALPHA, _SELU_SCALE),
         aten.silu.default: lambda ctx, self: binary(ctx, "PROD", self, activation(ctx, "SIGMOID", self)),
         aten.hardsigmoid.default: lambda ctx, self: activation(ctx, "HARD_SIGMOID", self, 1 / 6, 0.5),
+        aten.hardswish.default: lambda ctx, self: binary(
+            ctx, "PROD", self, activation(ctx, "HARD_SIGMOID", self, 1 / 6, 0.5)
+        ),
+        aten.threshold.default: lambda ctx, self, threshold, value: select(
+            ctx, less_equal(ctx, self, threshold), cast(ctx, value, dtype_of(self)), self
+        ),
     },
     checks=computable,
 )
-
-
-@converter(aten.hardswish.default, checks=computable)
-def aten_hardswish(ctx: ConversionContext, self: Operand) -> Any:
-    """hardswish(Tensor self) -> Tensor"""
-    return binary(ctx, "PROD", self, activation(ctx, "HARD_SIGMOID", self, 1 / 6, 0.5))
-
-
-@converter(aten.threshold.default, checks=computable)
-def aten_threshold(ctx: ConversionContext, self: Operand, threshold: float, value: float) -> Any:
-    """threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor"""
-    return select(ctx, less_equal(ctx, self, threshold), cast(ctx, value, dtype_of(self)), self)
 
 
 @converter(aten.hardshrink.default, checks=computable)

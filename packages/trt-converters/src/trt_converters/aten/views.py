@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -59,12 +60,6 @@ def aten_view_dtype(ctx: ConversionContext, self: Operand, dtype: torch.dtype) -
     return self
 
 
-@converter(aten.permute.default, aten.permute_copy.default)
-def aten_permute(ctx: ConversionContext, self: Operand, dims: Sequence[int]) -> Any:
-    """permute(Tensor(a) self, int[] dims) -> Tensor(a)"""
-    return permute(ctx, self, [normalize_axis(dim, len(dims)) for dim in dims])
-
-
 def swapped(ctx: ConversionContext, value: Operand, first: int, second: int) -> Any:
     """Exchanges two axes, which may count from the end."""
     rank = rank_of(value)
@@ -73,24 +68,6 @@ def swapped(ctx: ConversionContext, value: Operand, first: int, second: int) -> 
         first, second = first % rank, second % rank
         order[first], order[second] = second, first
     return permute(ctx, value, order)
-
-
-convert_each(
-    {
-        aten.reshape.default: lambda ctx, self, shape: reshape(ctx, self, ctx.result_shape),
-        aten._reshape_alias.default: lambda ctx, self, size, stride: reshape(ctx, self, ctx.result_shape),
-        aten.flatten.using_ints: lambda ctx, self, start_dim, end_dim: reshape(ctx, self, ctx.result_shape),
-        aten.unflatten.int: lambda ctx, self, dim, sizes: reshape(ctx, self, ctx.result_shape),
-        aten.ravel.default: lambda ctx, self: reshape(ctx, self, ctx.result_shape),
-        (aten.transpose.int, aten.transpose_copy.int): lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
-        aten.swapdims.default: lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
-        aten.swapaxes.default: lambda ctx, self, axis0, axis1: swapped(ctx, self, axis0, axis1),
-        (aten.t.default, aten.t_copy.default): lambda ctx, self: swapped(ctx, self, 0, -1),
-        (aten.mT.default, aten.mH.default, aten.adjoint.default): lambda ctx, self: swapped(ctx, self, -2, -1),
-        aten.numpy_T.default: lambda ctx, self: permute(ctx, self, list(reversed(range(rank_of(self))))),
-        (aten.view_as.default, aten.reshape_as.default): lambda ctx, self, **_: reshape(ctx, self, ctx.result_shape),
-    },
-)
 
 
 @converter(aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)
@@ -113,40 +90,43 @@ def _ones(ctx: ConversionContext, axes: Sequence[int]) -> list[int]:
     return [axis for axis in sorted(chosen) if isinstance(shape[axis], int) and shape[axis] == 1]
 
 
-@converter(aten.squeeze.default, aten.squeeze_copy.default)
-def aten_squeeze(ctx: ConversionContext, self: Operand) -> Any:
-    """squeeze(Tensor(a) self) -> Tensor(a)"""
-    return squeeze(ctx, self, _ones(ctx, range(rank_of(self))))
-
-
-@converter(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze_copy.dim, aten.squeeze_copy.dims)
-def aten_squeeze_dims(ctx: ConversionContext, self: Operand, dim: Sequence[int] | int) -> Any:
-    """squeeze.dims(Tensor(a) self, int[] dim) -> Tensor(a)"""
-    return squeeze(ctx, self, _ones(ctx, [dim] if isinstance(dim, int) else dim))
-
-
-@converter(aten.unsqueeze.default, aten.unsqueeze_copy.default)
-def aten_unsqueeze(ctx: ConversionContext, self: Operand, dim: int) -> Any:
-    """unsqueeze(Tensor(a) self, int dim) -> Tensor(a)"""
-    return unsqueeze(ctx, self, (dim % (rank_of(self) + 1),))
-
-
-@converter(aten.expand.default, aten.expand_copy.default)
-def aten_expand(ctx: ConversionContext, self: Operand, size: Sequence[Size], implicit: bool) -> Any:
-    """expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)"""
-    return expand(ctx, self, ctx.result_shape, ctx.symbolic_shape("self"))
-
-
-@converter(aten.broadcast_to.default)
-def aten_broadcast_to(ctx: ConversionContext, self: Operand, size: Sequence[Size]) -> Any:
-    """broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)"""
-    return expand(ctx, self, ctx.result_shape, ctx.symbolic_shape("self"))
-
-
-@converter(aten.expand_as.default)
-def aten_expand_as(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """expand_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
-    return expand(ctx, self, ctx.result_shape, ctx.symbolic_shape("self"))
+convert_each(
+    {
+        (aten.permute.default, aten.permute_copy.default): lambda ctx, self, dims: permute(
+            ctx, self, [normalize_axis(dim, len(dims)) for dim in dims]
+        ),
+        aten.reshape.default: lambda ctx, self, shape: reshape(ctx, self, ctx.result_shape),
+        aten._reshape_alias.default: lambda ctx, self, size, stride: reshape(ctx, self, ctx.result_shape),
+        aten.flatten.using_ints: lambda ctx, self, start_dim, end_dim: reshape(ctx, self, ctx.result_shape),
+        aten.unflatten.int: lambda ctx, self, dim, sizes: reshape(ctx, self, ctx.result_shape),
+        aten.ravel.default: lambda ctx, self: reshape(ctx, self, ctx.result_shape),
+        (aten.transpose.int, aten.transpose_copy.int): lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
+        aten.swapdims.default: lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
+        aten.swapaxes.default: lambda ctx, self, axis0, axis1: swapped(ctx, self, axis0, axis1),
+        (aten.t.default, aten.t_copy.default): lambda ctx, self: swapped(ctx, self, 0, -1),
+        (aten.mT.default, aten.mH.default, aten.adjoint.default): lambda ctx, self: swapped(ctx, self, -2, -1),
+        aten.numpy_T.default: lambda ctx, self: permute(ctx, self, list(reversed(range(rank_of(self))))),
+        (aten.view_as.default, aten.reshape_as.default): lambda ctx, self, **_: reshape(ctx, self, ctx.result_shape),
+        (aten.squeeze.default, aten.squeeze_copy.default): lambda ctx, self: squeeze(
+            ctx, self, _ones(ctx, range(rank_of(self)))
+        ),
+        (aten.squeeze.dim, aten.squeeze.dims, aten.squeeze_copy.dim, aten.squeeze_copy.dims): lambda ctx, self, dim: (
+            squeeze(ctx, self, _ones(ctx, [dim] if isinstance(dim, int) else dim))
+        ),
+        (aten.unsqueeze.default, aten.unsqueeze_copy.default): lambda ctx, self, dim: unsqueeze(
+            ctx, self, (dim % (rank_of(self) + 1),)
+        ),
+        (aten.expand.default, aten.expand_copy.default): lambda ctx, self, size, implicit: expand(
+            ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
+        ),
+        aten.broadcast_to.default: lambda ctx, self, size: expand(
+            ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
+        ),
+        aten.expand_as.default: lambda ctx, self, other: expand(
+            ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
+        ),
+    },
+)
 
 
 @converter(aten.pixel_shuffle.default)
@@ -272,12 +252,6 @@ def repeated(ctx: ConversionContext, value: Operand, repeats: Sequence[Size]) ->
     return slice_tensor(ctx, value, [0] * len(sizes), sizes, None, "WRAP")
 
 
-@converter(aten.tile.default)
-def aten_tile(ctx: ConversionContext, self: Operand, dims: Sequence[Size]) -> Any:
-    """tile(Tensor self, SymInt[] dims) -> Tensor"""
-    return repeated(ctx, self, [1] * (rank_of(self) - len(dims)) + list(dims))
-
-
 @converter(aten.repeat_interleave.self_int)
 def aten_repeat_interleave_int(
     ctx: ConversionContext, self: Operand, repeats: Size, dim: int | None, output_size: Size | None
@@ -285,9 +259,7 @@ def aten_repeat_interleave_int(
     """repeat_interleave.self_int(Tensor self, SymInt repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor"""
     shape: list[Any] = list(ctx.symbolic_shape("self"))
     if dim is None or not shape:
-        total: Any = 1
-        for extent in shape:
-            total = total * extent
+        total: Any = math.prod(shape)
         self, shape, dim = reshape(ctx, self, (total,)), [total], 0
     axis = normalize_axis(dim, len(shape))
     lifted = unsqueeze(ctx, self, (axis + 1,))
@@ -428,12 +400,6 @@ def pieces(ctx: ConversionContext, self: Operand, dim: int) -> list[Any]:
     return found
 
 
-@converter(aten.split.Tensor, aten.unsafe_split.Tensor, aten.split_copy.Tensor)
-def aten_split(ctx: ConversionContext, self: Operand, split_size: Size, dim: int) -> list[Any]:
-    """split.Tensor(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]"""
-    return pieces(ctx, self, dim)
-
-
 @converter(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, aten.split_with_sizes_copy.default)
 def aten_split_with_sizes(ctx: ConversionContext, self: Operand, split_sizes: Sequence[Size], dim: int) -> list[Any]:
     """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]"""
@@ -442,6 +408,10 @@ def aten_split_with_sizes(ctx: ConversionContext, self: Operand, split_sizes: Se
 
 convert_each(
     {
+        aten.tile.default: lambda ctx, self, dims: repeated(ctx, self, [1] * (rank_of(self) - len(dims)) + list(dims)),
+        (aten.split.Tensor, aten.unsafe_split.Tensor, aten.split_copy.Tensor): lambda ctx, self, split_size, dim: (
+            pieces(ctx, self, dim)
+        ),
         aten.repeat.default: lambda ctx, self, repeats: repeated(ctx, self, repeats),
         aten.split.sizes: lambda ctx, self, split_size, dim: pieces(ctx, self, dim),
         (aten.chunk.default, aten.unsafe_chunk.default): lambda ctx, self, chunks, dim: pieces(ctx, self, dim),
@@ -713,23 +683,18 @@ def aten__pad_circular(ctx: ConversionContext, self: Operand, pad: Sequence[int]
     return pad_by_sampling(ctx, self, *amounts(pad, rank_of(self)), "WRAP")
 
 
-@converter(
-    aten.reflection_pad1d.default,
-    aten.reflection_pad2d.default,
-    aten.reflection_pad3d.default,
+convert_each(
+    {
+        (
+            aten.reflection_pad1d.default,
+            aten.reflection_pad2d.default,
+            aten.reflection_pad3d.default,
+        ): lambda ctx, self, padding: pad_by_sampling(ctx, self, *amounts(padding, rank_of(self)), "REFLECT"),
+        (
+            aten.replication_pad1d.default,
+            aten.replication_pad2d.default,
+            aten.replication_pad3d.default,
+        ): lambda ctx, self, padding: pad_by_sampling(ctx, self, *amounts(padding, rank_of(self)), "CLAMP"),
+    },
     checks=(takes_amounts("padding"), sampled_type),
 )
-def aten_reflection_pad2d(ctx: ConversionContext, self: Operand, padding: Sequence[Size]) -> Any:
-    """reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor"""
-    return pad_by_sampling(ctx, self, *amounts(padding, rank_of(self)), "REFLECT")
-
-
-@converter(
-    aten.replication_pad1d.default,
-    aten.replication_pad2d.default,
-    aten.replication_pad3d.default,
-    checks=(takes_amounts("padding"), sampled_type),
-)
-def aten_replication_pad2d(ctx: ConversionContext, self: Operand, padding: Sequence[Size]) -> Any:
-    """replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor"""
-    return pad_by_sampling(ctx, self, *amounts(padding, rank_of(self)), "CLAMP")
