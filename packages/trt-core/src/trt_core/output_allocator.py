@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from types import ModuleType
 from typing import Any
 
@@ -57,9 +58,7 @@ def _allocator_class(trt: ModuleType) -> Any:
             self._buffer = self._shape = None
             if buffer is None or shape is None:
                 raise ExecutionError(f"the provider did not say the shape of output {name!r}")
-            count = 1
-            for extent in shape:
-                count *= extent
+            count = math.prod(shape)
             return buffer[: count * dtype.itemsize].view(dtype).view(shape)
 
     return OutputAllocator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -203,9 +204,9 @@ def _max_pool(
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
-    spatial: int,
     with_indices: bool = False,
 ) -> tuple[Any, Any]:
+    spatial = _spatial_axes(ctx)
     kernel = per_axis(kernel_size, spatial)
     stride = per_axis(stride, spatial, kernel)
     padding, dilation = per_axis(padding, spatial), per_axis(dilation, spatial)
@@ -247,70 +248,22 @@ def _too_many_axes(call: Call, windows: int) -> Verdict | None:
     return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"its windows need {rank} dimensions, at most 8 exist")
 
 
-@converter(
-    aten.max_pool1d.default,
-    aten.max_pool2d.default,
-    aten.max_pool3d.default,
+convert_each(
+    {
+        (aten.max_pool1d.default, aten.max_pool2d.default, aten.max_pool3d.default): lambda ctx, **windows: _max_pool(
+            ctx, **windows
+        )[0],
+        (
+            aten.max_pool1d_with_indices.default,
+            aten.max_pool2d_with_indices.default,
+            aten.max_pool3d_with_indices.default,
+        ): lambda ctx, **windows: _max_pool(ctx, **windows, with_indices=ctx.call.uses(1)),
+    },
     checks=(dtypes("self", NUMBERS), window_rank),
 )
-def aten_max_pool2d(
-    ctx: ConversionContext,
-    self: Operand,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> Any:
-    """max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> Tensor"""  # noqa: E501
-    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode, _spatial_axes(ctx))[0]
 
 
-@converter(
-    aten.max_pool1d_with_indices.default,
-    aten.max_pool2d_with_indices.default,
-    aten.max_pool3d_with_indices.default,
-    checks=(dtypes("self", NUMBERS), window_rank),
-)
-def aten_max_pool2d_with_indices(
-    ctx: ConversionContext,
-    self: Operand,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> tuple[Any, Any]:
-    """max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)"""  # noqa: E501
-    assert ctx.call is not None
-    return _max_pool(ctx, self, kernel_size, stride, padding, dilation, ceil_mode, _spatial_axes(ctx), ctx.call.uses(1))
-
-
-@converter(aten.avg_pool1d.default, checks=dtypes("self", FLOATS))
-def aten_avg_pool1d(
-    ctx: ConversionContext,
-    self: Operand,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-) -> Any:
-    """avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=0, bool ceil_mode=False, bool count_include_pad=True) -> Tensor"""  # noqa: E501
-    kernel = per_axis(kernel_size, 1)
-    return pool(
-        ctx,
-        "AVERAGE",
-        self,
-        kernel,
-        per_axis(stride, 1, kernel),
-        per_axis(padding, 1),
-        ceil_mode,
-        count_include_pad,
-    )
-
-
-@converter(aten.avg_pool2d.default, aten.avg_pool3d.default, checks=dtypes("self", FLOATS))
+@converter(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default, checks=dtypes("self", FLOATS))
 def aten_avg_pool2d(
     ctx: ConversionContext,
     self: Operand,
@@ -319,7 +272,7 @@ def aten_avg_pool2d(
     padding: Sequence[int],
     ceil_mode: bool,
     count_include_pad: bool,
-    divisor_override: int | None,
+    divisor_override: int | None = None,
 ) -> Any:
     """avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> Tensor"""  # noqa: E501
     spatial = _spatial_axes(ctx)
@@ -342,9 +295,7 @@ def unpooled(ctx: ConversionContext, self: Operand, indices: Operand, spatial: i
     """Puts values at flat positions of the result's spatial axes, zeros elsewhere."""
     shape = ctx.result_shape
     lead = rank_of(self) - spatial
-    target: Any = 1
-    for extent in shape[lead:]:
-        target = target * extent
+    target: Any = math.prod(shape[lead:])
     flat = [*ctx.symbolic_shape("self")[:lead], -1]
     zeros = expand(ctx, torch.zeros((1,) * (lead + 1), dtype=dtype_of(self)), [*shape[:lead], target])
     scattered = scatter_elements(ctx, zeros, reshape(ctx, indices, flat), reshape(ctx, self, flat), lead)

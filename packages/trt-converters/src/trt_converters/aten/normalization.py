@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -100,18 +101,9 @@ def _layer_norm(
 LAYER_CHECKS = (dtypes("input", FLOATS), fixed_parameters)
 
 
-@converter(aten.layer_norm.default, checks=LAYER_CHECKS)
-def aten_layer_norm(
-    ctx: ConversionContext,
-    input: Operand,
-    normalized_shape: Sequence[int],
-    weight: Operand | None,
-    bias: Operand | None,
-    eps: float,
-    cudnn_enable: bool,
-) -> Any:
-    """layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enable=True) -> Tensor"""  # noqa: E501
-    return _layer_norm(ctx, input, normalized_shape, weight, bias, eps)
+convert_each(
+    {aten.layer_norm.default: lambda ctx, cudnn_enable, **given: _layer_norm(ctx, **given)}, checks=LAYER_CHECKS
+)
 
 
 def moments(ctx: ConversionContext, input: Operand, axes: Sequence[int], eps: float) -> tuple[Any, Any]:
@@ -149,18 +141,18 @@ def aten_native_layer_norm(
 
 
 def _group_norm(
-    ctx: ConversionContext, input: Operand, groups: int, weight: Operand | None, bias: Operand | None, eps: float
+    ctx: ConversionContext, input: Operand, num_groups: int, weight: Operand | None, bias: Operand | None, eps: float
 ) -> Any:
     flat = rank_of(input) == 2  # the layer wants an axis to normalize over
     input = unsqueeze(ctx, input, (2,)) if flat else input
     scale, shift = per_channel(ctx, input, weight, bias)
     rank = rank_of(input)
-    if groups == 1:
+    if num_groups == 1:
         result = normalize_layer(ctx, input, range(1, rank), scale, shift, eps)
-    elif groups == shape_of(input)[1]:
+    elif num_groups == shape_of(input)[1]:
         result = normalize_layer(ctx, input, range(2, rank), scale, shift, eps)
     else:
-        result = normalize_layer(ctx, input, range(2, rank), scale, shift, eps, groups)
+        result = normalize_layer(ctx, input, range(2, rank), scale, shift, eps, num_groups)
     return squeeze(ctx, result, (2,)) if flat else result
 
 
@@ -171,18 +163,10 @@ def fixed_channels(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.DYNAMIC_SHAPE, "the channels of input are symbolic")
 
 
-@converter(aten.group_norm.default, checks=(*LAYER_CHECKS, fixed_channels))
-def aten_group_norm(
-    ctx: ConversionContext,
-    input: Operand,
-    num_groups: int,
-    weight: Operand | None,
-    bias: Operand | None,
-    eps: float,
-    cudnn_enabled: bool,
-) -> Any:
-    """group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1e-05, bool cudnn_enabled=True) -> Tensor"""  # noqa: E501
-    return _group_norm(ctx, input, num_groups, weight, bias, eps)
+convert_each(
+    {aten.group_norm.default: lambda ctx, cudnn_enabled, **given: _group_norm(ctx, **given)},
+    checks=(*LAYER_CHECKS, fixed_channels),
+)
 
 
 @converter(aten.native_group_norm.default, checks=(*LAYER_CHECKS, fixed_channels))
@@ -235,11 +219,7 @@ def aten_rms_norm(
     eps: float | None,
 ) -> Any:
     """rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
-    return cast(
-        ctx,
-        root_mean_square_norm(ctx, input, len(normalized_shape), weight, eps)[0],
-        ctx.result_dtype,
-    )
+    return cast(ctx, root_mean_square_norm(ctx, input, len(normalized_shape), weight, eps)[0], ctx.result_dtype)
 
 
 # Normalization of batches -------------------------------------------------------------------------------------------
@@ -413,27 +393,15 @@ def aten__native_batch_norm_legit_functional(
         return result, None, None, running_mean, running_var
     result, mean, inverse, variance = normalize_batch(ctx, input, weight, bias, eps)
     shape = ctx.symbolic_shape("input")
-    count = ctx.size(_product([extent for axis, extent in enumerate(shape) if axis != 1]))
+    count = ctx.size(math.prod(extent for axis, extent in enumerate(shape) if axis != 1))
     if isinstance(count, int):
         correction: Any = torch.tensor([count / max(count - 1, 1)])
     else:
         total = cast(ctx, count, torch.float32)
         correction = binary(ctx, "DIV", total, binary(ctx, "SUB", total, torch.ones(())))
     unbiased = binary(ctx, "PROD", variance, correction, "unbiased")
-    return (
-        result,
-        mean,
-        inverse,
-        _moving(ctx, running_mean, mean, momentum),
-        _moving(ctx, running_var, unbiased, momentum),
-    )
-
-
-def _product(extents: list[Any]) -> Any:
-    total: Any = 1
-    for extent in extents:
-        total = total * extent
-    return total
+    moved = (_moving(ctx, *pair, momentum) for pair in ((running_mean, mean), (running_var, unbiased)))
+    return result, mean, inverse, *moved
 
 
 def _moving(ctx: ConversionContext, running: Operand, current: Operand, momentum: float) -> Any:

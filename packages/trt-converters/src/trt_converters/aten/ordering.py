@@ -124,9 +124,7 @@ def _at_most(limit: int, axis: str | int | None, why: str) -> Check:
         shape = call.tensor("self").shape
         index = call[axis] if isinstance(axis, str) else axis
         if index is None:
-            longest = 1
-            for extent in shape:
-                longest *= _largest_extent(extent)
+            longest = math.prod(_largest_extent(extent) for extent in shape)
         else:
             longest = _largest_extent(shape[index]) if len(shape) else 1
         if longest <= limit:
@@ -234,9 +232,7 @@ def _median(ctx: ConversionContext, value: Operand, dim: int, keep: bool, skip_n
 
 def _median_of_all(ctx: ConversionContext, value: Operand, skip_nan: bool) -> Any:
     flat = reshape(ctx, value, [-1])
-    size: Any = 1
-    for extent in ctx.symbolic_shape("self"):
-        size = size * extent
+    size: Any = math.prod(ctx.symbolic_shape("self"))
     values, _ = stable_sort(ctx, flat, 0, size, False)
     return squeeze(ctx, gather(ctx, values, _middle(ctx, flat, 0, size, skip_nan), 0), (0,))
 
@@ -517,9 +513,7 @@ def _place(ctx: ConversionContext, value: Operand, dim: int | None, keep: bool, 
         return _along(ctx, value, dim, keep, largest)[1]
     flat = reshape(ctx, value, [-1])
     shape = ctx.symbolic_shape("self")
-    count: Any = 1
-    for extent in shape:
-        count = count * extent
+    count: Any = math.prod(shape)
     _, indices = first_extremum(ctx, flat, 0, count, largest)
     return reshape(ctx, indices, ctx.result_shape)
 

@@ -238,25 +238,9 @@ def _states_of(ctx: ConversionContext, states: Sequence[Operand], index: int) ->
         yield squeeze(ctx, slice_axis(ctx, state, 0, index, 1), (0,))
 
 
-@converter(aten.lstm.input, checks=CHECKS, random=True)
-def aten_lstm(
-    ctx: ConversionContext,
-    input: Operand,
-    hx: Sequence[Operand],
-    params: Weights,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Any, ...]:
-    """lstm.input(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)"""  # noqa: E501 - the schema
-    return _run_layers(ctx, _lstm_step, input, hx, params, has_biases, num_layers, bidirectional, batch_first)
-
-
 _STEPS: Final[dict[Any, MakeStep]] = {
     aten.gru.input: _gru_step,
+    aten.lstm.input: _lstm_step,
     aten.rnn_tanh.input: _plain_step("TANH"),
     aten.rnn_relu.input: _plain_step("RELU"),
 }
@@ -266,7 +250,7 @@ _STEPS: Final[dict[Any, MakeStep]] = {
 def aten_gru(
     ctx: ConversionContext,
     input: Operand,
-    hx: Operand,
+    hx: Operand | Sequence[Operand],
     params: Weights,
     has_biases: bool,
     num_layers: int,
@@ -277,5 +261,5 @@ def aten_gru(
 ) -> tuple[Any, ...]:
     """gru.input(Tensor input, Tensor hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor)"""  # noqa: E501 - the schema
     assert ctx.node is not None  # it is being converted
-    step = _STEPS[ctx.node.target]
-    return _run_layers(ctx, step, input, [hx], params, has_biases, num_layers, bidirectional, batch_first)
+    step, states = _STEPS[ctx.node.target], hx if isinstance(hx, (list, tuple)) else [hx]
+    return _run_layers(ctx, step, input, states, params, has_biases, num_layers, bidirectional, batch_first)

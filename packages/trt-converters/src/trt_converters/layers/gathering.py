@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -153,8 +154,5 @@ def volume(ctx: ConversionContext, value: Operand) -> Any:
 
     shape = shape_of(value)
     if is_whole(shape):
-        total = 1
-        for extent in shape:
-            total *= extent
-        return total
+        return math.prod(shape)
     return combine(ctx, "mul", [1, *sizes_of(ctx, value)])
