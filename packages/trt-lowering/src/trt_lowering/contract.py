@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import torch
 from torch import fx
 
-from trt_core import LoweringError
+from trt_core import CompilationSettings, LoweringError
 from trt_core.attributes import read_attribute
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator, OpOverload
 from trt_core.provenance import node_location, source_line
-from trt_lowering.operator_traits import is_symbolic_function, mutated_arguments
+from trt_lowering.operator_traits import is_kept_in_torch, is_symbolic_function, mutated_arguments
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,21 @@ class GraphPass(abc.ABC):
             where=f"{where} ({line})" if line else where,
             hint="this is a defect of lowering unless the graph was edited by hand: report it with the model",
         )
+
+
+class OperatorPass(GraphPass):
+    """A rewrite of calls, but for those that are to run in PyTorch.
+
+    Args:
+        settings: Operators in `torch_executed_ops` stay as they are.
+    """
+
+    def __init__(self, settings: CompilationSettings) -> None:
+        self._settings = settings
+
+    def stays(self, target: Any) -> bool:
+        """Whether settings keep an operator in PyTorch."""
+        return is_kept_in_torch(target, self._settings)
 
 
 @held_to_signature

@@ -8,33 +8,26 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
 from trt_core.internals import OpOverload
 from trt_core.process_groups import is_unread
 from trt_core.quantization import is_dequantization
-from trt_lowering.contract import GraphPass
+from trt_lowering.contract import GraphPass, OperatorPass
 from trt_lowering.node_metadata import insert_call, same_layout, same_shape
-from trt_lowering.operator_traits import argument, is_kept_in_torch, is_pure, may_alias, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import argument, is_pure, may_alias, mutated_arguments, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 from trt_lowering.results import base_of, result_bases
 
 Test = Callable[[fx.Node, torch.Tensor, torch.Tensor], bool]
 
 
-class RemoveIdentities(GraphPass):
+class RemoveIdentities(OperatorPass):
     """Removes nodes whose result equals an argument for every input: the first one, of copies the one that is copied.
 
     Requires: no in-place operator but write backs, so that a copy and what was copied can never differ later.
     Ensures: values on nodes.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay.
     """
 
     name = "remove_identities"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def requires(self, gm: fx.GraphModule) -> None:
         """Checks that values are immutable."""
@@ -50,7 +43,7 @@ class RemoveIdentities(GraphPass):
         changes = 0
         written, bases = _written(gm.graph), result_bases(gm.graph)
         for node in list(gm.graph.nodes):
-            if not is_identity(node) or is_kept_in_torch(node.target, self._settings):
+            if not is_identity(node) or self.stays(node.target):
                 continue
             source = node.args[_place(node)]
             assert isinstance(source, fx.Node) and isinstance(node.target, OpOverload)
@@ -159,7 +152,7 @@ _TESTS: Final[dict[str, Test]] = {
 }
 
 
-class MergeCommonSubexpressions(GraphPass):
+class MergeCommonSubexpressions(OperatorPass):
     """Lets the first of several equal computations stand for all.
 
     Two nodes are equal when they call the same pure function on the same nodes and constants, or read the same
@@ -167,15 +160,9 @@ class MergeCommonSubexpressions(GraphPass):
 
     Requires: no in-place operator but write backs.
     Ensures: values on nodes.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay as they are.
     """
 
     name = "merge_common_subexpressions"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Merges in one walk; merged operands make later nodes equal too."""
@@ -183,7 +170,7 @@ class MergeCommonSubexpressions(GraphPass):
         seen: dict[Any, fx.Node] = {}
         bases = result_bases(gm.graph)
         for node in list(gm.graph.nodes):
-            if not is_pure(node) or is_kept_in_torch(node.target, self._settings):
+            if not is_pure(node) or self.stays(node.target):
                 continue
             if isinstance(node.meta.get("val"), (torch.SymBool,)):
                 continue
@@ -261,7 +248,7 @@ _JOINING: Final = frozenset({"aten::cat", "aten::concat", "aten::concatenate"})
 _WRITING: Final = frozenset({"aten::slice_scatter"})
 
 
-class DropEmptyOperands(GraphPass):
+class DropEmptyOperands(OperatorPass):
     """Takes tensors without elements out of concatenations, and makes copies of writes of nothing.
 
     Models slice their tensors by configuration: a rotary embedding that covers the whole head leaves an empty rest,
@@ -269,21 +256,15 @@ class DropEmptyOperands(GraphPass):
 
     Requires: values on nodes.
     Ensures: no concatenation has an operand that is known to be empty, unless all of them are.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay as they are.
     """
 
     name = "drop_empty_operands"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Rewrites in one walk."""
         changes = 0
         for node in list(gm.graph.nodes):
-            if not isinstance(node.target, OpOverload) or is_kept_in_torch(node.target, self._settings):
+            if not isinstance(node.target, OpOverload) or self.stays(node.target):
                 continue
             name = node.target._schema.name
             if name in _JOINING:
@@ -297,7 +278,7 @@ class DropEmptyOperands(GraphPass):
         """Checks that the walk left nothing to drop."""
         self.require_values(gm)
         for node in gm.graph.nodes:
-            if not isinstance(node.target, OpOverload) or is_kept_in_torch(node.target, self._settings):
+            if not isinstance(node.target, OpOverload) or self.stays(node.target):
                 continue
             if node.target._schema.name in _JOINING and _filled(node) is not None:
                 self.fail(node, "a concatenation still has an empty operand")

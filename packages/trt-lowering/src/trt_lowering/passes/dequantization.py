@@ -8,14 +8,13 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
 from trt_core.attributes import read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor
 from trt_core.quantization import QUANTIZED, dequantize, limits
-from trt_lowering.contract import GraphPass
+from trt_lowering.contract import OperatorPass
 from trt_lowering.node_metadata import CASTS, cast_value, insert_call
-from trt_lowering.operator_traits import argument, is_kept_in_torch, tensor_value
+from trt_lowering.operator_traits import argument, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 
 aten = torch.ops.aten
@@ -24,7 +23,7 @@ _PRODUCTS: Final = {aten.mm.default: False, aten.matmul.default: False, aten.lin
 """Operators that multiply by a matrix, their second argument, and whether they take it transposed."""
 
 
-class RecognizeDequantization(GraphPass):
+class RecognizeDequantization(OperatorPass):
     """Writes a scale that multiplies a quantized weight as `trt::dequantize` of that weight.
 
     Three forms, as libraries of quantization leave them in graphs:
@@ -36,21 +35,15 @@ class RecognizeDequantization(GraphPass):
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay.
     """
 
     name = "recognize_dequantization"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Looks at every product and difference once."""
         changes = 0
         for node in list(gm.graph.nodes):
-            if node.op != "call_function" or is_kept_in_torch(node.target, self._settings):
+            if node.op != "call_function" or self.stays(node.target):
                 continue
             if node.target is aten.mul.Tensor:
                 keeps_bits = self._settings.refit  # other weights might need all eight
@@ -229,7 +222,7 @@ _ATTENTION: Final = aten.scaled_dot_product_attention.default
 _TRANSPOSITIONS: Final = frozenset({aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default})
 
 
-class MergeDequantization(GraphPass):
+class MergeDequantization(OperatorPass):
     """Lets a product read what `trt::dequantize` makes: a float type of its own, and a weight as it is stored.
 
     A cast of the result becomes the type of the result; a transposition of a dequantized weight becomes one of the
@@ -239,15 +232,9 @@ class MergeDequantization(GraphPass):
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay.
     """
 
     name = "merge_dequantization"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Looks at every node that reads a dequantized value once, in the order of the graph."""
@@ -256,7 +243,7 @@ class MergeDequantization(GraphPass):
             source = node.args[0] if node.args else None
             if not isinstance(source, fx.Node) or source.target is not dequantize:
                 continue
-            if is_kept_in_torch(node.target, self._settings):
+            if self.stays(node.target):
                 continue
             merged = self._merged(gm.graph, node, source)
             if merged is not None:
@@ -266,7 +253,7 @@ class MergeDequantization(GraphPass):
                     gm.graph.erase_node(source)
                 changes += 1
         for node in gm.graph.find_nodes(op="call_function", target=_ATTENTION):
-            changes += not is_kept_in_torch(node.target, self._settings) and _scale_query(gm.graph, node)
+            changes += not self.stays(node.target) and _scale_query(gm.graph, node)
         return changes + sum(
             _part(gm.graph, node) for node in gm.graph.find_nodes(op="call_function", target=dequantize)
         )

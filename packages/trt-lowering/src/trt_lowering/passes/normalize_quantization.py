@@ -9,7 +9,6 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
 from trt_core.attributes import is_state, read_attribute
 from trt_core.bitsandbytes_operators import FORMS
 from trt_core.internals import FakeTensor, OpOverload
@@ -23,9 +22,9 @@ from trt_core.quantization import (
     quantize_in_blocks,
     spread,
 )
-from trt_lowering.contract import GraphPass
+from trt_lowering.contract import OperatorPass
 from trt_lowering.expansion import inline_module, trace_call
-from trt_lowering.operator_traits import argument, is_kept_in_torch
+from trt_lowering.operator_traits import argument
 
 Form = Callable[[Mapping[str, Any]], Any]
 """Computes a call in another form, from the operator's arguments by name."""
@@ -89,7 +88,7 @@ Reader = Callable[[fx.GraphModule, fx.Node], "Form | None"]
 """Says how a call is written in the one form, None where it cannot be."""
 
 
-class NormalizeQuantization(GraphPass):
+class NormalizeQuantization(OperatorPass):
     """Rewrites calls that quantize and dequantize, so that later passes know one form of them, without zero points.
 
     Those of weights become a shift behind it. Activations with zero points, other types, and scales that are computed
@@ -97,21 +96,15 @@ class NormalizeQuantization(GraphPass):
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay.
     """
 
     name = "normalize_quantization"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Traces each call's new form and puts it in place."""
         changes = 0
         for node in list(gm.graph.nodes):
-            if not isinstance(node.target, OpOverload) or is_kept_in_torch(node.target, self._settings):
+            if not isinstance(node.target, OpOverload) or self.stays(node.target):
                 continue
             reader = _READERS.get(node.target.name())
             form = None if reader is None else reader(gm, node)

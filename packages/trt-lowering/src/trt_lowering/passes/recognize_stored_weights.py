@@ -10,15 +10,14 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
 from trt_core.attributes import add_constant, is_state, read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.quantization import dequantize, limits, quantize
 from trt_core.verdicts import IN_FLOATS
-from trt_lowering.contract import GraphPass
+from trt_lowering.contract import OperatorPass
 from trt_lowering.node_metadata import insert_call, provenance_of
-from trt_lowering.operator_traits import is_kept_in_torch, is_pure, tensor_value
+from trt_lowering.operator_traits import is_pure, tensor_value
 from trt_lowering.passes.normalize_quantization import parts_of_blocks
 
 aten = torch.ops.aten
@@ -73,7 +72,7 @@ class _Stored:
     outer: torch.Tensor | None = None
 
 
-class RecognizeStoredWeights(GraphPass):
+class RecognizeStoredWeights(OperatorPass):
     """Writes `unpack(stored) * scale`, all of it known, as `trt::dequantize` of values and scales.
 
     However a library unpacks, by shifts, masks, tables or arithmetic on the bits of floats: what comes of it is looked
@@ -87,22 +86,16 @@ class RecognizeStoredWeights(GraphPass):
 
     Requires: values on nodes; no in-place operator but write backs.
     Ensures: values on nodes.
-
-    Args:
-        settings: Operators in `torch_executed_ops` stay.
     """
 
     name = "recognize_stored_weights"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Looks at every product of known tensors once; other weights might not fit into the bits of these."""
         known = _known_nodes(gm)
         products = [node for node in gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor) if node in known]
         changes = 0
-        if not self._settings.refit and not is_kept_in_torch(aten.mul.Tensor, self._settings):
+        if not self._settings.refit and not self.stays(aten.mul.Tensor):
             for node in products:
                 changes += self._rewrite(gm, node, known) or _rewrite_by_value(gm, node, known)
         why = _REPLACEABLE if self._settings.refit else _FITS_NO_LAYER

@@ -12,21 +12,19 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings
 from trt_core.attributes import add_constant
 from trt_core.internals import FakeTensorMode, OpOverload, enable_python_dispatcher, pytree
 from trt_core.verdicts import LEFT_COMPLEX
 from trt_core.weight_recipes import RECIPE, Literal
-from trt_lowering.contract import GraphPass
+from trt_lowering.contract import OperatorPass
 from trt_lowering.expansion import no_new_guards
 from trt_lowering.node_metadata import fake_mode_of, insert_call, same_shape
-from trt_lowering.operator_traits import is_kept_in_torch
 from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten
 
 
-class SplitComplex(GraphPass):
+class SplitComplex(OperatorPass):
     """Rewrites computations in complex64 as ones on pairs of float32 tensors, which engines can run.
 
     A region is what hangs together by complex tensors, from the operators that make them of real ones to those that
@@ -42,9 +40,6 @@ class SplitComplex(GraphPass):
     """
 
     name = "split_complex"
-
-    def __init__(self, settings: CompilationSettings) -> None:
-        self._settings = settings
 
     def call(self, gm: fx.GraphModule) -> int:
         """Finds regions, and rewrites each."""
@@ -77,7 +72,7 @@ class SplitComplex(GraphPass):
                 raise NotExpressible(f"{node.name} of {value.dtype}")
             if node.op == "call_function" and rule_of(node.target) is None:
                 raise NotExpressible(f"{node.target} of complex tensors, which has no form in real ones")
-            if node.op == "call_function" and is_kept_in_torch(node.target, self._settings):
+            if node.op == "call_function" and self.stays(node.target):
                 raise NotExpressible(f"{node.target}, which torch_executed_ops keeps in PyTorch")
         bases: set[fx.Node] = set()
         for result, chain in views_of_results(graph).items():
