@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import ctypes
-import os
 from collections.abc import Iterator
 
 import torch
+
+from trt_portable.kernels.device_kernels import driver
 
 _process_device: torch.device | None = None
 _scoped_device: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar(
@@ -79,7 +80,6 @@ def record_event(event: int, stream: int) -> None:
     Raises:
         RuntimeError: The driver refused.
     """
-    driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
-    code = driver.cuEventRecord(ctypes.c_void_p(event), ctypes.c_void_p(stream))
+    code = driver().cuEventRecord(ctypes.c_void_p(event), ctypes.c_void_p(stream))
     if code:
         raise RuntimeError(f"cuEventRecord failed with driver error {code}")

@@ -7,6 +7,7 @@ packed form (two elements per byte, the first in the low nibble).
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -70,10 +71,7 @@ def nptype(trt_type: DataType) -> Any:
 
 def volume(iterable: Any) -> int:
     """The product of extents; 1 for a scalar."""
-    product = 1
-    for extent in iterable:
-        product *= extent
-    return product
+    return math.prod(iterable)
 
 
 def storage_bytes(dtype: DataType, count: int) -> int:

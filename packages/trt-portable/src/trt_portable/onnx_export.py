@@ -205,7 +205,7 @@ class _Exporter:
             self.name(tensor)
         for layer in self._layers:
             if layer._KIND not in _OF_SCOPES and _writer_of(layer) is None:
-                raise ExportError(layer.name, f"layers of the kind {layer._plan_type()} are not exported")
+                raise ExportError(layer.name, f"layers of the kind {layer._PLAN_TYPE} are not exported")
         self.write(schedule(self._layers, self._scopes))
         inputs, outputs = ([self._value(x) for x in tensors] for tensors in (self._inputs, self._outputs))
         graph = helper.make_graph(self.nodes, self._title or "network", inputs, outputs, self.initializers)
@@ -1205,7 +1205,7 @@ PLAN_TYPES: Final = frozenset({kind.name for kind in _EXPORTS}.union(_OF_PLANS))
 
 def _writer_of(layer: ILayer) -> Callable[..., None] | None:
     """What writes a layer of a network, or of a plan, which has others of the same kind."""
-    name = layer._plan_type()
+    name = layer._PLAN_TYPE
     is_plain = name == layer._KIND.name or name in _SCOPES
     return _EXPORTS.get(layer._KIND) if is_plain else _OF_PLANS.get(name)
 

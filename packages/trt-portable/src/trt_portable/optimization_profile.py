@@ -160,5 +160,4 @@ class Profile:
 
 
 def _integers(values: Any) -> Extents:
-    what = "a range of a profile"
-    return tuple(typed.integer(value, what, -(2**63)) for value in typed.items(values, what))
+    return typed.integers(values, "a range of a profile", -(2**63))

@@ -195,6 +195,25 @@ class Setting(Generic[T]):
             holder.__dict__[self.slot] = value
 
 
+def forwarded(part: str, name: str, doc: str, convert: Callable[[Any], Any] = lambda value: value) -> Any:
+    """A property that a part of the object holds, which may refuse a value with an error of its own.
+
+    Args:
+        part: The attribute that holds the part.
+        name: The property of the part.
+        doc: What the property's docstring says.
+        convert: Makes what the part is given of what is assigned.
+    """
+
+    def read(holder: Any) -> Any:
+        return getattr(getattr(holder, part), name)
+
+    def write(holder: Any, value: Any) -> None:
+        setattr(getattr(holder, part), name, convert(value))
+
+    return property(read, write, doc=doc)
+
+
 def one_of(default: T, doc: str) -> Setting[T]:
     """A setting that is a member of the enumeration of its default."""
     return Setting(functools.partial(instance_of, type(default)), default, doc)

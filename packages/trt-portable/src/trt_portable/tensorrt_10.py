@@ -106,7 +106,12 @@ class IInt8MinMaxCalibrator(IInt8Calibrator):
     _ALGORITHM = "MINMAX_CALIBRATION"
 
 
-class IAlgorithmIOInfo:
+class _Unmade:
+    def __init__(self) -> None:
+        raise TypeError(f"{type(self).__name__}: No constructor defined!")
+
+
+class IAlgorithmIOInfo(_Unmade):
     """Types and strides of an operand of an algorithm."""
 
     dtype: DataType
@@ -114,44 +119,32 @@ class IAlgorithmIOInfo:
     vectorized_dim: int
     components_per_element: int
 
-    def __init__(self) -> None:
-        raise TypeError(f"{type(self).__name__}: No constructor defined!")
 
-
-class IAlgorithmVariant:
+class IAlgorithmVariant(_Unmade):
     """The numbers of an algorithm."""
 
     implementation: int
     tactic: int
 
-    def __init__(self) -> None:
-        raise TypeError(f"{type(self).__name__}: No constructor defined!")
 
-
-class IAlgorithmContext:
+class IAlgorithmContext(_Unmade):
     """Where an algorithm is chosen."""
 
     name: str
     num_inputs: int
     num_outputs: int
 
-    def __init__(self) -> None:
-        raise TypeError(f"{type(self).__name__}: No constructor defined!")
-
     def get_shape(self, index: int) -> list[Any]:
         """Least, usual and greatest extents of an operand."""
         raise NotImplementedError
 
 
-class IAlgorithm:
+class IAlgorithm(_Unmade):
     """A kernel that a build may choose."""
 
     algorithm_variant: IAlgorithmVariant
     timing_msec: float
     workspace_size: int
-
-    def __init__(self) -> None:
-        raise TypeError(f"{type(self).__name__}: No constructor defined!")
 
     def get_algorithm_io_info(self, index: int) -> IAlgorithmIOInfo:
         """An operand."""

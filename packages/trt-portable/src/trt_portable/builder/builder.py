@@ -665,9 +665,7 @@ def _complete(network: INetworkDefinition, profile: IOptimizationProfile, subjec
             continue
         if numbers is None:
             raise Refusal(f"{subject} has no values for the shape tensor {name!r}")
-        count = 1
-        for extent in _shape(tensor):
-            count *= extent
+        count = math.prod(_shape(tensor))
         if len(numbers.min) != count:
             raise Refusal(f"{subject} has {len(numbers.min)} values for {name!r}, which has {count} elements")
         values[name] = numbers

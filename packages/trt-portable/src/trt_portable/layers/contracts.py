@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -117,15 +118,9 @@ def joined(shapes: Sequence[Sequence[int]]) -> int:
 
 @functools.lru_cache(maxsize=1 << 10)
 def _joined(*shapes: tuple[int, ...]) -> int:
-    total = 1
-    for column in itertools.zip_longest(*map(reversed, shapes), fillvalue=1):
-        total *= max(1, *column)
-    return total
+    return math.prod(max(1, *column) for column in itertools.zip_longest(*map(reversed, shapes), fillvalue=1))
 
 
 def _count(shape: Sequence[int]) -> int:
     """Elements; axes without any count as one, since what is added up along them has elements."""
-    total = 1
-    for extent in shape:
-        total *= extent or 1
-    return total
+    return math.prod(extent or 1 for extent in shape)

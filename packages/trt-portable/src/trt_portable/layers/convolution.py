@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -132,9 +133,7 @@ class _FilterLayer(ILayer):
             )
             return
         dtype, count = self._weight_spec(role)
-        size = 1
-        for extent in shape:
-            size *= extent
+        size = math.prod(shape)
         require(count == size, f"{what} has {count} weights, not {size} for shape {shape}")
         require(dtype is x._dtype, f"{what} is {dtype.name}, the input {x._dtype.name}")
 

@@ -29,12 +29,9 @@ class LinearLayer(ILayer):
     """
 
     _KIND = LayerType.MATRIX_MULTIPLY
+    _PLAN_TYPE = "LINEAR"
 
     is_transposed = boolean(False, "Whether the matrix is (N, K).")
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "LINEAR"
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         rows, matrix, *biases = inputs
@@ -126,12 +123,9 @@ class GateLayer(ILayer):
     """``x * sigmoid(x)``, or ``x * hard_sigmoid(x)`` with the usual coefficients; one kernel, which rounds once."""
 
     _KIND = LayerType.ACTIVATION
+    _PLAN_TYPE = "GATE"
 
     activation = member(ActivationType, ActivationType.SIGMOID, "SIGMOID or HARD_SIGMOID.")
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "GATE"
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
@@ -151,13 +145,10 @@ class ClampLayer(ILayer):
     """A tensor within limits, where NaN stays."""
 
     _KIND = LayerType.ACTIVATION
+    _PLAN_TYPE = "CLAMP"
 
     low = number(0.0, "Least value.")
     high = number(0.0, "Greatest value, not less.")
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "CLAMP"
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs

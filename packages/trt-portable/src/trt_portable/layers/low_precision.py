@@ -122,15 +122,12 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
     """
 
     _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
+    _PLAN_TYPE = "PREPARED_MATRIX"
     _MAX_INPUTS = 5
     _IS_PREPARATION = True
     _NUM_OUTPUTS = 2
 
     is_transposed = boolean(False, "Whether the codes are (K, N), and scales as they are.")
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "PREPARED_MATRIX"
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         operands = [None if value is None else as_tensor(value) for value in (*inputs, *[None] * 3)[:5]]
@@ -155,11 +152,8 @@ class LowPrecisionProductLayer(_Finished, _LowPrecisionLayer):
     """``left @ (codes * scale).T``, with scales, bias, rectification and quantization of the result."""
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
+    _PLAN_TYPE = "LOW_PRECISION_PRODUCT"
     _MAX_INPUTS = 6
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "LOW_PRECISION_PRODUCT"
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         left, left_scale, bias, output_scale, matrix, scale = (
@@ -260,13 +254,10 @@ class PreparedKernelLayer(_LowPrecisionConvolution):
     """
 
     _KIND = LayerType.IDENTITY  # the kind of TensorRT's that comes closest
+    _PLAN_TYPE = "PREPARED_KERNEL"
     _MAX_INPUTS = 3
     _IS_PREPARATION = True
     _NUM_OUTPUTS = 2
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "PREPARED_KERNEL"
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         codes, scale, left_scale = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
@@ -285,12 +276,9 @@ class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
     """
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a convolution
+    _PLAN_TYPE = "LOW_PRECISION_CONVOLUTION"
     _MAX_INPUTS = 6
     _ROLES = ("BIAS",)
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "LOW_PRECISION_CONVOLUTION"
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, left_scale, bias, output_scale, kernel, scale = (
@@ -485,12 +473,9 @@ class ChosenProductLayer(_Chosen):
     """
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
+    _PLAN_TYPE = "CHOSEN_PRODUCT"
 
     is_transposed = boolean(False, "Whether matrices are (E, K, N).")
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "CHOSEN_PRODUCT"
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         rows, places, matrices = inputs
@@ -518,10 +503,7 @@ class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
     """
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "CHOSEN_CODES_PRODUCT"
+    _PLAN_TYPE = "CHOSEN_CODES_PRODUCT"
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         super()._check(inputs)

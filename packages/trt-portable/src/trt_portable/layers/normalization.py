@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,8 +15,8 @@ from trt_portable.layer_properties import Attribute, WeightsAttribute, integer, 
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.inference import like_first, pointwise
-from trt_portable.network.layer import EngineCompute, Facts, ILayer, ITensor
+from trt_portable.network.inference import like_first
+from trt_portable.network.layer import EngineCompute, ILayer, ITensor
 from trt_portable.network.rules import (
     axes_of_mask,
     require,
@@ -29,9 +29,6 @@ from trt_portable.network.rules import (
 from trt_portable.pybind import to_integer
 from trt_portable.shape_tensors import Value, as_tensor, is_unknown
 from trt_portable.weights import Weights, optional_weights
-
-if TYPE_CHECKING:
-    from trt_portable.network.symbols import Symbols
 
 
 class _ReadOnly(Attribute[bool]):
@@ -117,8 +114,7 @@ class INormalizationLayer(ILayer):
             f"scale and bias have shape {tuple(scale.shape)}, not {expected}",
         )
 
-    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        return like_first(self._inputs)
+    _known_facts = like_first
 
     def _engine_compute(self) -> EngineCompute:
         x, scale, bias = self._inputs
@@ -298,11 +294,7 @@ class IScaleLayer(ILayer):
             return self.channel_axis
         return self.channel_axis + 1 if self.mode is ScaleMode.CHANNEL else rank
 
-    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
-        return pointwise([x], x._dtype)
-
+    _known_facts = like_first
     _contract = staticmethod(broadcast)
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:

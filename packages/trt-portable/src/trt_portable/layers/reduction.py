@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute, boolean, element_type, integer, member
 from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.inference import pointwise, reduced
+from trt_portable.network.inference import like_first, reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import axes_of_mask, require, require_minimum_rank, require_rank, require_type
 from trt_portable.pybind import to_integer
@@ -49,9 +50,7 @@ def _product(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
 def _average(x: Any, axes: tuple[int, ...], keep: bool) -> Any:
     if x.dtype.is_floating_point:
         return torch.mean(x, axes, keep)
-    count = 1
-    for axis in axes:
-        count = count * x.shape[axis]
+    count = math.prod(x.shape[axis] for axis in axes)
     total = torch.sum(as_tensor(x), axes, keep, dtype=torch.int64)
     if isinstance(count, int) and count == 0:
         lowest = -128 if x.dtype is torch.int8 else 0
@@ -114,11 +113,7 @@ class ISoftMaxLayer(ILayer):
         axes = axes_of_mask(self.axes, inputs[0]._rank)
         require(len(axes) == 1, f"softmax works on one axis, not on {axes}")
 
-    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
-        return pointwise([x], x._dtype)
-
+    _known_facts = like_first
     _contract = staticmethod(broadcast)
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:

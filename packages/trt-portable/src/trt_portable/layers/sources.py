@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,9 +52,7 @@ class IConstantLayer(ILayer):
             raise Refusal(f"a constant cannot have type {dtype.name}; cast one of another type")
         require_documented(dtype is not DataType.BOOL, "a constant cannot have type BOOL; cast one of another type")
         extents = self._shape(count)
-        size = 1
-        for extent in extents:
-            size *= extent
+        size = math.prod(extents)
         require(size == count, f"{count} weights do not fill the shape {tuple(self.shape)}")
 
     def _weights(self) -> dict[str, Weights]:
@@ -64,9 +63,7 @@ class IConstantLayer(ILayer):
         unknown = [axis for axis, extent in enumerate(extents) if extent < 0]
         if not unknown:
             return extents
-        rest = 1
-        for extent in extents:
-            rest *= extent if extent >= 0 else 1
+        rest = math.prod(extent if extent >= 0 else 1 for extent in extents)
         require(len(unknown) == 1 and rest > 0, f"the shape {extents} is not determined")
         return tuple(count // rest if extent < 0 else extent for extent in extents)
 

@@ -32,7 +32,7 @@ from trt_portable.layers.quantization import quantize_blocks
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
-from trt_portable.pybind import Sealed, to_boolean, to_integer
+from trt_portable.pybind import Sealed, forwarded, to_boolean, to_integer
 from trt_portable.shape_tensors import Value, as_tensor
 
 
@@ -682,18 +682,6 @@ def _joined(mask: torch.Tensor | None, inside: torch.Tensor) -> torch.Tensor:
     return torch.where(inside, mask, low)
 
 
-def _forwarded(name: str, doc: str) -> Any:
-    """A property of the facade that the output layer holds; a wrong value raises RuntimeError."""
-
-    def read(self: IAttention) -> Any:
-        return getattr(self._output, name)
-
-    def write(self: IAttention, value: Any) -> None:
-        setattr(self._output, name, value)
-
-    return property(read, write, doc=doc)
-
-
 def _slot(index: int, doc: str) -> Any:
     """A property of the facade that holds an optional input."""
 
@@ -715,19 +703,20 @@ class IAttention(Sealed):
     _input: IAttentionInputLayer
     _output: IAttentionOutputLayer
 
-    norm_op = _forwarded("norm_op", "What turns scores into weights.")
-    causal_kind = _forwarded("causal_kind", "The kind of causal mask.")
-    decomposable = _forwarded("decomposable", "Whether several kernels may replace a fused one.")
-    query_form = _forwarded("query_form", "How query sequences are laid out.")
-    key_value_form = _forwarded("key_value_form", "How key and value sequences are laid out.")
-    normalization_quantize_to_type = _forwarded(
-        "normalization_quantize_to_type", "Type to which weights are quantized: FP8 or INT8."
+    norm_op = forwarded("_output", "norm_op", "What turns scores into weights.")
+    causal_kind = forwarded("_output", "causal_kind", "The kind of causal mask.")
+    decomposable = forwarded("_output", "decomposable", "Whether several kernels may replace a fused one.")
+    query_form = forwarded("_output", "query_form", "How query sequences are laid out.")
+    key_value_form = forwarded("_output", "key_value_form", "How key and value sequences are laid out.")
+    normalization_quantize_to_type = forwarded(
+        "_output", "normalization_quantize_to_type", "Type to which weights are quantized: FP8 or INT8."
     )
     mask = _slot(MASK, "bool (True attends) or additive, (B or 1, H or 1, S, S').")
     normalization_quantize_scale = _slot(SCALE, "Scale of quantized weights.")
     query_lengths = _slot(QUERY_LENGTHS, "int32: ends of packed queries, (B + 1,).")
     key_value_lengths = _slot(KEY_LENGTHS, "int32: ends of packed keys, or lengths (B,).")
-    num_ranks = _forwarded("num_ranks", "Number of devices.")
+    num_ranks = forwarded("_output", "num_ranks", "Number of devices.")
+    metadata = forwarded("_output", "metadata", "Free text that the inspector shows.")
 
     @property
     def name(self) -> str:
@@ -738,15 +727,6 @@ class IAttention(Sealed):
     def name(self, name: str) -> None:
         self._output.name = name
         self._input.name = f"{name} [input]"
-
-    @property
-    def metadata(self) -> str:
-        """Free text that the inspector shows."""
-        return self._output.metadata
-
-    @metadata.setter
-    def metadata(self, metadata: str) -> None:
-        self._output.metadata = metadata
 
     @property
     def causal(self) -> bool:
@@ -853,12 +833,9 @@ class ScaledAttentionLayer(IAttentionOutputLayer):
     """
 
     _KIND = LayerType.ATTENTION_OUTPUT  # the kind of TensorRT's that comes closest
+    _PLAN_TYPE = "SCALED_ATTENTION"
 
     factor = number(1.0, "Factor of the scores.")
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "SCALED_ATTENTION"
 
     @property
     def _factor(self) -> float:

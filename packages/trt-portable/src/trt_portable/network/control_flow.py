@@ -72,6 +72,7 @@ class LoopRegion(Region):
     """A loop as one layer of a plan."""
 
     _KIND = LayerType.LOOP_OUTPUT
+    _PLAN_TYPE = "LOOP"
 
     _NESTED = tables.LOOP
 
@@ -79,10 +80,6 @@ class LoopRegion(Region):
     _while: ITensor | None = None
     _recurrence: Recurrence | None = None
     """The recurrent layer that the loop runs, if the builder has found that it runs one."""
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "LOOP"
 
     def _exits(self) -> Sequence[ILayer]:
         return self._of(ILoopOutputLayer)
@@ -463,10 +460,7 @@ class ConditionalRegion(Region):
     """A conditional as one layer of a plan; only the branch that the condition chooses runs."""
 
     _KIND = LayerType.CONDITIONAL_OUTPUT
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        return "CONDITIONAL"
+    _PLAN_TYPE = "CONDITIONAL"
 
     def _exits(self) -> Sequence[ILayer]:
         return self._of(IIfConditionalOutputLayer)

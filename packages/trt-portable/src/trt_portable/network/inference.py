@@ -187,8 +187,9 @@ def pointwise(tensors: Sequence[ITensor | None], dtype: DataType) -> tuple[Facts
     return None if extents is None else (Facts(extents, dtype, None),)
 
 
-def like_first(tensors: Sequence[ITensor | None]) -> tuple[Facts, ...] | None:
+def like_first(layer: ILayer, symbols: Symbols) -> tuple[Facts, ...] | None:
     """The output of a layer that is as large as its first input, and of its type, whatever the others are."""
+    tensors = layer._inputs
     return (Facts(tensors[0]._extents or (), tensors[0]._dtype, None),) if are_symbolic(tensors) else None
 
 

@@ -279,6 +279,8 @@ class ILayer(Sealed):
     """
 
     _KIND: ClassVar[LayerType]
+    _PLAN_TYPE: ClassVar[str]
+    """The name of the layer's type in a plan: that of its kind, unless the class has one of its own."""
     _ROLES: ClassVar[tuple[str, ...]] = ()
     _MAX_INPUTS: ClassVar[int] = 0
     """Inputs below this index may be added by `set_input`, and missing before; of a layer of 0 none ever is."""
@@ -323,7 +325,9 @@ class ILayer(Sealed):
                     found[name] = value
         cls._ATTRIBUTES = tuple(found.values())
         if "_KIND" in vars(cls):
-            LAYER_CLASSES[cls._plan_type()] = cls
+            if "_PLAN_TYPE" not in vars(cls):
+                cls._PLAN_TYPE = cls._KIND.name
+            LAYER_CLASSES[cls._PLAN_TYPE] = cls
 
     @classmethod
     def _create(cls, **attributes: Any) -> Self:
@@ -595,7 +599,7 @@ class ILayer(Sealed):
         Raises:
             TypeError, ValueError: An attribute is missing, unknown, or makes no sense.
         """
-        what = f"layer {self._name!r} of type {self._plan_type()}"
+        what = f"layer {self._name!r} of type {self._PLAN_TYPE}"
         found = typed.fields(attributes, what, [attribute.name for attribute in self._ATTRIBUTES])
         for attribute in self._ATTRIBUTES:
             try:
@@ -603,11 +607,6 @@ class ILayer(Sealed):
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(f"{attribute.name} of {what} is {found[attribute.name]!r:.60}") from error
         self._weight_specs = dict(weights)
-
-    @classmethod
-    def _plan_type(cls) -> str:
-        """The name of the layer's type in a plan."""
-        return cls._KIND.name
 
     def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
         """More entries for a plan: those of layers inside this one."""

@@ -224,7 +224,7 @@ class _Writer:
     def layer(self, layer: ILayer) -> dict[str, Any]:
         weights = layer._weights()
         entry: dict[str, Any] = {
-            "type": layer._plan_type(),
+            "type": layer._PLAN_TYPE,
             "name": layer.name,
             "metadata": layer.metadata,
             "num_ranks": layer.num_ranks,

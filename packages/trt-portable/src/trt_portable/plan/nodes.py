@@ -97,7 +97,7 @@ class Node:
     @property
     def plan_type(self) -> str:
         """The name of the class in a plan."""
-        return self.layer._plan_type()
+        return self.layer._PLAN_TYPE
 
     def is_a(self, *layers: type[ILayer]) -> bool:
         """Whether the layer is of one of some classes."""

@@ -31,6 +31,7 @@ from trt_portable.plan.engine_info import Shape
 from trt_portable.pybind import (
     ContextManaged,
     Sealed,
+    forwarded,
     instance_of,
     optional_of,
     to_boolean,
@@ -1025,14 +1026,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         """Runs and waits, on addresses in the order of the engine's tensors."""
         return self._execution.run_and_wait(to_integers(bindings))
 
-    @property
-    def debug_sync(self) -> bool:
-        """Whether each run waits until the device is done."""
-        return self._execution.debug_sync
-
-    @debug_sync.setter
-    def debug_sync(self, flag: bool) -> None:
-        self._execution.debug_sync = to_boolean(flag)
+    debug_sync = forwarded("_execution", "debug_sync", "Whether each run waits until the device is done.", to_boolean)
 
     def set_input_consumed_event(self, event: int) -> bool:
         """Sets a CUDA event that is recorded when the inputs may be overwritten; 0 clears it."""
@@ -1056,14 +1050,12 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
             raise TypeError(f"profiler must be IProfiler, not {type(profiler).__name__}")
         self._times.profiler = profiler
 
-    @property
-    def enqueue_emits_profile(self) -> bool:
-        """Whether a run reports to the profiler itself, or `report_to_profiler` does later."""
-        return self._times.are_reported_at_once
-
-    @enqueue_emits_profile.setter
-    def enqueue_emits_profile(self, flag: bool) -> None:
-        self._times.are_reported_at_once = to_boolean(flag)
+    enqueue_emits_profile = forwarded(
+        "_times",
+        "are_reported_at_once",
+        "Whether a run reports to the profiler itself, or `report_to_profiler` does later.",
+        to_boolean,
+    )
 
     def report_to_profiler(self) -> bool:
         """Reports the times of the last run; False when there is no profiler or no run."""
@@ -1117,14 +1109,9 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         """Whether a debug tensor is turned on."""
         return self._debug.state(to_text(name))
 
-    @property
-    def unfused_tensors_debug_state(self) -> bool:
-        """Whether all other tensors are shown to the debug listener as well."""
-        return self._debug.unfused_state
-
-    @unfused_tensors_debug_state.setter
-    def unfused_tensors_debug_state(self, flag: bool) -> None:
-        self._debug.unfused_state = to_boolean(flag)
+    unfused_tensors_debug_state = forwarded(
+        "_debug", "unfused_state", "Whether all other tensors are shown to the debug listener as well.", to_boolean
+    )
 
     # What is kept and reported ---------------------------------------------------------------------
 

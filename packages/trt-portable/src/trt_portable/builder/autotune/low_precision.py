@@ -48,8 +48,8 @@ _TIMED_FROM_LEVEL: Final = 3
 _UNKNOWN_ROWS: Final = 64
 _UNKNOWN_IMAGE: Final = (1, 32, 32)
 _META: Final = torch.device("meta")
-_PRODUCT: Final = LowPrecisionProductLayer._plan_type()
-_CONVOLUTION: Final = LowPrecisionConvolutionLayer._plan_type()
+_PRODUCT: Final = LowPrecisionProductLayer._PLAN_TYPE
+_CONVOLUTION: Final = LowPrecisionConvolutionLayer._PLAN_TYPE
 _LEFT, _MATRIX = 0, 4  # inputs of either: what comes in, and what was prepared
 
 

@@ -22,7 +22,7 @@ from trt_portable.layers.normalization import IScaleLayer
 from trt_portable.layers.pointwise import IElementWiseLayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern, WeightUse, constant_node
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.shape_tensors import HostValues, Value
+from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
@@ -71,7 +71,7 @@ class FoldConstants(PlanPass):
                 continue
             folded += 1
             for index, (tensor, value) in enumerate(zip(node.outputs, values, strict=True)):
-                key, dtype, made = f"{node.name}:{folded}.{index}", graph.dtype(tensor), _as_tensor(value)
+                key, dtype, made = f"{node.name}:{folded}.{index}", graph.dtype(tensor), as_tensor(value)
                 graph.weights[key] = pack(made.reshape(-1), dtype) if dtype in PACKED else made
                 name = node.name if index == 0 else f"{node.name}:{index}"
                 constant = constant_node(name, tensor, key, dtype, made.shape)
@@ -124,10 +124,6 @@ def _bytes(value: Value) -> int:
     if isinstance(value, HostValues):
         return value.numel() * value.dtype.itemsize
     return value.nbytes
-
-
-def _as_tensor(value: Value) -> torch.Tensor:
-    return value.tensor() if isinstance(value, HostValues) else value
 
 
 _FLOATS: Final = frozenset({torch.float32, torch.float16, torch.bfloat16})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -349,32 +349,14 @@ def grid_sample(
 # --- RoiAlign --------------------------------------------------------------------------------------
 
 
-@operator("RoiAlign", since=10)
-def roi_align_10(
-    net: NetworkWriter,
-    x: ITensor,
-    rois: ITensor,
-    batch_indices: ITensor,
-    *,
-    mode: str = "avg",
-    output_height: int = 1,
-    output_width: int = 1,
-    sampling_ratio: int = 0,
-    spatial_scale: float = 1.0,
-) -> ITensor:
+@operator(
+    "RoiAlign",
+    since=10,
+    attributes=("mode", "output_height", "output_width", "sampling_ratio", "spatial_scale"),
+)
+def roi_align_10(net: NetworkWriter, x: ITensor, rois: ITensor, batch_indices: ITensor, **given: Any) -> ITensor:
     """RoiAlign(X, rois, batch_indices; mode, output_height, ...) -> Y, half a pixel off"""
-    return roi_align(
-        net,
-        x,
-        rois,
-        batch_indices,
-        coordinate_transformation_mode="output_half_pixel",
-        mode=mode,
-        output_height=output_height,
-        output_width=output_width,
-        sampling_ratio=sampling_ratio,
-        spatial_scale=spatial_scale,
-    )
+    return roi_align(net, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **given)
 
 
 @operator("RoiAlign", since=16)
