@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from trt_converters.call import Call
+from trt_converters.checks import never
 from trt_converters.converter import Check, Converter, ConverterFunction, Version
 from trt_core import Reason, SettingsError, Verdict, operator_name
 from trt_core.control_flow import PARAMETERS, is_control_flow
@@ -222,6 +223,21 @@ def convert_each(table: Mapping[Any, Callable[..., Any]], **options: Any) -> Non
         if function.__name__ == "<lambda>":
             function.__name__ = targets[0].name().replace("::", "_").replace(".", "_")
         converter(*targets, **options)(function)
+
+
+def refuse_each(reason: Reason, message: str, *targets: Any, **options: Any) -> None:
+    """Registers operators that TensorRT is known not to express, so that the report says why.
+
+    Args:
+        reason, message: Why every call of them is refused.
+        targets: Operator overloads.
+        options: What `converter` takes.
+    """
+
+    def refused(ctx: Any, **arguments: Any) -> Any:
+        raise ctx.fail(message)
+
+    converter(*targets, checks=never(reason, message), **options)(refused)
 
 
 def _require_parameters(function: Callable[..., Any], target: OpOverload) -> None:

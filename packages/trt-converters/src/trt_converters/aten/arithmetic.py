@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import computable, dtypes, never, promotable
+from trt_converters.checks import computable, dtypes, promotable
 from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, is_size_number, rank_of
 from trt_converters.layers import (
     binary,
@@ -25,7 +25,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.casts import result_type
 from trt_converters.layers.pointwise import has_sign, log1p, maximum, negate, truncate, widen
-from trt_converters.registry import convert_each, converter
+from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict
 from trt_core.dtypes import FLOATS, INTEGERS
 
@@ -288,13 +288,11 @@ def _integer_rest(ctx: ConversionContext, left: Operand, right: Operand, divisio
     return binary(ctx, "SUB", left, binary(ctx, "PROD", whole, right))
 
 
-_EUCLID = never(Reason.TENSORRT_LIMIT, "Euclid's algorithm takes as many steps as the numbers want, and no layer does")
-
-
-@converter(aten.gcd.default, aten.lcm.default, checks=_EUCLID)
-def aten_gcd(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """gcd(Tensor self, Tensor other) -> Tensor"""
-    raise ctx.fail("no layer finds common divisors")
+refuse_each(
+    Reason.TENSORRT_LIMIT,
+    "Euclid's algorithm takes as many steps as the numbers want, and no layer does",
+    *(aten.gcd.default, aten.lcm.default),
+)
 
 
 _STEPS: Final = (46, 23, 0)
@@ -470,13 +468,11 @@ def _bits_that_matter(base: Operand, dtype: torch.dtype) -> int:
     return torch.iinfo(dtype).bits - 2
 
 
-_NO_DOUBLE = never(Reason.UNSUPPORTED_DTYPE, "float_power computes in float64, which TensorRT does not have")
-
-
-@converter(aten.float_power.Tensor_Tensor, aten.float_power.Tensor_Scalar, aten.float_power.Scalar, checks=_NO_DOUBLE)
-def aten_float_power(ctx: ConversionContext, self: Operand, exponent: Operand) -> Any:
-    """float_power.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor"""
-    raise ctx.fail("float_power computes in float64")
+refuse_each(
+    Reason.UNSUPPORTED_DTYPE,
+    "float_power computes in float64, which TensorRT does not have",
+    *(aten.float_power.Tensor_Tensor, aten.float_power.Tensor_Scalar, aten.float_power.Scalar),
+)
 
 
 @converter(aten.ldexp.Tensor, checks=computable)

@@ -9,7 +9,7 @@ import torch
 
 from trt_converters.byte_tensor import as_bytes
 from trt_converters.call import Call
-from trt_converters.checks import argument, computable, never
+from trt_converters.checks import argument, computable
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, is_exactly, is_size_number, rank_of
 from trt_converters.layers import (
     binary,
@@ -26,7 +26,7 @@ from trt_converters.layers import (
 from trt_converters.layers.gathering import index_range
 from trt_converters.layers.pointwise import widen
 from trt_converters.layers.reductions import positions
-from trt_converters.registry import convert_each, converter
+from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import TRT_NAMES
 from trt_core.sizes.expressions import extent_of
@@ -64,65 +64,26 @@ def _plain_options(call: Call) -> Verdict | None:
     return None
 
 
-@converter(aten.full.default, checks=_plain_options)
-def aten_full(ctx: ConversionContext, size: Sequence[Size], fill_value: Number, **options: Any) -> Any:
-    """full(SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, ctx.result_shape, fill_value, ctx.result_dtype)
-
-
-@converter(aten.full_like.default, checks=_plain_options)
-def aten_full_like(ctx: ConversionContext, self: Operand, fill_value: Number, **options: Any) -> Any:
-    """full_like(Tensor self, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, ctx.result_shape, fill_value, ctx.result_dtype)
-
-
-@converter(aten.new_full.default, checks=_plain_options)
-def aten_new_full(
-    ctx: ConversionContext, self: Operand, size: Sequence[Size], fill_value: Number, **options: Any
-) -> Any:
-    """new_full(Tensor self, SymInt[] size, Scalar fill_value, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, ctx.result_shape, fill_value, ctx.result_dtype)
-
-
-@converter(aten.fill.Scalar, aten.fill.Tensor, checks=_plain_options)
-def aten_fill(ctx: ConversionContext, self: Operand, value: Operand) -> Any:
-    """fill.Scalar(Tensor self, Scalar value) -> Tensor"""
+def _full(ctx: ConversionContext, value: Operand) -> Any:
     return filled(ctx, ctx.result_shape, value, ctx.result_dtype)
 
 
-@converter(
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
+convert_each(
+    {
+        (aten.full.default, aten.full_like.default, aten.new_full.default): lambda ctx, fill_value, **_: _full(
+            ctx, fill_value
+        ),
+        (aten.fill.Scalar, aten.fill.Tensor): lambda ctx, self, value: _full(ctx, value),
+        (aten.ones.default, aten.ones_like.default, aten.new_ones.default): lambda ctx, **_: _full(ctx, 1),
+        (aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default): lambda ctx, **_: _full(ctx, 0),
+        (
+            *(aten.empty.memory_format, aten.empty_like.default),
+            *(aten.new_empty.default, aten.empty_permuted.default),
+        ): lambda ctx, **_: _full(ctx, 0),  # any content will do
+        aten.scalar_tensor.default: lambda ctx, s, **_: filled(ctx, (), s, ctx.result_dtype),
+    },
     checks=_plain_options,
 )
-def aten_zeros(ctx: ConversionContext, **options: Any) -> Any:
-    """zeros(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, ctx.result_shape, 0, ctx.result_dtype)
-
-
-@converter(aten.ones.default, aten.ones_like.default, aten.new_ones.default, checks=_plain_options)
-def aten_ones(ctx: ConversionContext, **options: Any) -> Any:
-    """ones(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, ctx.result_shape, 1, ctx.result_dtype)
-
-
-@converter(
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.new_empty.default,
-    aten.empty_permuted.default,
-    checks=_plain_options,
-)
-def aten_empty(ctx: ConversionContext, **options: Any) -> Any:
-    """empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? memory_format=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, ctx.result_shape, 0, ctx.result_dtype)  # any content will do
-
-
-@converter(aten.scalar_tensor.default, checks=_plain_options)
-def aten_scalar_tensor(ctx: ConversionContext, s: Number, **options: Any) -> Any:
-    """scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return filled(ctx, (), s, ctx.result_dtype)
 
 
 def _countable(call: Call) -> Verdict | None:
@@ -133,22 +94,14 @@ def _countable(call: Call) -> Verdict | None:
     return None
 
 
-@converter(aten.arange.default, checks=(_plain_options, _countable))
-def aten_arange(ctx: ConversionContext, end: Number, **options: Any) -> Any:
-    """arange(Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _arange(ctx, 0, end, 1)
-
-
-@converter(aten.arange.start, checks=(_plain_options, _countable))
-def aten_arange_start(ctx: ConversionContext, start: Number, end: Number, **options: Any) -> Any:
-    """arange.start(Scalar start, Scalar end, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _arange(ctx, start, end, 1)
-
-
-@converter(aten.arange.start_step, checks=(_plain_options, _countable))
-def aten_arange_start_step(ctx: ConversionContext, start: Number, end: Number, step: Number, **options: Any) -> Any:
-    """arange.start_step(Scalar start, Scalar end, Scalar step=1, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _arange(ctx, start, end, step)
+convert_each(
+    {
+        (aten.arange.default, aten.arange.start, aten.arange.start_step): lambda ctx, end, start=0, step=1, **_: (
+            _arange(ctx, start, end, step)
+        )
+    },
+    checks=(_plain_options, _countable),
+)
 
 
 def _arange(ctx: ConversionContext, start: Operand, end: Operand, step: Operand) -> Any:
@@ -293,18 +246,22 @@ def _normal(ctx: ConversionContext, shape: Sequence[Size], dtype: torch.dtype) -
     return cast(ctx, _draw(ctx, shape, "RANDOM_NORMAL", drawn), dtype)
 
 
-@converter(aten.rand.default, aten.rand.generator, checks=(computable, _plain), random=True)
-@converter(aten.rand_like.default, checks=(computable, _plain), random=True)
-def aten_rand(ctx: ConversionContext, **options: Any) -> Any:
-    """rand(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _uniform(ctx, ctx.result_shape, ctx.result_dtype)
-
-
-@converter(aten.randn.default, aten.randn.generator, checks=(computable, _plain), random=True)
-@converter(aten.randn_like.default, checks=(computable, _plain), random=True)
-def aten_randn(ctx: ConversionContext, **options: Any) -> Any:
-    """randn(SymInt[] size, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _normal(ctx, ctx.result_shape, ctx.result_dtype)
+convert_each(
+    {
+        (aten.rand.default, aten.rand.generator, aten.rand_like.default): lambda ctx, **_: _uniform(
+            ctx, ctx.result_shape, ctx.result_dtype
+        ),
+        (aten.randn.default, aten.randn.generator, aten.randn_like.default): lambda ctx, **_: _normal(
+            ctx, ctx.result_shape, ctx.result_dtype
+        ),
+        aten.bernoulli.default: lambda ctx, self, generator: _coin(ctx, self),
+        (aten.bernoulli.p, aten.bernoulli.Tensor): lambda ctx, self, p, generator: _coin(
+            ctx, torch.tensor(float(p)) if isinstance(p, (int, float)) else p
+        ),
+    },
+    checks=(computable, _plain),
+    random=True,
+)
 
 
 def _narrow_range(call: Call) -> Verdict | None:
@@ -317,21 +274,16 @@ def _narrow_range(call: Call) -> Verdict | None:
     )
 
 
-_INTEGERS = (computable, _plain, _narrow_range)
-
-
-@converter(aten.randint.default, aten.randint.generator, checks=_INTEGERS, random=True)
-@converter(aten.randint_like.default, checks=_INTEGERS, random=True)
-def aten_randint(ctx: ConversionContext, high: int, **options: Any) -> Any:
-    """randint(SymInt high, SymInt[] size, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _integers(ctx, 0, high)
-
-
-@converter(aten.randint.low, aten.randint.low_generator, checks=_INTEGERS, random=True)
-@converter(aten.randint_like.low_dtype, checks=_INTEGERS, random=True)
-def aten_randint_low(ctx: ConversionContext, low: int, high: int, **options: Any) -> Any:
-    """randint.low(SymInt low, SymInt high, SymInt[] size, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    return _integers(ctx, low, high)
+convert_each(
+    {
+        (
+            *(aten.randint.default, aten.randint.generator, aten.randint_like.default),
+            *(aten.randint.low, aten.randint.low_generator, aten.randint_like.low_dtype),
+        ): lambda ctx, high, low=0, **_: _integers(ctx, low, high)
+    },
+    checks=(computable, _plain, _narrow_range),
+    random=True,
+)
 
 
 def _integers(ctx: ConversionContext, low: int, high: int) -> Any:
@@ -343,18 +295,6 @@ def _integers(ctx: ConversionContext, low: int, high: int) -> Any:
     return cast(ctx, binary(ctx, "SUM", whole, low) if low else whole, ctx.result_dtype)
 
 
-@converter(aten.bernoulli.default, checks=(computable, _plain), random=True)
-def aten_bernoulli(ctx: ConversionContext, self: Operand, generator: Any) -> Any:
-    """bernoulli(Tensor self, *, Generator? generator=None) -> Tensor"""
-    return _coin(ctx, self)
-
-
-@converter(aten.bernoulli.p, aten.bernoulli.Tensor, checks=(computable, _plain), random=True)
-def aten_bernoulli_p(ctx: ConversionContext, self: Operand, p: Operand, generator: Any) -> Any:
-    """bernoulli.p(Tensor self, float p, *, Generator? generator=None) -> Tensor"""
-    return _coin(ctx, torch.tensor(float(p)) if isinstance(p, (int, float)) else p)
-
-
 def _coin(ctx: ConversionContext, probability: Operand) -> Any:
     """Returns 1 with a probability, else 0, in the result's type."""
     probability = widen(ctx, probability)
@@ -362,13 +302,12 @@ def _coin(ctx: ConversionContext, probability: Operand) -> Any:
     return cast(ctx, binary(ctx, "LESS", drawn, cast(ctx, probability, torch.float32)), ctx.result_dtype)
 
 
-_PERMUTATION = never(Reason.SIDE_EFFECT, "a random permutation has no layer, and PyTorch draws it")
-
-
-@converter(aten.randperm.default, aten.randperm.generator, checks=_PERMUTATION, random=True)
-def aten_randperm(ctx: ConversionContext, n: Size, **options: Any) -> Any:
-    """randperm(SymInt n, *, ScalarType? dtype=long, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor"""  # noqa: E501 - the schema
-    raise ctx.fail("a random permutation has no layer")
+refuse_each(
+    Reason.SIDE_EFFECT,
+    "a random permutation has no layer, and PyTorch draws it",
+    *(aten.randperm.default, aten.randperm.generator),
+    random=True,
+)
 
 
 _WRAPPED = {torch.int8: (-128, 256), torch.uint8: (0, 256)}

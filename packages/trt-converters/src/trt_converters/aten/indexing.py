@@ -14,7 +14,7 @@ import torch
 
 from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
-from trt_converters.checks import argument, dtypes, never, only_results, rank
+from trt_converters.checks import argument, dtypes, only_results, rank
 from trt_converters.context import (
     ConversionContext,
     Operand,
@@ -52,7 +52,7 @@ from trt_converters.layers.gathering import one_hot_matrix
 from trt_converters.layers.movement import is_same_size
 from trt_converters.layers.pointwise import logical_not, maximum, minimum
 from trt_converters.layers.reductions import extremum
-from trt_converters.registry import convert_each, converter
+from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
 
@@ -651,31 +651,11 @@ def aten_one_hot(ctx: ConversionContext, self: Operand, num_classes: int) -> Any
     return ctx.output(ctx.network.add_one_hot(indices, values, depth, rank_of(self)))
 
 
-_UNIQUE = never(Reason.DATA_DEPENDENT_SHAPE, "no layer finds distinct values; their number depends on data")
-
-
-@converter(aten._unique2.default, checks=_UNIQUE)
-def aten__unique2(
-    ctx: ConversionContext, self: Operand, sorted: bool, return_inverse: bool, return_counts: bool
-) -> Any:
-    """_unique2(Tensor self, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    raise ctx.fail("no layer finds distinct values")
-
-
-@converter(aten.unique_dim.default, checks=_UNIQUE)
-def aten_unique_dim(
-    ctx: ConversionContext, self: Operand, dim: int, sorted: bool, return_inverse: bool, return_counts: bool
-) -> Any:
-    """unique_dim(Tensor self, int dim, bool sorted=True, bool return_inverse=False, bool return_counts=False) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    raise ctx.fail("no layer finds distinct values")
-
-
-@converter(aten.unique_consecutive.default, checks=_UNIQUE)
-def aten_unique_consecutive(
-    ctx: ConversionContext, self: Operand, return_inverse: bool, return_counts: bool, dim: int | None
-) -> Any:
-    """unique_consecutive(Tensor self, bool return_inverse=False, bool return_counts=False, int? dim=None) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    raise ctx.fail("no layer finds distinct values")
+refuse_each(
+    Reason.DATA_DEPENDENT_SHAPE,
+    "no layer finds distinct values; their number depends on data",
+    *(aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default),
+)
 
 
 # Writing at indices: scatter, index_put, index_copy, index_fill, masked_scatter -------------------------------------

@@ -9,7 +9,7 @@ import torch
 
 from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
-from trt_converters.checks import dtypes, never
+from trt_converters.checks import dtypes
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of
 from trt_converters.layers import (
     binary,
@@ -25,7 +25,7 @@ from trt_converters.layers import (
     unsqueeze,
 )
 from trt_converters.layers.gathering import scatter_nd
-from trt_converters.registry import converter
+from trt_converters.registry import converter, refuse_each
 from trt_core import Provider, Reason, Verdict, current_provider, trt
 from trt_core.dtypes import FLOATS
 
@@ -194,20 +194,6 @@ def torchvision_nms(ctx: ConversionContext, dets: Operand, scores: Operand, iou_
     return squeeze(ctx, slice_axis(ctx, chosen, 1, 2, 1), (1,))
 
 
-def torchvision_roi_align(
-    ctx: ConversionContext,
-    input: Operand,
-    rois: Operand,
-    spatial_scale: float,
-    pooled_height: int,
-    pooled_width: int,
-    sampling_ratio: int,
-    aligned: bool,
-) -> Any:
-    """roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor"""  # noqa: E501
-    raise ctx.fail("no layer averages samples of regions")
-
-
 _registered: set[str] = set()
 
 
@@ -230,12 +216,11 @@ def register() -> None:
             checks=(dtypes("dets", (torch.float32, torch.float16)), box_limit),
             data_dependent=True,
         )(torchvision_nms)
-        converter(
+        refuse_each(
+            Reason.UNSUPPORTED_ARGUMENT,
+            "no layer averages samples of regions whose size depends on data",
             operators.roi_align.default,
-            checks=never(
-                Reason.UNSUPPORTED_ARGUMENT, "no layer averages samples of regions whose size depends on data"
-            ),
-        )(torchvision_roi_align)
+        )
     if _are_due("transformers.integrations.moe"):
         _registered.add("transformers.integrations.moe")
         converter(

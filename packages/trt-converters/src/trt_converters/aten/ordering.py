@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import argument, computable, dtypes, fixed_number, never, refuses
+from trt_converters.checks import argument, computable, dtypes, fixed_number, refuses
 from trt_converters.context import (
     ConversionContext,
     Operand,
@@ -41,7 +41,7 @@ from trt_converters.layers.casts import result_type
 from trt_converters.layers.gathering import gather, gather_elements
 from trt_converters.layers.pointwise import is_nan, maximum, minimum
 from trt_converters.layers.reductions import extremum, first_extremum, positions, running_sum
-from trt_converters.registry import convert_each, converter
+from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict
 from trt_core.dtypes import INTEGERS
 
@@ -401,13 +401,7 @@ def aten_histc(ctx: ConversionContext, self: Operand, bins: int, min: Number, ma
     return cast(ctx, reduce(ctx, "SUM", cast(ctx, hits, kind), (0,), False), dtype_of(self))
 
 
-@converter(
-    aten.bincount.default,
-    checks=never(Reason.DATA_DEPENDENT_SHAPE, "the number of bins depends on the largest element"),
-)
-def aten_bincount(ctx: ConversionContext, self: Operand, weights: Operand | None, minlength: int) -> Any:
-    """bincount(Tensor self, Tensor? weights=None, SymInt minlength=0) -> Tensor"""
-    raise ctx.fail("the number of bins depends on the largest element")
+refuse_each(Reason.DATA_DEPENDENT_SHAPE, "the number of bins depends on the largest element", aten.bincount.default)
 
 
 # Extremes and clamping ----------------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ import torch
 from trt_converters.aten.creation import convert_type
 from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
-from trt_converters.checks import constant, dtypes, never, rank, refuses
+from trt_converters.checks import constant, dtypes, rank, refuses
 from trt_converters.context import ConversionContext, Operand, dtype_of, rank_of, shape_of
 from trt_converters.converter import Check
 from trt_converters.layers import activation, binary, cast, promote, reshape, unary
-from trt_converters.registry import converter
+from trt_converters.registry import converter, refuse_each
 from trt_core import Provider, Reason, Verdict, current_provider, to_trt, trt
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor
@@ -497,20 +497,13 @@ if _library is not None:
         return cast(ctx, input, dtype)
 
 
-def _no_such_blocks(ctx: ConversionContext, **operands: Operand) -> Any:
-    """Blocks of formats of ModelOpt's that lowering does not write in the one form."""
-    raise ctx.fail("no layer has such blocks")
-
-
-for _name in ("default", "overload"):
-    _packet: Any = getattr(torch.ops.tensorrt, "dynamic_block_quantize_op", None)  # of a ModelOpt that is not imported
-    if _packet is not None:
-        converter(
-            getattr(_packet, _name),
-            checks=never(
-                Reason.NO_LOW_PRECISION, "blocks are of E2M1 with scales in E4M3, or of E4M3 with E8M0, alone"
-            ),
-        )(_no_such_blocks)
+_packet: Any = getattr(torch.ops.tensorrt, "dynamic_block_quantize_op", None)  # of a ModelOpt that is not imported
+if _packet is not None:
+    refuse_each(
+        Reason.NO_LOW_PRECISION,
+        "blocks are of E2M1 with scales in E4M3, or of E4M3 with E8M0, alone",
+        *(_packet.default, _packet.overload),
+    )
 
 
 # Matrix products of quantized values --------------------------------------------------------------------------------
@@ -600,34 +593,14 @@ def aten__weight_int8pack_mm(ctx: ConversionContext, self: Operand, mat2: Operan
     return matrix_multiply(ctx, self, weight, transpose_right=True)
 
 
-def _unpackable(ctx: ConversionContext, **operands: Operand) -> Any:
-    """Products of weights that are packed for one kernel."""
-    raise ctx.fail("its weights are packed for one library's kernels")
-
-
-for _name in (
-    "_weight_int4pack_mm",
-    "_weight_int4pack_mm_for_cpu",
-    "_weight_int4pack_mm_with_scales_and_zeros",
-    "_dyn_quant_matmul_4bit",
+_PACKED = (
+    *("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
+    *("_weight_int4pack_mm_with_scales_and_zeros", "_dyn_quant_matmul_4bit"),
+)
+for _names, _why in (
+    (_PACKED, "its weights are packed for one kernel of PyTorch"),
+    (("_scaled_grouped_mm", "_scaled_grouped_mm_v2"), "no layer multiplies groups of rows, whose ends are data"),
 ):
-    _operator: Any = getattr(aten, _name, None)
-    if _operator is not None:
-        converter(
-            _operator.default,
-            checks=never(Reason.NO_LOW_PRECISION, "its weights are packed for one kernel of PyTorch"),
-        )(_unpackable)
-
-
-def _without_groups(ctx: ConversionContext, **operands: Operand) -> Any:
-    """Products of groups of rows, each with a matrix of its own."""
-    raise ctx.fail("no layer multiplies groups of rows")
-
-
-for _name in ("_scaled_grouped_mm", "_scaled_grouped_mm_v2"):
-    _operator = getattr(aten, _name, None)
-    if _operator is not None:
-        converter(
-            _operator.default,
-            checks=never(Reason.NO_LOW_PRECISION, "no layer multiplies groups of rows, whose ends are data"),
-        )(_without_groups)
+    for _name in _names:
+        if hasattr(aten, _name):
+            refuse_each(Reason.NO_LOW_PRECISION, _why, getattr(aten, _name).default)
