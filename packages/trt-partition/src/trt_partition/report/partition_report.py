@@ -345,10 +345,7 @@ class Arrow:
     path: str
     label_x: float
     label_y: float
-    bytes: int
-    tensors: int
-    source: str
-    target: str
+    edge: Transition
     crosses: bool
 
 
@@ -387,18 +384,7 @@ def draw_blocks(report: ReportData) -> Picture:
             continue
         lanes = max(lanes, lane)
         path, x, y = _route(boxes[start], boxes[end], lane)
-        arrows.append(
-            Arrow(
-                path=path,
-                label_x=x,
-                label_y=y,
-                bytes=edge.bytes,
-                tensors=edge.tensors,
-                source=edge.source,
-                target=edge.target,
-                crosses=(edge.source, edge.target) in crossing,
-            )
-        )
+        arrows.append(Arrow(path, x, y, edge, crosses=(edge.source, edge.target) in crossing))
     width = _LEFT + BOX_WIDTH + lanes * _LANE + 110
     height = boxes[-1].y + boxes[-1].height + _LEFT
     return Picture(width, height, boxes, tuple(arrows), hidden)
