@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 import zipfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import torch
@@ -32,23 +32,17 @@ from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
 from trt_runtime import LoadedProgram
 from trt_runtime.program.loaded_program import takes
-from trt_runtime.program.loading import program_from_memory
+from trt_runtime.program.loading import TrustKeywords, program_from_memory
 from trt_runtime.program.saving import program_of, write_program
 from trt_runtime.refit import refit_module
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from trt_core.limits import CallLimits
     from trt_core.setting_keywords import SettingKeywords
 
-    class _LoadKeywords(SettingKeywords, total=False):
-        operators: Collection[str]
+    class _LoadKeywords(SettingKeywords, TrustKeywords, total=False):
         trust: bool
-        allow_host_code: bool
-        trusted_keys: Collection[Path]
-        data_dependent_elements: int
-        limits: CallLimits | None
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -437,7 +431,7 @@ def _ranged_input(value: torch.Tensor, axes: Any) -> Input:
     return Input(min_shape=low, opt_shape=high, max_shape=high, dtype=value.dtype, dimensions=names)
 
 
-_TRUST: Final = ("operators", "trust", "allow_host_code", "trusted_keys", "data_dependent_elements", "limits")
+_TRUST: Final = ("trust", *TrustKeywords.__annotations__)
 
 
 class _SavedWeights(nn.Module):

@@ -120,19 +120,19 @@ def _program_from_json(document: Any) -> Program:
     )
     _check_names(tensors, engines)
     known = len(signature.leaves) + len(tensors)
-    steps = []
-    for index, item in enumerate(typed.items(values["steps"], "steps")):
-        steps.append(read_step(item, f"step {index}", known + index, symbols))
-    libraries = tuple(typed.text(name, "libraries", 128) for name in typed.items(values["libraries"], "libraries"))
+    steps = tuple(
+        read_step(item, f"step {index}", known + index, symbols)
+        for index, item in enumerate(typed.items(values["steps"], "steps"))
+    )
     return Program(
         signature=signature,
         symbols=symbols,
         storages=storages,
         tensors=tensors,
         engines=engines,
-        steps=tuple(steps),
+        steps=steps,
         output=literals.from_json(values["output"], "the output", known + len(steps)),
-        libraries=libraries,
+        libraries=typed.texts(values["libraries"], "libraries", 128),
         profiles=profiles,
         torch_version=typed.text(values["torch_version"], "torch_version", 128),
         writer_version=typed.text(values["writer_version"], "writer_version", 128),
@@ -211,7 +211,7 @@ def _read_tensor(value: Any, place: str, storages: tuple[Storage, ...]) -> Store
         if (last + 1) * dtype.itemsize > storages[storage].size:
             raise malformed(place, "it reaches beyond its storage")
     return StoredTensor(
-        names=tuple(typed.text(name, place, fields.MAX_TEXT) for name in typed.items(values["names"], place)),
+        names=typed.texts(values["names"], place, fields.MAX_TEXT),
         is_parameter=typed.flag(values["parameter"], place),
         dtype=dtype,
         storage=storage,
@@ -296,9 +296,7 @@ def read_signature(value: Any, symbols: Collection[str]) -> Signature:
         PlanError: It is no signature.
     """
     values = typed.fields(value, "the signature", tables.SIGNATURE)
-    names = tuple(
-        typed.text(name, "the names of inputs", fields.MAX_TEXT) for name in typed.items(values["names"], "names")
-    )
+    names = typed.texts(values["names"], "the names of inputs", fields.MAX_TEXT)
     if len(set(names)) != len(names):
         raise malformed("the signature", "two inputs have one name")
     for name in names:

@@ -76,9 +76,7 @@ def read_held_weights(value: Any, tensors: Sequence[StoredTensor]) -> HeldWeight
     """
     values = typed.fields(value, "refit", tables.REFIT)
     table = RefitTable.from_json(values["table"])
-    constants = tuple(
-        typed.integer(number, "refit", 0, _MOST_TENSORS) for number in typed.items(values["constants"], "refit")
-    )
+    constants = typed.integers(values["constants"], "refit", 0, _MOST_TENSORS)
     told = [*(weight.name for weight in table.weights), *map(str, constants)]
     if sorted(told) != sorted(map(str, range(len(tensors)))):
         raise malformed("refit", "it does not tell of every tensor, once")

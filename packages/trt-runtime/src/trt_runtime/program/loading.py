@@ -417,17 +417,22 @@ _COMPILED: Final = 3
 """Kind of the section of a plan of portable's that holds compiled code."""
 
 
-class RunKeywords(TypedDict, total=False):
-    """Keywords of `load`, for type checkers, but for those that decide what it returns; a test holds them to it."""
+class TrustKeywords(TypedDict, total=False):
+    """Keywords of whatever reads a file, for type checkers: what may be in it."""
 
     operators: Collection[str]
     allow_host_code: bool
     trusted_keys: Collection[Path]
     data_dependent_elements: int
+    limits: CallLimits | None
+
+
+class RunKeywords(TrustKeywords, total=False):
+    """Keywords of `load`, for type checkers, but for those that decide what it returns; a test holds them to it."""
+
     device: torch.device | str | None
     result_types: Collection[Any]
     copy: bool | None
-    limits: CallLimits | None
     mesh: Any
     group: Any
 

@@ -161,7 +161,7 @@ class ModelFacts:
 
 def _read_class(value: Any, place: str) -> ResultClass:
     name, parts, context = typed.items(value, place, 3)
-    names = None if parts is None else tuple(typed.text(part, place, MAX_TEXT) for part in typed.items(parts, place))
+    names = None if parts is None else typed.texts(parts, place, MAX_TEXT)
     if names is not None and len(set(names)) != len(names):
         raise malformed(place, "two parts of a result have one name")
     if context is not None:
