@@ -20,15 +20,7 @@ from torch import fx
 
 from trt_converters.interpreter import BlockInterpreter, KnownPlace
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import (
-    BuildError,
-    CompilationSettings,
-    Provider,
-    current_provider,
-    device_scope,
-    provider_identity,
-    trt,
-)
+from trt_core import BuildError, CompilationSettings, Provider, current_provider, device_scope, provider_identity, trt
 from trt_core.attributes import read_attribute
 from trt_core.errors import TrtError
 from trt_core.files.folder import Folder

@@ -90,10 +90,7 @@ def parse_dtype(spec: Any) -> torch.dtype:
             return found
     elif getattr(spec, "name", None) in _TORCH_TYPES:
         return from_trt(spec)
-    raise InputError(
-        f"{spec!r} is not a data type",
-        hint="give a torch.dtype such as torch.float16, or its name",
-    )
+    raise InputError(f"{spec!r} is not a data type", hint="give a torch.dtype such as torch.float16, or its name")
 
 
 def dtype_name(dtype: torch.dtype) -> str:

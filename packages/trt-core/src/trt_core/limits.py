@@ -23,15 +23,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trt_core.errors import ExecutionError, InputError
 from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel
-from trt_core.operator_counts import (
-    MASKS,
-    UNROLLED_TYPES,
-    elements_made,
-    operands_of,
-    pieces_made,
-    scratch_of,
-    work_of,
-)
+from trt_core.operator_counts import MASKS, UNROLLED_TYPES, elements_made, operands_of, pieces_made, scratch_of, work_of
 
 _FLOOR: Final = 512 << 20
 _ALIVE: Final = 256
@@ -151,12 +143,7 @@ class Account:
     """
 
     def __init__(
-        self,
-        limits: CallLimits,
-        given: int = 0,
-        *,
-        is_exempt: Callable[[], bool] = _never,
-        hint: str = _HINT,
+        self, limits: CallLimits, given: int = 0, *, is_exempt: Callable[[], bool] = _never, hint: str = _HINT
     ) -> None:
         self.limits = limits.of_call(given)
         self.alive = self.made = self.elements = self.steps = self.turns = 0.0

@@ -507,8 +507,7 @@ class CompilationSettings:
         ),
     )
     refit: bool = field(
-        default=False,
-        metadata=read_by_building("BuilderFlag.REFIT_INDIVIDUAL", portable="as TensorRT"),
+        default=False, metadata=read_by_building("BuilderFlag.REFIT_INDIVIDUAL", portable="as TensorRT")
     )
     enable_weight_streaming: bool = field(
         default=False,

@@ -16,14 +16,7 @@ from trt_frontends.capture import device_of
 from trt_frontends.compiled_module import CompiledModule, move, offload
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
-from trt_frontends.pipeline import (
-    CALIBRATION,
-    BuiltModel,
-    CapturedModel,
-    Progress,
-    capture_model,
-    no_progress,
-)
+from trt_frontends.pipeline import CALIBRATION, BuiltModel, CapturedModel, Progress, capture_model, no_progress
 from trt_frontends.stages import build, lower
 from trt_frontends.stored_layers import keep_boundary
 from trt_partition import PartitionReport

@@ -28,13 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx, nn
 
-from trt_converters import (
-    DYNAMO_CONVERTERS,
-    ConverterRegistry,
-    ConverterSupport,
-    preserve_predicate,
-    require_registry,
-)
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, ConverterSupport, preserve_predicate, require_registry
 from trt_core import (
     BuildError,
     CompilationSettings,

@@ -198,11 +198,7 @@ def no_such_sizes(sizes: Mapping[Any, int]) -> Any:
 
 
 def _is_the_model(
-    program: ExportedProgram,
-    module: nn.Module,
-    examples: ExampleInputs,
-    sizes: Mapping[Any, int],
-    device: torch.device,
+    program: ExportedProgram, module: nn.Module, examples: ExampleInputs, sizes: Mapping[Any, int], device: torch.device
 ) -> bool:
     """Whether the graph computes at some sizes what the model computes; not where one of them fails."""
     graph = module_of(program, **_UNCHECKED)
@@ -250,11 +246,7 @@ def _with_inputs(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _inputs_at(
-    program: ExportedProgram,
-    examples: ExampleInputs,
-    sizes: Mapping[Any, int],
-    device: torch.device,
-    scale: float,
+    program: ExportedProgram, examples: ExampleInputs, sizes: Mapping[Any, int], device: torch.device, scale: float
 ) -> SampleInputs:
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     taken = iter(program.graph_signature.user_inputs)

@@ -160,10 +160,7 @@ def check_graph_form(gm: fx.GraphModule) -> None:
             if node.target is _COPY:
                 writing = node
             elif writing is not None:
-                _fail(
-                    node,
-                    f"a node follows the write back {writing.name!r}; write backs stay at the end",
-                )
+                _fail(node, f"a node follows the write back {writing.name!r}; write backs stay at the end")
         elif node.op == "output":
             _check_output(node)
         else:
@@ -180,10 +177,7 @@ def _check_call(node: fx.Node) -> None:
         elif mutated_arguments(target):
             _fail(node, f"the operator {target} writes in place")
     elif not isinstance(target, HigherOrderOperator) and not is_symbolic_function(target):
-        _fail(
-            node,
-            f"the target {target!r} is neither an operator overload nor a function on symbolic integers",
-        )
+        _fail(node, f"the target {target!r} is neither an operator overload nor a function on symbolic integers")
 
 
 def _check_output(node: fx.Node) -> None:

@@ -275,7 +275,7 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
             *(f"conv_transpose{axes}d" for axes in (1, 2)),
             "conv_transpose3d",
         ),
-        _convolution,
+        _convolution
     ),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(
@@ -284,7 +284,7 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
             "linalg_vector_norm", "logsumexp", "softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum",
             "cumprod", "logcumsumexp",
         ),
-        _over_dims("dim"),
+        _over_dims("dim")
     ),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), _layer_norm),
     "group_norm": _group_norm,

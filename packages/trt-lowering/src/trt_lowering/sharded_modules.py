@@ -471,8 +471,7 @@ def _reduction_of(op: Any) -> str:
     name = next((name for name, kind in kinds.items() if op == kind), "")
     if name in ("", "PREMUL_SUM"):
         raise CaptureRefusal(
-            "it reduces by PREMUL_SUM, whose factor PyTorch does not tell",
-            "multiply by the factor, and reduce by SUM",
+            "it reduces by PREMUL_SUM, whose factor PyTorch does not tell", "multiply by the factor, and reduce by SUM"
         )
     return name.lower()
 

@@ -117,7 +117,7 @@ _FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], i
             "convolution", "_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
             "conv_transpose3d",
         ),
-        _convolution,
+        _convolution
     ),
     **dict.fromkeys(
         (
@@ -127,7 +127,7 @@ _FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], i
             "_scaled_dot_product_efficient_attention",
             "_scaled_dot_product_cudnn_attention",
         ),
-        _attention,
+        _attention
     ),
 }  # fmt: skip
 

@@ -92,11 +92,7 @@ LAYOUTS: Final[dict[TensorFormat, Layout]] = {
     TensorFormat.HWC8: Layout(3, 8, True, _HALVES, "Channel major {} format where C % 8 == 0"),
     TensorFormat.CHW4: Layout(3, 4, False, frozenset({_D.INT8}), "Four wide channel vectorized row major {} format"),
     TensorFormat.CHW32: Layout(
-        3,
-        32,
-        False,
-        frozenset({_D.INT8, _D.FLOAT, _D.HALF}),
-        "Thirty-two wide channel vectorized row major {} format",
+        3, 32, False, frozenset({_D.INT8, _D.FLOAT, _D.HALF}), "Thirty-two wide channel vectorized row major {} format"
     ),
     TensorFormat.DHWC8: Layout(4, 8, True, _HALVES, "Channel major {} format where C % 8 == 0, with a depth axis"),
     TensorFormat.CDHW32: Layout(

@@ -861,13 +861,7 @@ def _extent(e: _Exporter, x: str, axis: int) -> str:
 
 
 def _nms(
-    e: _Exporter,
-    layer: Any,
-    boxes: str,
-    scores: str,
-    most: str,
-    overlap: str | None = None,
-    floor: str | None = None,
+    e: _Exporter, layer: Any, boxes: str, scores: str, most: str, overlap: str | None = None, floor: str | None = None
 ) -> None:
     """NonMaxSuppression, whose boxes are sorted by class, and sorted as the layer has them: by falling score."""
     if len(_tensor(layer).shape) != 3:

@@ -157,12 +157,7 @@ class Reporter:
         return Reporter(self.logger, self)
 
     def error(
-        self,
-        subject: str,
-        rule: str,
-        code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT,
-        *,
-        is_known: bool = False,
+        self, subject: str, rule: str, code: ErrorCodeTRT = ErrorCodeTRT.INVALID_ARGUMENT, *, is_known: bool = False
     ) -> None:
         """Reports a refusal to the recorder or, where there is none, to the logger.
 

@@ -62,13 +62,7 @@ class HostValues:
         self._materialized: torch.Tensor | None = None
 
     @classmethod
-    def of(
-        cls,
-        values: Sequence[Any],
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> HostValues:
+    def of(cls, values: Sequence[Any], shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> HostValues:
         """Host values from numbers in row-major order."""
         array = np.empty(len(values), dtype=object)
         array[:] = values
@@ -168,8 +162,7 @@ class HostValues:
             except (NotOnHost, RuntimeError):
                 pass
         return function(
-            *(_as_tensors(arg) for arg in args),
-            **{name: _as_tensors(value) for name, value in kwargs.items()},
+            *(_as_tensors(arg) for arg in args), **{name: _as_tensors(value) for name, value in kwargs.items()}
         )
 
     def __repr__(self) -> str:
@@ -353,11 +346,7 @@ def _concatenate(values: Sequence[HostValues], dim: int = 0) -> HostValues:
 
 def _reduction(function: Callable[[Any, Any], Any], identity: Any) -> Any:
     def compute(
-        value: HostValues,
-        dim: Sequence[int] | int,
-        keepdim: bool = False,
-        *,
-        dtype: torch.dtype | None = None,
+        value: HostValues, dim: Sequence[int] | int, keepdim: bool = False, *, dtype: torch.dtype | None = None
     ) -> HostValues:
         if value.dtype.is_floating_point:
             raise NotOnHost

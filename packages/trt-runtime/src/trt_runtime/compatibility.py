@@ -61,9 +61,7 @@ def _check_tensorrt_version(header: PlanHeader, running: str, where: str) -> Non
     else:
         hint = f"install TensorRT {built}, or {_REBUILD} (version_compatible=True allows later ones)"
     raise PlanError(
-        f"{header.title} was built by TensorRT {built}, this process uses {running}",
-        where=where,
-        hint=hint,
+        f"{header.title} was built by TensorRT {built}, this process uses {running}", where=where, hint=hint
     )
 
 

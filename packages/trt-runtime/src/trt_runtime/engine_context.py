@@ -280,8 +280,7 @@ class EngineContext:
             shape, name = tuple(shapes[index]), self._inputs[index].name
             if not self._native.set_input_shape(name, shape):
                 raise InputError(
-                    f"{self._header.title} refuses the shape {shape} for input {name!r}",
-                    why=take_errors(),
+                    f"{self._header.title} refuses the shape {shape} for input {name!r}", why=take_errors()
                 )
 
     def _take_shapes(self, known: CallShapes) -> None:
@@ -382,8 +381,7 @@ class EngineContext:
         allocator = output_allocator(slot.dtype, slot.device)
         if not self._native.set_output_allocator(slot.name, allocator):
             raise ExecutionError(
-                f"{self._header.title} refuses an allocator for output {slot.name!r}",
-                why=take_errors(),
+                f"{self._header.title} refuses an allocator for output {slot.name!r}", why=take_errors()
             )
         self._allocators[index] = allocator
 
@@ -582,8 +580,7 @@ def check_outputs(
         others = [*inputs, *outputs[:index]]
         if any(_overlap(value, other) for other in others):
             raise InputError(
-                f"{place} shares memory with another tensor of the call",
-                hint="give each output memory of its own",
+                f"{place} shares memory with another tensor of the call", hint="give each output memory of its own"
             )
 
 

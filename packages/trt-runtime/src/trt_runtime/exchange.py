@@ -101,10 +101,7 @@ def engines_in(program: ExportedProgram) -> list[PlanHeader]:
 
 
 def export(
-    compiled: nn.Module,
-    arg_inputs: Sequence[Any] | None,
-    kwarg_inputs: Mapping[str, Any] | None,
-    dynamic_shapes: Any,
+    compiled: nn.Module, arg_inputs: Sequence[Any] | None, kwarg_inputs: Mapping[str, Any] | None, dynamic_shapes: Any
 ) -> ExportedProgram:
     """Exports a module with engines among its children; see `trt_runtime.save`.
 

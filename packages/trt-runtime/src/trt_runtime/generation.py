@@ -614,12 +614,7 @@ class TextGenerator(nn.Module):
         return _Draft(model, number)
 
     def _read(
-        self,
-        input_ids: Any,
-        attention_mask: Any,
-        decoder_input_ids: Any,
-        others: Mapping[str, Any],
-        copies: int = 1,
+        self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any, others: Mapping[str, Any], copies: int = 1
     ) -> _Request:
         """Returns what is asked for, on the step's device, of which each row is to take some rows of the step.
 

@@ -397,8 +397,7 @@ class PlanHeader:
                     evaluate_extent(extent, values)
                 except (ArithmeticError, TypeError, ValueError) as error:
                     raise PlanError(
-                        f"the shape of {name!r} in {self.title} cannot be computed",
-                        why=str(error),
+                        f"the shape of {name!r} in {self.title} cannot be computed", why=str(error)
                     ) from error
 
 

@@ -83,10 +83,7 @@ def _range(bounds: tuple[int, int]) -> str:
 
 
 def check_inputs(
-    header: PlanHeader,
-    inputs: Sequence[Any],
-    device: torch.device,
-    host_inputs: Collection[int] = (),
+    header: PlanHeader, inputs: Sequence[Any], device: torch.device, host_inputs: Collection[int] = ()
 ) -> None:
     """Checks number, types, ranks, devices and extents of the tensors given to an engine.
 

@@ -363,8 +363,7 @@ def weight_streaming(module: nn.Module, device_budget: int | None = None) -> Str
     found = tuple(engine for engine in engines_of(module) if engine.weight_budget.streamable)
     if not found:
         raise ExecutionError(
-            "no engine of the module can stream its weights",
-            hint="compile the model with enable_weight_streaming=True",
+            "no engine of the module can stream its weights", hint="compile the model with enable_weight_streaming=True"
         )
     streaming = StreamingBudget(found)
     if device_budget is not None:

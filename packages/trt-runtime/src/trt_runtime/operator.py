@@ -29,8 +29,7 @@ ALLOCATING: Final = "trt::engine_outputs"
 
 _library = torch.library.Library("trt", "FRAGMENT")
 _library.define(
-    "execute_engine(Tensor[] inputs, Tensor plan, str header) -> Tensor[]",
-    tags=(torch.Tag.pt2_compliant_tag,),
+    "execute_engine(Tensor[] inputs, Tensor plan, str header) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,)
 )
 _library.define(
     "update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor(b!)[] outputs, Tensor plan, str header) -> ()",

@@ -194,9 +194,7 @@ class TritonTextModel:
             options["generator"] = torch.Generator(self._generator.device).manual_seed(seed)
         options |= {name: tensor.to(self._generator.device) for name, tensor in read.items()}
         self._generator.generate(
-            **options,
-            streamer=_Sender(sender),
-            stopping_criteria=[lambda *_: bool(sender.is_cancelled())],
+            **options, streamer=_Sender(sender), stopping_criteria=[lambda *_: bool(sender.is_cancelled())]
         )
 
 

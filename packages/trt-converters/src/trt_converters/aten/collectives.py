@@ -173,11 +173,7 @@ def _collective(
     # TensorRT counts ranks within the communicator, which is the group's; the portable provider looks groups up by them
     ranks = range(len(group.ranks)) if current_provider() is Provider.TENSORRT else group.ranks
     layer = ctx.network.add_dist_collective(
-        tensor,
-        getattr(trt.CollectiveOperation, operation),
-        reduction,
-        ranks[root] if root >= 0 else -1,
-        list(ranks),
+        tensor, getattr(trt.CollectiveOperation, operation), reduction, ranks[root] if root >= 0 else -1, list(ranks)
     )
     if layer is not None:
         layer.num_ranks = len(group.ranks)

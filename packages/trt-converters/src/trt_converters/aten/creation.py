@@ -410,11 +410,7 @@ def _evaluating(parameter: str = "train") -> Any:
 
 
 @converter(
-    aten.dropout.default,
-    aten.feature_dropout.default,
-    aten.alpha_dropout.default,
-    checks=_evaluating(),
-    random=True,
+    aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default, checks=_evaluating(), random=True
 )
 def aten_dropout(ctx: ConversionContext, input: Operand, p: float, train: bool) -> Any:
     """dropout(Tensor input, float p, bool train) -> Tensor"""
@@ -442,5 +438,5 @@ convert_each(
         (aten.clone.default, aten.contiguous.default): lambda ctx, self, memory_format: self,
         torch.ops.prims.view_of.default: lambda ctx, a: a,
         torch.ops.prims.convert_element_type.default: lambda ctx, a, dtype: cast(ctx, a, dtype),
-    },
+    }
 )

@@ -221,13 +221,7 @@ def sum_members(ctx: ConversionContext, members: Operand, rows: Operand) -> Any:
 
 
 def _along(
-    ctx: ConversionContext,
-    self: Operand,
-    dim: int,
-    index: Operand,
-    src: Operand,
-    reduction: str,
-    include_self: bool,
+    ctx: ConversionContext, self: Operand, dim: int, index: Operand, src: Operand, reduction: str, include_self: bool
 ) -> Any:
     """Reduces along an axis; the source is cut to the index, 0-d tensors get an axis."""
     shape = ctx.symbolic_shape("self")
@@ -331,13 +325,7 @@ def _by_rows(ctx: ConversionContext, self: Operand, dim: int, index: Operand, so
 
 @converter(aten.index_reduce.default, checks=CHECKS)
 def aten_index_reduce(
-    ctx: ConversionContext,
-    self: Operand,
-    dim: int,
-    index: Operand,
-    source: Operand,
-    reduce: str,
-    include_self: bool,
+    ctx: ConversionContext, self: Operand, dim: int, index: Operand, source: Operand, reduce: str, include_self: bool
 ) -> Any:
     """index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor"""  # noqa: E501
 
@@ -597,12 +585,7 @@ def aten_take(ctx: ConversionContext, self: Operand, index: Operand) -> Any:
 
 @converter(aten.embedding.default)
 def aten_embedding(
-    ctx: ConversionContext,
-    weight: Operand,
-    indices: Operand,
-    padding_idx: int,
-    scale_grad_by_freq: bool,
-    sparse: bool,
+    ctx: ConversionContext, weight: Operand, indices: Operand, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
 ) -> Any:
     """embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""  # noqa: E501
     return gather(ctx, weight, indices, 0)

@@ -223,7 +223,6 @@ def register() -> None:
         )
     if _are_due("transformers.integrations.moe"):
         _registered.add("transformers.integrations.moe")
-        converter(
-            torch.ops.transformers.grouped_mm_fallback.default,
-            checks=(dtypes("input", FLOATS), _fallback_form),
-        )(transformers_grouped_mm_fallback)
+        converter(torch.ops.transformers.grouped_mm_fallback.default, checks=(dtypes("input", FLOATS), _fallback_form))(
+            transformers_grouped_mm_fallback
+        )

@@ -11,16 +11,7 @@ import torch
 from trt_converters.call import Call
 from trt_converters.checks import dtypes, only_results
 from trt_converters.context import ConversionContext, Operand, axes_mask, dtype_of, rank_of, shape_of
-from trt_converters.layers import (
-    binary,
-    cast,
-    mean_square,
-    reduce,
-    reshape,
-    squeeze,
-    unary,
-    unsqueeze,
-)
+from trt_converters.layers import binary, cast, mean_square, reduce, reshape, squeeze, unary, unsqueeze
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import FLOATS
@@ -212,11 +203,7 @@ def root_mean_square_norm(
 
 @converter(aten.rms_norm.default, checks=dtypes("input", FLOATS))
 def aten_rms_norm(
-    ctx: ConversionContext,
-    input: Operand,
-    normalized_shape: Sequence[int],
-    weight: Operand | None,
-    eps: float | None,
+    ctx: ConversionContext, input: Operand, normalized_shape: Sequence[int], weight: Operand | None, eps: float | None
 ) -> Any:
     """rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
     return cast(ctx, root_mean_square_norm(ctx, input, len(normalized_shape), weight, eps)[0], ctx.result_dtype)

@@ -205,10 +205,7 @@ def aten_outer(ctx: ConversionContext, self: Operand, vec2: Operand) -> Any:
     return cast(ctx, binary(ctx, "PROD", unsqueeze(ctx, left, (1,)), unsqueeze(ctx, right, (0,))), dtype)
 
 
-@converter(
-    aten.linalg_cross.default,
-    checks=dtypes("self", NUMBERS),
-)
+@converter(aten.linalg_cross.default, checks=dtypes("self", NUMBERS))
 def aten_linalg_cross(ctx: ConversionContext, self: Operand, other: Operand, dim: int) -> Any:
     """linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor"""
     axis = normalize_axis(dim, len(ctx.result_shape))

@@ -333,8 +333,7 @@ def _blocks_of_layers(call: Call) -> Verdict | None:
 
 
 @converter(
-    quantize,
-    checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _not_e2m1, _fitting_scales, _positive_scale),
+    quantize, checks=(dtypes("input", FLOATS), _quantized_values("dtype"), _not_e2m1, _fitting_scales, _positive_scale)
 )
 def trt_quantize(
     ctx: ConversionContext, input: Operand, scale: Operand, dtype: torch.dtype, bits: int, axis: int
@@ -481,12 +480,7 @@ if _library is not None:
 
     @converter(_library.dequantize_per_channel.default, checks=_quantized_values("dtype"), fold=False)
     def quantized_decomposed_dequantize_per_channel(
-        ctx: ConversionContext,
-        input: Operand,
-        scales: Operand,
-        zero_points: Operand | None,
-        axis: int,
-        **options: Any,
+        ctx: ConversionContext, input: Operand, scales: Operand, zero_points: Operand | None, axis: int, **options: Any
     ) -> Any:
         """dequantize_per_channel(Tensor input, Tensor scales, Tensor? zero_points, int axis, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""  # noqa: E501 - the schema
         return _dequantize(ctx, input, scales, zero_points, axis % rank_of(input))

@@ -385,10 +385,7 @@ def _digamma_right(ctx: ConversionContext, z: Operand) -> Any:
 
 
 @converter(
-    aten.special_xlog1py.default,
-    aten.special_xlog1py.other_scalar,
-    aten.special_xlog1py.self_scalar,
-    checks=computable,
+    aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar, checks=computable
 )
 def aten_special_xlog1py(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     """special_xlog1py(Tensor self, Tensor other) -> Tensor"""
@@ -528,10 +525,7 @@ def aten_softshrink(ctx: ConversionContext, self: Operand, lambd: float) -> Any:
     # the middle is 0 * x, which is NaN for NaN
     value = widen(ctx, self)
     below = select(
-        ctx,
-        binary(ctx, "LESS", value, -lambd),
-        binary(ctx, "SUM", value, lambd),
-        binary(ctx, "PROD", value, 0.0),
+        ctx, binary(ctx, "LESS", value, -lambd), binary(ctx, "SUM", value, lambd), binary(ctx, "PROD", value, 0.0)
     )
     above = binary(ctx, "SUB", value, lambd)
     return cast(ctx, select(ctx, binary(ctx, "GREATER", value, lambd), above, below), dtype_of(self))

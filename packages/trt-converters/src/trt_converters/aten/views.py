@@ -125,7 +125,7 @@ convert_each(
         aten.expand_as.default: lambda ctx, self, other: expand(
             ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
         ),
-    },
+    }
 )
 
 
@@ -416,7 +416,7 @@ convert_each(
         aten.split.sizes: lambda ctx, self, split_size, dim: pieces(ctx, self, dim),
         (aten.chunk.default, aten.unsafe_chunk.default): lambda ctx, self, chunks, dim: pieces(ctx, self, dim),
         aten.tensor_split.sections: lambda ctx, self, sections, dim: pieces(ctx, self, dim),
-    },
+    }
 )
 
 
@@ -486,13 +486,7 @@ def _vector(value: Any) -> Any:
 
 @converter(aten.slice_scatter.default, checks=known_sign)
 def aten_slice_scatter(
-    ctx: ConversionContext,
-    self: Operand,
-    src: Operand,
-    dim: int,
-    start: Size | None,
-    end: Size | None,
-    step: Size,
+    ctx: ConversionContext, self: Operand, src: Operand, dim: int, start: Size | None, end: Size | None, step: Size
 ) -> Any:
     """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""  # noqa: E501
     axis = normalize_axis(dim, rank_of(self))

@@ -304,10 +304,7 @@ def default_settings(tensors: Sequence[torch.Tensor] = ()) -> CompilationSetting
 
 
 def run_engine(
-    plan: Any,
-    input_names: Sequence[str],
-    inputs: Sequence[torch.Tensor],
-    settings: CompilationSettings | None = None,
+    plan: Any, input_names: Sequence[str], inputs: Sequence[torch.Tensor], settings: CompilationSettings | None = None
 ) -> tuple[torch.Tensor, ...]:
     """Deserializes a plan and runs it once.
 

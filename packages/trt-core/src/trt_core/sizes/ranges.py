@@ -34,10 +34,7 @@ class ShapeRanges:
 
     @classmethod
     def from_placeholders(
-        cls,
-        gm: fx.GraphModule,
-        inputs: Sequence[Any] | None = None,
-        constraints: Mapping[Any, Any] | None = None,
+        cls, gm: fx.GraphModule, inputs: Sequence[Any] | None = None, constraints: Mapping[Any, Any] | None = None
     ) -> ShapeRanges:
         """Reads the ranges that the program was exported with, narrowed by the inputs it is compiled for.
 

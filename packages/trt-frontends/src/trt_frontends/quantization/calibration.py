@@ -387,9 +387,7 @@ def _fitting(leaf: Any, name: str, meta: Any, where: str) -> Any:
         return leaf
     if not isinstance(leaf, torch.Tensor):
         raise InputError(
-            f"input {name} is {kind_of(leaf)}, not a tensor",
-            where=where,
-            hint="convert it with torch.as_tensor",
+            f"input {name} is {kind_of(leaf)}, not a tensor", where=where, hint="convert it with torch.as_tensor"
         )
     if leaf.dtype != meta.dtype:
         raise InputError(

@@ -551,10 +551,5 @@ class Autocast(GraphPass):
 
     def _cast(self, graph: fx.Graph, node: fx.Node, value: torch.Tensor, dtype: Any, origin: fx.Node) -> fx.Node:
         return insert_call(
-            graph,
-            aten._to_copy.default,
-            (node,),
-            {"dtype": dtype},
-            value=cast_value(value, dtype),
-            origin=origin,
+            graph, aten._to_copy.default, (node,), {"dtype": dtype}, value=cast_value(value, dtype), origin=origin
         )

@@ -330,12 +330,7 @@ def insert_functional(graph: fx.Graph, node: fx.Node, target: fx.Node) -> fx.Nod
         if dtype == written.dtype:
             return insert_call(graph, counterpart, node.args, dict(node.kwargs), value=written, origin=node)
         wide = insert_call(
-            graph,
-            counterpart,
-            node.args,
-            dict(node.kwargs),
-            value=cast_value(written, dtype),
-            origin=node,
+            graph, counterpart, node.args, dict(node.kwargs), value=cast_value(written, dtype), origin=node
         )
         return _cast(graph, wide, written, node)
 
@@ -399,11 +394,7 @@ def _fill(graph: fx.Graph, node: fx.Node, target: fx.Node, value: Any) -> fx.Nod
 
 
 def _cast(
-    graph: fx.Graph,
-    source: fx.Node,
-    like: torch.Tensor,
-    origin: fx.Node,
-    shape_like: torch.Tensor | None = None,
+    graph: fx.Graph, source: fx.Node, like: torch.Tensor, origin: fx.Node, shape_like: torch.Tensor | None = None
 ) -> fx.Node:
     kwargs: dict[str, Any] = {"dtype": like.dtype}
     value = source.meta["val"]

@@ -103,10 +103,7 @@ class Phase:
             raise BuildCancelled(self._name)
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._monitor is not None:
             try:

@@ -99,10 +99,7 @@ class IDistCollectiveLayer(ILayer):
         require_minimum_rank(x, 1, "the input")
         operation = self._operation
         reduces = self._reduction is not ReduceOperation.NONE
-        require(
-            reduces == (operation in _REDUCING),
-            f"{operation.name} with reduction {self._reduction.name}",
-        )
+        require(reduces == (operation in _REDUCING), f"{operation.name} with reduction {self._reduction.name}")
         require((self._root >= 0) == (operation in _ROOTED), f"{operation.name} with root {self._root}")
         ranks = self._groups
         require(len(set(ranks)) == len(ranks) and min(ranks, default=0) >= 0, f"the ranks {list(ranks)}")
@@ -331,12 +328,7 @@ class CollectiveLayers(LayerFactory):
     """The method that adds collectives."""
 
     def add_dist_collective(
-        self,
-        input: ITensor,
-        dist_collective_op: CollectiveOperation,
-        reduce_op: object,
-        root: object,
-        groups: object,
+        self, input: ITensor, dist_collective_op: CollectiveOperation, reduce_op: object, root: object, groups: object
     ) -> IDistCollectiveLayer | None:
         """Adds a collective; set ``num_ranks`` on the layer.
 

@@ -89,10 +89,7 @@ class _FilterLayer(ILayer):
         require_type(x, FLOATS, "the input")
         require_rank(x, {4, 5}, "the input")
         rank = x._rank - 2
-        require(
-            self._spatial_rank == rank,
-            f"kernel extents {self.kernel_size_nd} for an input of rank {x._rank}",
-        )
+        require(self._spatial_rank == rank, f"kernel extents {self.kernel_size_nd} for an input of rank {x._rank}")
         require(all(k > 0 for k in self.kernel_size_nd), f"kernel extents {self.kernel_size_nd}")
         require(self.num_output_maps > 0, f"{self.num_output_maps} output channels")
         channels = (x._extents or ())[1]
@@ -285,12 +282,7 @@ class ConvolutionLayers(LayerFactory):
     """The methods that add layers of this family."""
 
     def add_convolution_nd(
-        self,
-        input: ITensor,
-        num_output_maps: int,
-        kernel_shape: DimsLike,
-        kernel: Weights,
-        bias: Weights | None = None,
+        self, input: ITensor, num_output_maps: int, kernel_shape: DimsLike, kernel: Weights, bias: Weights | None = None
     ) -> IConvolutionLayer | None:
         """Adds a convolution; set stride, padding, dilation and groups on the layer.
 
@@ -305,12 +297,7 @@ class ConvolutionLayers(LayerFactory):
         return self._add(layer, input=input)
 
     def add_deconvolution_nd(
-        self,
-        input: ITensor,
-        num_output_maps: int,
-        kernel_shape: DimsLike,
-        kernel: Weights,
-        bias: Weights | None = None,
+        self, input: ITensor, num_output_maps: int, kernel_shape: DimsLike, kernel: Weights, bias: Weights | None = None
     ) -> IDeconvolutionLayer | None:
         """Adds a deconvolution; set stride, padding, dilation and groups on the layer.
 
@@ -361,10 +348,7 @@ class IPoolingLayer(ILayer):
         (x,) = inputs
         require_type(x, FLOATS | {DataType.INT8}, "the input")
         require_rank(x, {4, 5}, "the input")
-        require(
-            self._spatial_rank == x._rank - 2,
-            f"window {self.window_size_nd} for an input of rank {x._rank}",
-        )
+        require(self._spatial_rank == x._rank - 2, f"window {self.window_size_nd} for an input of rank {x._rank}")
         require(all(k > 0 for k in self.window_size_nd), f"window {self.window_size_nd}")
 
     def _check(self, inputs: Sequence[ITensor]) -> None:

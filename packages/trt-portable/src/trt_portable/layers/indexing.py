@@ -179,10 +179,7 @@ class IReverseSequenceLayer(ILayer):
         require_axis(self.sequence_axis, x._rank, "sequence_axis")
         require(self.batch_axis != self.sequence_axis, "batch_axis and sequence_axis are equal")
         have, want = (lengths._extents or (0,))[0], (x._extents or ())[self.batch_axis]
-        require(
-            type(have) is not int or type(want) is not int or have == want,
-            f"{have} lengths for a batch of {want}",
-        )
+        require(type(have) is not int or type(want) is not int or have == want, f"{have} lengths for a batch of {want}")
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x, lengths = map(as_tensor, inputs)

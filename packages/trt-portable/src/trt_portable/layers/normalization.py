@@ -86,10 +86,7 @@ class INormalizationLayer(ILayer):
         require_type(x, FLOATS, "the input")
         require_minimum_rank(x, 2, "the input")
         for tensor, what in ((scale, "scale"), (bias, "bias")):
-            require(
-                tensor._rank == x._rank,
-                f"{what} has rank {tensor._rank}, the input {x._rank}",
-            )
+            require(tensor._rank == x._rank, f"{what} has rank {tensor._rank}, the input {x._rank}")
         axes_of_mask(self.axes, x._rank)
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
@@ -109,10 +106,7 @@ class INormalizationLayer(ILayer):
         )
         wanted = channels if self.is_v2 else groups
         expected = (1, wanted, *([1] * (x._rank - 2)))
-        require(
-            scale._extents == expected,
-            f"scale and bias have shape {tuple(scale.shape)}, not {expected}",
-        )
+        require(scale._extents == expected, f"scale and bias have shape {tuple(scale.shape)}, not {expected}")
 
     _known_facts = like_first
 

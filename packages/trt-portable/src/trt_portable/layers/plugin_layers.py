@@ -284,10 +284,7 @@ class PluginLayer(ILayer):
         }
 
     def _restore_nested(
-        self,
-        entry: Mapping[str, Any],
-        read: Callable[[Mapping[str, Any]], ILayer],
-        tensors: Mapping[int, ITensor],
+        self, entry: Mapping[str, Any], read: Callable[[Mapping[str, Any]], ILayer], tensors: Mapping[int, ITensor]
     ) -> None:
         what = f"the plugin of layer {self._name!r}"
         saved = typed.fields(entry["plugin"], what, (*tables.PLUGIN, *self._SAVED))

@@ -183,11 +183,7 @@ _DYNAMIC_PAIRS: Final = frozenset(
 
 
 def quantize_blocks(
-    x: torch.Tensor,
-    block: Sequence[int],
-    to_type: DataType,
-    scale_type: DataType,
-    outer: torch.Tensor | None,
+    x: torch.Tensor, block: Sequence[int], to_type: DataType, scale_type: DataType, outer: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantizes blocks by scales that make the largest element of each block fit.
 
@@ -308,12 +304,7 @@ class QuantizationLayers(LayerFactory):
         return self._add(IDequantizeLayer._create(to_type=output_type), input=input, scale=scale)
 
     def add_dynamic_quantize(
-        self,
-        input: ITensor,
-        axis: int,
-        block_size: int,
-        output_type: DataType,
-        scale_type: DataType,
+        self, input: ITensor, axis: int, block_size: int, output_type: DataType, scale_type: DataType
     ) -> IDynamicQuantizeLayer | None:
         """Adds a quantization by blocks along one axis.
 

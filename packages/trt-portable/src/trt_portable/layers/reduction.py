@@ -292,12 +292,7 @@ class ReductionLayers(LayerFactory):
         return self._add(IRaggedSoftMaxLayer._create(), input=input, bounds=bounds)
 
     def add_topk(
-        self,
-        input: ITensor,
-        op: TopKOperation,
-        k: int,
-        axes: int,
-        indices_type: DataType = DataType.INT32,
+        self, input: ITensor, op: TopKOperation, k: int, axes: int, indices_type: DataType = DataType.INT32
     ) -> ITopKLayer | None:
         """Adds a selection of the K largest or smallest elements.
 

@@ -333,11 +333,7 @@ class IGridSampleLayer(ILayer):
     interpolation_mode = member(InterpolationMode, InterpolationMode.LINEAR, "How values between samples are made.")
     align_corners = boolean(False, "Whether -1 and 1 are the centres of the outermost elements.")
     sample_mode = _GridSampleMode(
-        _sample_mode.convert,
-        _sample_mode.default,
-        _sample_mode.encode,
-        _sample_mode.decode,
-        "What is read outside.",
+        _sample_mode.convert, _sample_mode.default, _sample_mode.encode, _sample_mode.decode, "What is read outside."
     )
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:

@@ -145,10 +145,7 @@ class ICastLayer(ILayer):
         pair = (x._dtype, self.to_type)
         if DataType.UINT8 in pair:
             for dtype in pair:
-                require(
-                    dtype in _UINT8_PARTNERS,
-                    f"UINT8 converts from and to float types only, not {dtype.name}",
-                )
+                require(dtype in _UINT8_PARTNERS, f"UINT8 converts from and to float types only, not {dtype.name}")
             return
         for dtype in pair:
             require(dtype in _CASTABLE, f"no cast from {pair[0].name} to {pair[1].name}")
@@ -272,10 +269,7 @@ class IFillLayer(ILayer):
                 f"random numbers are FLOAT or HALF, not {self.to_type.name}",
             )
             return
-        require(
-            self.to_type in INDICES | {DataType.FLOAT},
-            f"a ramp is FLOAT, INT32 or INT64, not {self.to_type.name}",
-        )
+        require(self.to_type in INDICES | {DataType.FLOAT}, f"a ramp is FLOAT, INT32 or INT64, not {self.to_type.name}")
         if alpha is not None and beta is not None:
             require_rank(alpha, {0}, "alpha")
             require_rank(beta, {1}, "beta of a ramp")
@@ -302,12 +296,7 @@ class IFillLayer(ILayer):
         return (torch.randn(extents, dtype=carrier, device=device) * high + low,)
 
     def _ramp(
-        self,
-        extents: list[Any],
-        alpha: Value | None,
-        beta: Value | None,
-        carrier: torch.dtype,
-        device: torch.device,
+        self, extents: list[Any], alpha: Value | None, beta: Value | None, carrier: torch.dtype, device: torch.device
     ) -> torch.Tensor:
         start = _exact(self.alpha, carrier) if alpha is None else as_tensor(alpha)
         if beta is None:

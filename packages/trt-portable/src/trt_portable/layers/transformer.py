@@ -253,11 +253,7 @@ class IMoELayer(ILayer):
     swiglu_param_beta = number(0.0, "Added to up.")
 
     def set_gated_weights(
-        self,
-        fc_gate_weights: ITensor,
-        fc_up_weights: ITensor,
-        fc_down_weights: ITensor,
-        activation_type: MoEActType,
+        self, fc_gate_weights: ITensor, fc_up_weights: ITensor, fc_down_weights: ITensor, activation_type: MoEActType
     ) -> None:
         """Gives the weights of the experts.
 
@@ -372,12 +368,7 @@ class TransformerLayers(LayerFactory):
     """The methods that add layers of this family."""
 
     def add_rotary_embedding(
-        self,
-        input: ITensor,
-        cos_cache: ITensor,
-        sin_cache: ITensor,
-        interleaved: bool,
-        rotary_embedding_dim: int,
+        self, input: ITensor, cos_cache: ITensor, sin_cache: ITensor, interleaved: bool, rotary_embedding_dim: int
     ) -> IRotaryEmbeddingLayer | None:
         """Adds a rotary embedding; position ids are input 3.
 
@@ -407,10 +398,7 @@ class TransformerLayers(LayerFactory):
         )
 
     def add_moe(
-        self,
-        hidden_states: ITensor,
-        selected_experts_for_tokens: ITensor,
-        scores_for_selected_experts: ITensor,
+        self, hidden_states: ITensor, selected_experts_for_tokens: ITensor, scores_for_selected_experts: ITensor
     ) -> IMoELayer | None:
         """Adds a mixture of experts; give it weights with ``set_gated_weights``.
 
@@ -814,12 +802,7 @@ class AttentionLayers(LayerFactory):
         return attention
 
     def add_attention(
-        self,
-        query: ITensor,
-        key: ITensor,
-        value: ITensor,
-        norm_op: AttentionNormalizationOp,
-        causal: bool,
+        self, query: ITensor, key: ITensor, value: ITensor, norm_op: AttentionNormalizationOp, causal: bool
     ) -> IAttention | None:
         """Adds an attention, causal from the upper left or not at all; see `add_attention_v2`."""
         kind = CausalMaskKind.UPPER_LEFT if to_boolean(causal) else CausalMaskKind.NONE

@@ -49,9 +49,7 @@ def account() -> Iterator[Account]:
         return
     turns = most_turns()
     limits = replace(
-        UNLIMITED,
-        bytes_made=int(os.environ.get(BYTES_VARIABLE, _BYTES)),
-        loop_turns=TURNS if turns is None else turns,
+        UNLIMITED, bytes_made=int(os.environ.get(BYTES_VARIABLE, _BYTES)), loop_turns=TURNS if turns is None else turns
     )
     hint = f"set {TURNS_VARIABLE} or {BYTES_VARIABLE} if a model that you trust needs more"
     with charging(Account(limits, hint=hint)) as made:
@@ -189,8 +187,7 @@ class LoopRegion(Region):
         length = host_numbers(outside[id(layer._inputs[1])])[0]
         if len(kept) > length:
             raise Refusal(
-                f"loop {self.name!r} made {len(kept)} values for an axis of {length}",
-                ErrorCodeTRT.FAILED_EXECUTION,
+                f"loop {self.name!r} made {len(kept)} values for an axis of {length}", ErrorCodeTRT.FAILED_EXECUTION
             )
         size = max(kept[0].nbytes, 1) if kept else 1
         budget.collect(size * length, self.name)
@@ -354,10 +351,7 @@ class ILoopOutputLayer(ILoopBoundaryLayer):
         tensor = inputs[0]
         assert tensor is not None
         if self._output_kind is LoopOutput.LAST_VALUE:
-            require(
-                isinstance(tensor._producer, IRecurrenceLayer),
-                "LAST_VALUE takes the output of a recurrence",
-            )
+            require(isinstance(tensor._producer, IRecurrenceLayer), "LAST_VALUE takes the output of a recurrence")
             return
         require_axis(self.axis, tensor._rank + 1)
 

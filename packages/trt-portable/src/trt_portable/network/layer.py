@@ -613,10 +613,7 @@ class ILayer(Sealed):
         return {}
 
     def _restore_nested(
-        self,
-        entry: Mapping[str, Any],
-        read: Callable[[Mapping[str, Any]], ILayer],
-        tensors: Mapping[int, ITensor],
+        self, entry: Mapping[str, Any], read: Callable[[Mapping[str, Any]], ILayer], tensors: Mapping[int, ITensor]
     ) -> None:
         """Takes the layers inside this one from a plan."""
 

@@ -69,11 +69,7 @@ class PluginLayers(LayerFactory):
         return self._add(layer, *tensors)
 
     def add_plugin(
-        self,
-        func: Callable[[], Any] | _Triple | None = None,
-        aot: bool = False,
-        *,
-        tuple: _Triple | None = None,
+        self, func: Callable[[], Any] | _Triple | None = None, aot: bool = False, *, tuple: _Triple | None = None
     ) -> IPluginV3Layer | None:
         """Adds a plugin given as ``(inputs, shape_inputs, plugin)``, or as a function that gives that.
 

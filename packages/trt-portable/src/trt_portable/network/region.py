@@ -106,10 +106,7 @@ class Region(_Bounded, ILayer):
         }
 
     def _restore_nested(
-        self,
-        entry: Mapping[str, Any],
-        read: Callable[[Mapping[str, Any]], ILayer],
-        tensors: Mapping[int, ITensor],
+        self, entry: Mapping[str, Any], read: Callable[[Mapping[str, Any]], ILayer], tensors: Mapping[int, ITensor]
     ) -> None:
         self._boundary = tuple(read(inner) for inner in typed.items(entry["boundary"], f"the ends of {self._name!r}"))
         self._body = tuple(read(inner) for inner in typed.items(entry["body"], f"the body of {self._name!r}"))

@@ -239,9 +239,7 @@ class _Writer:
         return entry
 
 
-def network_to_json(
-    network: INetworkDefinition,
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def network_to_json(network: INetworkDefinition) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Writes a network.
 
     Returns:

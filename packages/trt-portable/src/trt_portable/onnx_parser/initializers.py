@@ -305,8 +305,7 @@ class _ExternalData:
                 return self._part(file, offset, length, proto, location, count)
         except (ValueError, OSError) as error:
             raise Unsupported(
-                f"the file {location!r} of the constant {proto.name!r} cannot be read: {error}",
-                ErrorCode.INVALID_VALUE,
+                f"the file {location!r} of the constant {proto.name!r} cannot be read: {error}", ErrorCode.INVALID_VALUE
             ) from error
 
     def _part(

@@ -32,10 +32,7 @@ class WeightStore:
     """
 
     def __init__(
-        self,
-        slots: Sequence[WeightSlot],
-        layers: Sequence[ILayer],
-        tensors: Sequence[torch.Tensor | None],
+        self, slots: Sequence[WeightSlot], layers: Sequence[ILayer], tensors: Sequence[torch.Tensor | None]
     ) -> None:
         self.slots = tuple(slots)
         self.by_role: dict[tuple[str, str], list[int]] = {}

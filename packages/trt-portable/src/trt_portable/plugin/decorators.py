@@ -953,12 +953,7 @@ _TACTIC = "tactic:"
 
 
 class QuickPlugin(
-    IPluginV3,
-    IPluginV3QuickCore,
-    IPluginV3QuickBuild,
-    IPluginV3QuickRuntime,
-    IPluginV3OneBuildV2,
-    IPluginV3OneRuntime,
+    IPluginV3, IPluginV3QuickCore, IPluginV3QuickBuild, IPluginV3QuickRuntime, IPluginV3OneBuildV2, IPluginV3OneRuntime
 ):
     """A use of a decorated plugin, with values for its attributes.
 
@@ -1134,12 +1129,7 @@ class QuickCreator(IPluginCreatorV3Quick):
         self.field_names = PluginFieldCollection(PluginField(name) for name in definition.attributes)
 
     def create_plugin(
-        self,
-        name: str,
-        namespace: str,
-        field_collection: PluginFieldCollection_,
-        phase: Any,
-        quickPluginType: Any,
+        self, name: str, namespace: str, field_collection: PluginFieldCollection_, phase: Any, quickPluginType: Any
     ) -> IPluginV3:
         """Makes a use from its attributes."""
         fields = {field.name: field for field in field_collection}

@@ -237,12 +237,7 @@ class PluginField:
         ValueError: The data are not whole elements of the type, or do not fit it.
     """
 
-    def __init__(
-        self,
-        name: str = "",
-        data: Any = None,
-        type: PluginFieldType = PluginFieldType.UNKNOWN,
-    ) -> None:
+    def __init__(self, name: str = "", data: Any = None, type: PluginFieldType = PluginFieldType.UNKNOWN) -> None:
         if not isinstance(type, PluginFieldType):
             raise TypeError(f"type must be PluginFieldType, not {type.__class__.__name__}")
         self.name = str(name)
@@ -404,10 +399,7 @@ class IPluginV3OneBuild(IPluginCapability):
         undefined(self, "get_output_data_types")
 
     def get_output_shapes(
-        self,
-        inputs: Sequence[DimsExprs],
-        shape_inputs: Sequence[DimsExprs],
-        expr_builder: IExprBuilder,
+        self, inputs: Sequence[DimsExprs], shape_inputs: Sequence[DimsExprs], expr_builder: IExprBuilder
     ) -> list[DimsExprs]:
         """The extents of the outputs."""
         undefined(self, "get_output_shapes")

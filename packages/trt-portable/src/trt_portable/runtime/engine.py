@@ -209,9 +209,7 @@ class ICudaEngine(EngineQueries):
         exclude = instance_of(ISerializationConfig, arg0).get_flag(SerializationFlag.EXCLUDE_WEIGHTS)
         if exclude and not self.refittable:
             self._reporter.error(
-                "serialize_with_config",
-                "EXCLUDE_WEIGHTS needs a refittable engine",
-                ErrorCodeTRT.INVALID_CONFIG,
+                "serialize_with_config", "EXCLUDE_WEIGHTS needs a refittable engine", ErrorCodeTRT.INVALID_CONFIG
             )
             return None
         keep_refit = exclude or not self._info.stripped or bool(self._state.weights.missing)

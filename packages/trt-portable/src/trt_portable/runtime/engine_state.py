@@ -18,12 +18,7 @@ from trt_portable.execution.paging import release_pages_of
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.execution.shapes import META, ShapeReport, load_shape_program, report_shapes
 from trt_portable.fusion.epilogues import planned
-from trt_portable.fusion.programs import (
-    fused_program,
-    host_program,
-    prepacked_program,
-    streamed_program,
-)
+from trt_portable.fusion.programs import fused_program, host_program, prepacked_program, streamed_program
 from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.plan import tables
 from trt_portable.plan.container import Plan, PlanError, reading

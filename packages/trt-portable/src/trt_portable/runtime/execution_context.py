@@ -74,13 +74,7 @@ class IDebugListener:
         pass
 
     def process_debug_tensor(
-        self,
-        addr: int,
-        location: TensorLocation,
-        type: DataType,
-        shape: Dims,
-        name: str,
-        stream: int,
+        self, addr: int, location: TensorLocation, type: DataType, shape: Dims, name: str, stream: int
     ) -> None:
         """Receives the address of a tensor whose content is valid until the call returns."""
         raise NotImplementedError("a subclass of IDebugListener must define process_debug_tensor()")
@@ -569,8 +563,7 @@ class Execution:
             return True
         if binding.is_cuda and address % CUDA_ALIGNMENT:
             self._reporter.error(
-                f"set_tensor_address({name!r})",
-                f"address {address:#x} is not aligned to {CUDA_ALIGNMENT} bytes",
+                f"set_tensor_address({name!r})", f"address {address:#x} is not aligned to {CUDA_ALIGNMENT} bytes"
             )
             return False
         if not (address and binding.address):
@@ -683,8 +676,7 @@ class Execution:
         missing = len(self._state.weights.missing)
         if missing:
             raise Refusal(
-                f"{missing} weights of this stripped engine are missing: refit it first",
-                ErrorCodeTRT.INVALID_STATE,
+                f"{missing} weights of this stripped engine are missing: refit it first", ErrorCodeTRT.INVALID_STATE
             )
 
     def _check_address(self, binding: Binding) -> None:
@@ -693,10 +685,7 @@ class Execution:
             return
         optional = self._state.shape_only_inputs if tensor.is_input else self.allocators
         if tensor.name not in optional:
-            raise Refusal(
-                f"{tensor.name!r} has no address: call set_tensor_address first",
-                ErrorCodeTRT.INVALID_STATE,
-            )
+            raise Refusal(f"{tensor.name!r} has no address: call set_tensor_address first", ErrorCodeTRT.INVALID_STATE)
 
     def _check_dimension_names(self) -> None:
         extents: dict[str, tuple[str, int]] = {}
@@ -844,8 +833,7 @@ class IRuntimeConfig(Sealed):
         self._strategy = ExecutionContextAllocationStrategy.STATIC
 
     def set_execution_context_allocation_strategy(
-        self,
-        strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC,
+        self, strategy: ExecutionContextAllocationStrategy = ExecutionContextAllocationStrategy.STATIC
     ) -> None:
         """Chooses who provides memory for intermediate values.
 
@@ -1120,9 +1108,7 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         memory, size = to_integer(memory), to_integer(size)
         if self._strategy is not ExecutionContextAllocationStrategy.USER_MANAGED:
             self._reporter.error(
-                "set_device_memory",
-                "the context was not created with user-managed memory",
-                ErrorCodeTRT.INVALID_STATE,
+                "set_device_memory", "the context was not created with user-managed memory", ErrorCodeTRT.INVALID_STATE
             )
             return
         needed = self._engine.get_device_memory_size_for_profile_v2(self._shapes.profile)

@@ -38,10 +38,7 @@ INTERCHANGE: Final = 'save it with format="exported_program", which PyTorch read
 
 
 def reader_of(
-    graph: fx.Graph,
-    ranges: ShapeRanges,
-    conditions: Sequence[Condition] = (),
-    parameters: Sequence[str] = (),
+    graph: fx.Graph, ranges: ShapeRanges, conditions: Sequence[Condition] = (), parameters: Sequence[str] = ()
 ) -> InputReader:
     """Returns what checks calls of a graph module, and brings their inputs into the order of its placeholders.
 
@@ -55,10 +52,7 @@ def reader_of(
 
 
 def signature_of(
-    graph: fx.Graph,
-    ranges: ShapeRanges,
-    conditions: Sequence[Condition] = (),
-    parameters: Sequence[str] = (),
+    graph: fx.Graph, ranges: ShapeRanges, conditions: Sequence[Condition] = (), parameters: Sequence[str] = ()
 ) -> Signature:
     """Returns how a graph module is called.
 

@@ -18,16 +18,7 @@ from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_e
 from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import kind_of, with_article
 from trt_runtime.input_check import require_tensor
-from trt_runtime.program.graph import (
-    FixedInput,
-    ForeignTree,
-    Leaf,
-    NumberInput,
-    Program,
-    Signature,
-    TensorInput,
-    Value,
-)
+from trt_runtime.program.graph import FixedInput, ForeignTree, Leaf, NumberInput, Program, Signature, TensorInput, Value
 from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
 
 Symbols = Mapping[str, tuple[int, int, int]]
@@ -185,8 +176,7 @@ class InputReader:
                 raise InputError(f"input {name!r} was given twice", hint="give it by position or by name, not both")
             if name not in self._names:
                 raise InputError(
-                    f"the model takes no input {name!r}",
-                    hint=f"{taken}; compile it with that input to call it with it",
+                    f"the model takes no input {name!r}", hint=f"{taken}; compile it with that input to call it with it"
                 )
             bound[name] = value
         missing = [name for name in self._names if name not in bound]

@@ -303,8 +303,7 @@ class _Agreement:
             return
         if told is None:
             raise PlanError(
-                f"{place} would make {made:.0f} elements, which the program does not say",
-                hint=how_to_allow(made),
+                f"{place} would make {made:.0f} elements, which the program does not say", hint=how_to_allow(made)
             )
         raise malformed(place, f"it makes {made:.0f} elements, more than the program says")
 

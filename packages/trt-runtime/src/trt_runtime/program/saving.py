@@ -490,12 +490,7 @@ def _fields_after_names(entry: StoredTensor) -> tuple[Any, ...]:
 
 
 def _no_place(what: str, node: fx.Node, why: str = "") -> ExportError:
-    return ExportError(
-        f"{what} has no place in a saved program",
-        where=f"node {node.name}",
-        why=why,
-        hint=INTERCHANGE,
-    )
+    return ExportError(f"{what} has no place in a saved program", where=f"node {node.name}", why=why, hint=INTERCHANGE)
 
 
 PROGRAM: Final = "program"

@@ -54,11 +54,7 @@ _LEFT, _MATRIX = 0, 4  # inputs of either: what comes in, and what was prepared
 
 
 def choose_low_precision_kernels(
-    structure: Mapping[str, Any],
-    info: EngineInfo,
-    tensors: WeightTable,
-    config: IBuilderConfig,
-    reporter: Reporter,
+    structure: Mapping[str, Any], info: EngineInfo, tensors: WeightTable, config: IBuilderConfig, reporter: Reporter
 ) -> None:
     """Writes the kernel of each product and convolution of few bits into the layers of a structure.
 

@@ -176,11 +176,7 @@ _NAMES: Final = frozenset({"name", "metadata", "weight_names", "refittable", "di
 
 
 def timing_key(
-    structure: Mapping[str, Any],
-    info: EngineInfo,
-    tensors: Mapping[str, torch.Tensor],
-    profile: int,
-    *environment: str,
+    structure: Mapping[str, Any], info: EngineInfo, tensors: Mapping[str, torch.Tensor], profile: int, *environment: str
 ) -> TimingCacheKey:
     """The key of a network at a profile.
 

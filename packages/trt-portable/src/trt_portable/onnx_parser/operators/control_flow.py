@@ -139,7 +139,7 @@ def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
 
 def _loop_that_grows(
     net: Any, M: Operand | None, cond: Operand | None, initial: Sequence[Operand], body: GraphProto,
-    grown: Mapping[int, int],
+    grown: Mapping[int, int]
 ) -> list[Operand]:  # fmt: skip
     """A Loop whose values that grow are outputs of all trips, joined to what they were before."""
     rest = type(body)()

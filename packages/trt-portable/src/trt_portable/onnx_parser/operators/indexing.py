@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trt_portable.dtypes import FLOATS, INDICES
-from trt_portable.enums import (
-    BoundingBoxFormat,
-    DataType,
-    ErrorCode,
-    GatherMode,
-    ReduceOperation,
-    ScatterMode,
-)
+from trt_portable.enums import BoundingBoxFormat, DataType, ErrorCode, GatherMode, ReduceOperation, ScatterMode
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported

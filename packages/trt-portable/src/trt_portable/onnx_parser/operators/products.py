@@ -127,11 +127,7 @@ def _diagonal(net: NetworkWriter, x: ITensor, term: str) -> tuple[ITensor, str]:
 
 @operator("MatMulInteger", since=10)
 def matmul_integer(
-    net: NetworkWriter,
-    a: ITensor,
-    b: ITensor,
-    a_zero_point: ITensor | None = None,
-    b_zero_point: ITensor | None = None,
+    net: NetworkWriter, a: ITensor, b: ITensor, a_zero_point: ITensor | None = None, b_zero_point: ITensor | None = None
 ) -> ITensor:
     """MatMulInteger(A, B, a_zero_point, b_zero_point) -> Y, int32"""
     left, right = net.cast(a, DataType.FLOAT), net.cast(b, DataType.FLOAT)
@@ -341,13 +337,7 @@ def dft(
 
 
 def _transformed(
-    net: NetworkWriter,
-    real: ITensor,
-    imaginary: ITensor | None,
-    have: int,
-    length: int,
-    inverse: bool,
-    onesided: bool,
+    net: NetworkWriter, real: ITensor, imaginary: ITensor | None, have: int, length: int, inverse: bool, onesided: bool
 ) -> ITensor:
     """(..., 2, bins) of parts (..., 1, have)."""
     bins = length // 2 + 1 if onesided else length

@@ -8,14 +8,7 @@ from typing import Final
 import numpy as np
 
 from trt_portable.dtypes import FLOATS
-from trt_portable.enums import (
-    CumulativeOperation,
-    DataType,
-    ErrorCode,
-    ReduceOperation,
-    TopKOperation,
-    UnaryOperation,
-)
+from trt_portable.enums import CumulativeOperation, DataType, ErrorCode, ReduceOperation, TopKOperation, UnaryOperation
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -45,12 +38,7 @@ def reduce_along(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = 
 @operator("ReduceSum", since=13)
 @operator(*REDUCTIONS, *_SUMS, since=18)
 def reduce(
-    net: NetworkWriter,
-    data: ITensor,
-    axes: Operand | None = None,
-    *,
-    keepdims: int = 1,
-    noop_with_empty_axes: int = 0,
+    net: NetworkWriter, data: ITensor, axes: Operand | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> ITensor:
     """ReduceSum(data, axes; keepdims, noop_with_empty_axes) -> reduced"""
     rank = net.rank(data)

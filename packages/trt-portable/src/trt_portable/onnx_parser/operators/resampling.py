@@ -349,11 +349,7 @@ def grid_sample(
 # --- RoiAlign --------------------------------------------------------------------------------------
 
 
-@operator(
-    "RoiAlign",
-    since=10,
-    attributes=("mode", "output_height", "output_width", "sampling_ratio", "spatial_scale"),
-)
+@operator("RoiAlign", since=10, attributes=("mode", "output_height", "output_width", "sampling_ratio", "spatial_scale"))
 def roi_align_10(net: NetworkWriter, x: ITensor, rois: ITensor, batch_indices: ITensor, **given: Any) -> ITensor:
     """RoiAlign(X, rois, batch_indices; mode, output_height, ...) -> Y, half a pixel off"""
     return roi_align(net, x, rois, batch_indices, coordinate_transformation_mode="output_half_pixel", **given)
