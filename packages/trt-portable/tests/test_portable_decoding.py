@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 import trt_portable as trt
 from trt_portable.builder.autotune.low_precision import ProductCase
@@ -340,6 +341,8 @@ def test_a_gate_is_taken_into_a_product_of_codes_for_few_rows(rows: int) -> None
     _by_codes(module)
     write_decoding_operators(module, 2)
     (call,) = _calls(module, decoding.CODES_PRODUCT)
+    found = FakeTensorProp(module).propagate(torch.empty(rows, 256).half(), torch.empty(512, 256).half())
+    assert found[0].shape == (rows, 1, 256)
     names = [node.target for node in module.graph.nodes if node.op == "call_function"]
     if rows > 16:
         assert len(call.args) == 11 and ATEN.mul.Tensor in names

@@ -798,8 +798,7 @@ def multiply_by_codes(
     """
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
-    columns = scales.shape[1] // max(matrices, 1) // (1 + is_gated)
-    result = torch.empty((x.shape[0], columns), dtype=x.dtype, device=x.device)
+    result = _codes_result(x, codes, None, None, None, None, scales, None, None, levels, matrices, is_gated)
     folded = (bias, gain, epsilon, residual)
     rest = (scales, offsets, places, levels, matrices, is_gated, result)
 
@@ -838,9 +837,21 @@ def _folds_norm(form: Form, rows: int) -> bool:
     return rows > 1 or not form.stages
 
 
-def _codes_result(x: torch.Tensor, codes: torch.Tensor, *given: Any) -> torch.Tensor:
-    scales, (_, _, _, matrices, *gate) = given[4], given[4:]
-    return x.new_empty((x.shape[0], scales.shape[1] // max(matrices, 1) // (1 + any(gate))))
+def _codes_result(
+    x: torch.Tensor,
+    codes: torch.Tensor,
+    bias: torch.Tensor | None,
+    gain: torch.Tensor | None,
+    epsilon: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    scales: torch.Tensor,
+    offsets: torch.Tensor | None,
+    places: torch.Tensor | None,
+    levels: Sequence[float],
+    matrices: int,
+    is_gated: bool = False,
+) -> torch.Tensor:
+    return x.new_empty((x.shape[0], scales.shape[1] // max(matrices, 1) // (1 + is_gated)))
 
 
 def codes_forms_for(rows: int) -> tuple[Form, ...]:
