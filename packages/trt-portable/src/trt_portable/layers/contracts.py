@@ -123,4 +123,4 @@ def _joined(*shapes: tuple[int, ...]) -> int:
 
 def _count(shape: Sequence[int]) -> int:
     """Elements; axes without any count as one, since what is added up along them has elements."""
-    return math.prod(extent or 1 for extent in shape)
+    return math.prod(shape) or math.prod(extent or 1 for extent in shape)

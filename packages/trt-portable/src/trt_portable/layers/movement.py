@@ -137,7 +137,7 @@ def _reshaped(x: Value, wanted: list[Any], zero_copies: bool) -> list[Any]:
     require(len(free) <= 1, f"reshape dims {wanted} have more than one -1")
     count = x.numel()
     if isinstance(count, int) and all(isinstance(extent, int) for extent in extents):
-        size = math.prod(extent if extent != -1 else 1 for extent in extents)
+        size = math.prod(extents) * (-1 if free else 1)
         fits = size != 0 and count % size == 0 if free else size == count
         if not fits:
             raise Refusal(f"{count} elements of shape {tuple(x.shape)} do not fill {wanted}")
