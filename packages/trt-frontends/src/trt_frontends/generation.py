@@ -538,48 +538,33 @@ class CachedStep(nn.Module):
         return cache(layers=layers)
 
 
-@contextlib.contextmanager
-def _head_of(model: Any, kept: torch.Tensor | int) -> Iterator[None]:
+def _head_of(model: Any, kept: torch.Tensor | int) -> contextlib.AbstractContextManager[Any]:
     """Has a model's head compute the logits of some places alone, whether or not its forward can be asked to."""
     if isinstance(kept, int):
-        yield
-        return
-    hook = model.get_output_embeddings().register_forward_pre_hook(lambda _, given: (given[0].index_select(1, kept),))
-    try:
-        yield
-    finally:
-        hook.remove()
+        return contextlib.nullcontext()
+    head: nn.Module = model.get_output_embeddings()
+    return head.register_forward_pre_hook(lambda _, given: (given[0].index_select(1, kept),))
 
 
-@contextlib.contextmanager
-def _told_masks(model: Any, masks: Any) -> Iterator[None]:
+def _told_masks(model: Any, masks: Any) -> contextlib.AbstractContextManager[Any]:
     """Gives the layers of text the masks of each kind of them, which not every model around them passes on."""
     if not isinstance(masks, dict):
-        yield
-        return
+        return contextlib.nullcontext()
 
     def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return given, {**named, "attention_mask": masks}
 
-    hook = model.get_decoder().register_forward_pre_hook(tell, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
+    decoder: nn.Module = model.get_decoder()
+    return decoder.register_forward_pre_hook(tell, with_kwargs=True)
 
 
 @contextlib.contextmanager
 def _added(layers: Sequence[nn.Module], terms: Sequence[torch.Tensor]) -> Iterator[None]:
     """Adds a term to what each of the first layers gives."""
-    hooks = [
-        layer.register_forward_hook(lambda _, __, made, term=term: made + term)
-        for layer, term in zip(layers, terms)  # noqa: B905 - those that there are terms for
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for layer, term in zip(layers, terms):  # noqa: B905 - those that there are terms for
+            hooks.enter_context(layer.register_forward_hook(lambda _, __, made, term=term: made + term))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 @contextlib.contextmanager
@@ -591,16 +576,11 @@ def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         return given, named if is_told else {**named, "position_ids": places}
 
     tables = [module for module in model.get_decoder().modules() if isinstance(module, nn.Embedding)]
-    hooks = [
-        table.register_forward_pre_hook(tell, with_kwargs=True)
-        for table in tables
-        if list(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] == _POSITIONED
-    ]
-    try:
+    with contextlib.ExitStack() as hooks:
+        for table in tables:
+            if list(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] == _POSITIONED:
+                hooks.enter_context(table.register_forward_pre_hook(tell, with_kwargs=True))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 _OTHER_STATE: Final = ("cache_params", "state", "mems", "cache")

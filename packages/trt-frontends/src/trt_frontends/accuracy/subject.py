@@ -164,13 +164,10 @@ def run_engines(built: BuiltModel, case: SampleInputs) -> list[EngineCase]:
 
         return hook
 
-    handles = [block.register_forward_pre_hook(keep(name)) for name, block in built.blocks.items()]
-    try:
-        with torch.no_grad(), built.running(built.blocks):
-            case.call(built.module)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with contextlib.ExitStack() as hooks, torch.no_grad(), built.running(built.blocks):
+        for name, block in built.blocks.items():
+            hooks.enter_context(block.register_forward_pre_hook(keep(name)))
+        case.call(built.module)
     return [EngineCase(name, block, found[name], _values(block, found[name])) for name, block in built.blocks.items()]
 
 
