@@ -606,11 +606,15 @@ def test_sharded_models_generate_text(tmp_path: Path) -> None:
 
 PLANNED = ["llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text", "gpt_oss"]
 PLANNED += ["mixtral", "experts"]
+ALSO_PLANNED = ["qwen2_moe", "qwen3_moe", "deepseek_v2", "deepseek_v3", "phi", "gpt_neox", "glm4", "olmo2", "cohere"]
+ALSO_PLANNED += ["cohere2", "granite", "smollm3", "starcoder2"]
 
 
 @STRESSED
-@pytest.mark.parametrize("way", ["compile", "torch.compile"])
-@pytest.mark.parametrize("kind", PLANNED)
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [*itertools.product(PLANNED, ("compile", "torch.compile")), *((kind, "compile") for kind in ALSO_PLANNED)],
+)
 def test_plans_of_transformers(kind: str, way: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     run_ranks(2, tmp_path, rank_programs.compile_transformers, kind, way, str(tmp_path / "model"))

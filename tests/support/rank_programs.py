@@ -891,6 +891,34 @@ def gather_varying_rows(rank: int) -> list[str]:
     return [node.op for node in partition.nodes if node.verdict.code == "TRT-F022"]
 
 
+_TWO_OF_FOUR: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_ROUTED: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "num_key_value_heads": 4,
+}
+_SIZES: dict[str, dict[str, Any]] = {
+    "mixtral": _TWO_OF_FOUR,
+    "gpt_oss": _TWO_OF_FOUR,
+    "qwen2_moe": _ROUTED | {"shared_expert_intermediate_size": 64},
+    "qwen3_moe": _ROUTED,
+    "deepseek_v2": _LATENT | {"topk_method": "greedy"},
+    "deepseek_v3": _LATENT,
+}
+"""Sizes that only configurations of some types have."""
+
+
 def _save_tiny(rank: int, name: str, directory: str, layers: int = 2) -> None:
     """Saves a tiny model of transformers, on the first rank, where all see it; lets others load it in parts."""
     sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # half the time of importing transformers
@@ -900,10 +928,9 @@ def _save_tiny(rank: int, name: str, directory: str, layers: int = 2) -> None:
     sizes: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": layers}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
     sizes |= {"head_dim": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
     if rank == 0:
         torch.manual_seed(0)
-        config = AutoConfig.for_model(name, **sizes, **(experts if name in ("mixtral", "gpt_oss") else {}))
+        config = AutoConfig.for_model(name, **sizes | _SIZES.get(name, {}))
         AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     dist.barrier()
 
