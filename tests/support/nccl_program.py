@@ -24,7 +24,7 @@ import trt_runtime as runtime
 from trt_core import Input
 
 CALLS = 8
-"""As many calls as it takes to record a run, at the engine's addresses and at the caller's."""
+"""More calls than it takes to record a run, of an engine or of a whole module."""
 
 
 def compare(model: nn.Module, given: Any, sizes: tuple[tuple[int, ...], ...], **tolerance: float) -> Any:
