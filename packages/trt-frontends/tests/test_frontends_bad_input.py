@@ -143,6 +143,29 @@ def test_an_interrupted_command_of_programs_ends(door: str, tmp_path: Path) -> N
     interrupt(["-c", code], tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(("door", "module"), [("trtc", "typer"), ("trt_runtime", "torch")])
+def test_an_interrupted_import_ends(door: str, module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text("print('reached', flush=True)\nwhile True: pass\n")
+    interrupt(["-m", door, "--help"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_an_interrupted_reading_of_arguments_ends(tmp_path: Path) -> None:
+    code = (
+        "import sys, trtc, typer.core\n"
+        "def endless(*_):\n"
+        "    print('reached', flush=True)\n"
+        "    while True: pass\n"
+        "typer.core.TyperCommand.parse_args = endless\n"
+        "sys.argv = ['trtc', 'info']\n"
+        "trtc.main()\n"
+    )
+    interrupt(["-c", code], tmp_path)
+
+
 def interrupt(arguments: list[str], folder: Path, stage: str = "") -> None:
     """Interrupts a command, and all that it started, once it says that it is where it should be interrupted."""
     before = signal.signal(  # jobs in the background ignore it, and hand that on

@@ -6,6 +6,12 @@ when it runs.
 
 from __future__ import annotations
 
-from trtc.app import app, main
+import sys
+
+try:
+    from trtc.app import app, main
+except KeyboardInterrupt:  # nobody has begun to run a command that could catch it
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 __all__ = ["app", "main"]

@@ -764,6 +764,12 @@ class _Commands(TyperGroup):
         for command in self.commands.values():  # first sentences whole, where typer would cut them
             command.short_help = (command.help or "").partition("\n")[0]
 
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        try:
+            return super().make_context(*given, **more)
+        except KeyboardInterrupt:  # which typer answers with another word, and 1
+            raise _interrupted() from None
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for option in self.get_params(ctx):  # typer's own have no value, for which it would import pydantic in any help
             option.default = False if option.default is None else option.default
@@ -780,14 +786,18 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            say("interrupted", to_errors=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise _interrupted() from None
         except Exception as error:
             if not _is_ours(error):
                 raise
             typer.secho("error:", fg="red", bold=True, err=True, nl=False)
             say(f" {error}", to_errors=True)
             raise typer.Exit(BAD_INPUT) from error
+
+
+def _interrupted() -> typer.Exit:
+    say("interrupted", to_errors=True)
+    return typer.Exit(INTERRUPTED)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -990,4 +1000,7 @@ app.add_typer(cache_app, name="cache", cls=_Commands, epilog=_EXIT_CODES)
 
 def main() -> None:
     """Runs the command line."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before or after the command itself
+        sys.exit(_interrupted().exit_code)

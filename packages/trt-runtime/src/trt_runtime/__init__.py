@@ -6,6 +6,9 @@ needs. It imports neither converters nor compilers, and touches no device.
 
 from __future__ import annotations
 
+import trt_runtime.interruption  # noqa: F401  # acts, and before what takes long to import
+
+# isort: split
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 

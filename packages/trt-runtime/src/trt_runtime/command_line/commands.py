@@ -31,6 +31,7 @@ from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import kind_of, printable
 from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection
+from trt_runtime.interruption import INTERRUPTED
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput, Value
 from trt_runtime.program.interface import walk
@@ -296,7 +297,6 @@ class _Runs:
 
 
 BAD_INPUT = 2
-INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
 _READER_LEFT = 141  # or a pipe
 
 _EXIT_CODES = "Exit codes: 0 success, 2 bad usage or input, 130 interrupted."
