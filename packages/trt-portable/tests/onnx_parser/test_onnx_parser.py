@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx_running import QuietLogger, Refused, build, infer, parse, run
 
 import trt_portable as trt
-from trt_portable.onnx_parser import writer
+from trt_portable.onnx_parser import graph_walk, writer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import ConstantReader
 
@@ -255,6 +255,28 @@ def test_numbers_describe_no_more_than_there_is_room_for(node: Any, monkeypatch:
         assert held < 1000
     else:
         assert "the model describes" in parser.get_error(0).desc()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="a limit of memory on Linux")
+def test_values_of_endless_ranges_are_given_up_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX's inference would hold all of them; the limit of a processor's time, lifted here, is reached after more."""
+    ends = []
+
+    def noting(*args: Any, **options: Any) -> Any:
+        done = run_process(*args, **{**options, "check": False})
+        ends.append((done.returncode, b"MemoryError" in done.stderr))
+        done.check_returncode()
+        return done
+
+    run_process = graph_walk.subprocess.run
+    monkeypatch.setattr(graph_walk, "_VALUES_SECONDS", 60)
+    monkeypatch.setattr(graph_walk.subprocess, "run", noting)
+    numbers = {"zero": 0, "most": 2**62, "one": 1}
+    constants = [numpy_helper.from_array(np.array(number, np.int64), name) for name, number in numbers.items()]
+    nodes = [helper.make_node("Range", list(numbers), ["r"]), helper.make_node("Cast", ["r"], ["y"], to=FLOAT)]
+    types = graph_walk._inferred_types(model_of(nodes, [], [value("y", None)], constants))
+    assert ends == [(1, True), (0, False)]
+    assert types["r"].type.tensor_type.elem_type == TensorProto.INT64
 
 
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])

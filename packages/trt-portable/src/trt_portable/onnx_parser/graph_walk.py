@@ -636,7 +636,16 @@ try:
 except (ImportError, ValueError, OSError):
     pass
 import onnx
-graph = onnx.shape_inference.infer_shapes(sys.stdin.buffer.read(), data_prop=sys.argv[3] == "values").graph
+data, follows = sys.stdin.buffer.read(), sys.argv[3] == "values"
+try:
+    if follows:
+        with open("/proc/self/statm") as file:
+            held = int(file.read().split()[0]) * resource.getpagesize()
+        most = min(held + (256 << 20) + 8 * len(data), 8 << 30)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+except (NameError, ValueError, OSError):
+    pass
+graph = onnx.shape_inference.infer_shapes(data, data_prop=follows).graph
 found = onnx.GraphProto(value_info=graph.value_info, output=graph.output)
 sys.stdout.buffer.write(found.SerializeToString())
 """
@@ -646,7 +655,8 @@ _TYPES_SECONDS: Final = 60
 _VALUES_SECONDS: Final = 4
 """Of a processor, to follow values that are sizes as well, for models of a few bytes.
 
-ONNX goes through every element of a tensor then that such a model describes by its extents.
+ONNX goes through every element of a tensor then that such a model describes by its extents, and keeps them all: so
+the memory that it may take ends that sooner, on a machine that is busy, too.
 """
 _BYTES_IN_A_SECOND: Final = 1 << 20
 """Of larger models, which have longer."""
