@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import hostile_corpus
+import hostile_files
 import pytest
 import torch
 from hostile_corpus import CLASSES, outcomes
+
+from trt_runtime.program_file import SectionKind, read_sections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory, pages and children as Linux has them")
 
@@ -86,6 +90,26 @@ def test_memory_that_nobody_wrote_is_found() -> None:
     assert any(end.startswith("another result") for end in (case.run() for _ in range(20)))
 
 
+def test_what_is_honest_runs() -> None:
+    """Files and networks that cases change are such that their changes matter: unchanged, they are taken."""
+    for make in (hostile_files.forged_manifests, hostile_files.forged_generators, hostile_files.forged_inputs):
+        honest = [act for name, act in make() if re.search(r"honest($|: (as it is|beams|drawn|kept), 1)", name)]
+        assert honest
+        for act in honest:
+            act()
+    for name, network in {"ranks": "ranks", "masked": "masked", "nested": "nested", "growing": "growing"}.items():
+        case = hostile_corpus.PlanCase(network, name, lambda structure: None)
+        assert set(outcomes([case]).values()) == {"ran"}
+
+
+def test_a_signature_of_ones_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cases of signatures would fail if one held: what this user has signed is harm there."""
+    content, parts, signature = hostile_files._signed()
+    assert read_sections(memoryview(content))[-1].kind is SectionKind.SIGNATURE
+    with pytest.raises(AssertionError, match="a signature that nobody made"):
+        hostile_files._is_no_signature((*parts, (SectionKind.SIGNATURE, signature)))
+
+
 def test_the_corpus_is_read_whole() -> None:
     assert Path(hostile_corpus.__file__).is_file()
-    assert sum(len(list(make())) for make in CLASSES.values()) > 16_000
+    assert sum(len(list(make())) for make in CLASSES.values()) > 30_000

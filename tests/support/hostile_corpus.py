@@ -24,10 +24,11 @@ import signal
 import struct
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import hostile_files
 import numpy as np
 import plan_fuzzer
 import torch
@@ -161,6 +162,8 @@ class PlanCase:
 
     def run(self) -> str:
         """Loads and runs it on bound memory; see `Case.run`."""
+        if self.network == "ranks":
+            _join_others()
         plan = _plan(self.network)
         structure = json.loads(json.dumps(plan.structure))
         structure["engine"]["prepacked"] = True
@@ -179,6 +182,14 @@ _PLAN_ENDS: Final = {"ran": "ran", "refused": "refused"}
 
 
 @functools.cache
+def _join_others() -> None:
+    """Lets this process be one of two ranks, of which the other one answers at once and says nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+
+
+@functools.cache
 def _plan(network: str) -> Plan:
     os.environ[GUARDS_VARIABLE] = "end"
     return read_plan(plan_fuzzer.FORGED[network]())
@@ -192,35 +203,66 @@ class DataCase:
         name: Of the case.
         make: Adds the network, and returns its outputs.
         inputs: Makes its inputs, in order.
+        ranges: Least, best and greatest of what is told to the builder: shapes of inputs whose extents vary, and, of
+            inputs that say how much there is, values.
     """
 
     name: str
     make: Callable[[plan_fuzzer.Net], list[Any]]
     inputs: Callable[[], list[torch.Tensor]]
+    ranges: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self) -> str:
         """Builds and runs it; see `Case.run`."""
         os.environ[GUARDS_VARIABLE] = "end"
-        net = plan_fuzzer.Net()
-        plan = net.plan(*self.make(net))
-        engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(plan)
+        if self.make not in _built:
+            net = plan_fuzzer.Net()
+            _built[self.make] = net.plan(*self.make(net), **self.ranges)
+        engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(_built[self.make])
         context = engine.create_execution_context()
         given = iter(self.inputs())
         memory: list[Any] = []
         at: dict[str, Any] = {}
         for name in engine:
             if engine.get_tensor_mode(name) is trt.TensorIOMode.INPUT:
-                memory.append(guarded(next(given)))
+                value = next(given)
+                memory.append(guarded(value if value.numel() else torch.zeros(1)))  # an address has even nothing
                 at[name] = memory[-1]
+                if not context.set_input_shape(name, tuple(value.shape)):
+                    return "refused"
             elif engine.get_aliased_input_tensor(name):
                 memory.append(at[engine.get_aliased_input_tensor(name)])
             else:
                 size = context.get_max_output_size(name)
-                if size < 0:
-                    return "failed"
+                if size > GROWTH:
+                    return "failed"  # no caller has so much memory
+                if size < 0 and context.set_output_allocator(name, _Pages()):
+                    continue
                 memory.append(guarded(torch.zeros(max(size, 1), dtype=torch.uint8)))
             assert context.set_tensor_address(name, memory[-1].data_ptr())
         return "ran" if context.execute_async_v3(0) else "failed"
+
+
+_built: dict[Callable[..., Any], bytes] = {}
+"""Plans of networks that cases share."""
+
+
+class _Pages(trt.IOutputAllocator):
+    """Gives an output whose size depends on data memory between pages that nobody may touch."""
+
+    def __init__(self) -> None:
+        trt.IOutputAllocator.__init__(self)
+        self.held: list[torch.Tensor] = []
+
+    def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+        """Returns the address of so many bytes; nothing of more than a caller would give."""
+        if size > GROWTH:
+            return 0
+        self.held.append(guarded(torch.zeros(max(size, 1), dtype=torch.uint8)))
+        return self.held[-1].data_ptr()
+
+    def notify_shape(self, tensor_name: str, shape: Any) -> None:
+        """Takes note of nothing."""
 
 
 @dataclass(frozen=True)
@@ -1101,6 +1143,378 @@ def _honest_places() -> Iterator[DataCase]:
         yield DataCase(f"a loop while {number} is large", turns, held(torch.full((2, 4), number)))
 
 
+_NUMBERS: Final = (-(1 << 63), -(1 << 31) - 1, -(1 << 31), -5, -1, 0, 1, 4, 700, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
+
+
+def values_at_call() -> Iterator[DataCase]:
+    """Honest networks whose extents, counts and places are told with each call."""
+    yield from _told_rotations()
+    yield from _told_caches()
+    yield from _told_attention()
+    yield from _told_counts()
+    yield from _told_places()
+
+
+def _open(rank: int) -> tuple[tuple[int, ...], ...]:
+    """The range of an input of which every extent varies."""
+    return (0,) * rank, (2,) * rank, (1 << 20,) * rank
+
+
+def _varying(net: plan_fuzzer.Net, name: str, rank: int, dtype: Any = trt.float32) -> Any:
+    return net.input(name, (-1,) * rank, dtype)
+
+
+def _told_rotations() -> Iterator[DataCase]:
+    for is_paired, part, is_placed in itertools.product((False, True), (0, 2, 4), (False, True)):
+
+        def rotate(
+            net: plan_fuzzer.Net, is_paired: bool = is_paired, part: int = part, is_placed: bool = is_placed
+        ) -> Any:
+            x = _varying(net, "x", 4)
+            tables = [_varying(net, name, 2 if is_placed else 3) for name in ("cos", "sin")]
+            layer = net.network.add_rotary_embedding(x, *tables, is_paired, part)
+            if is_placed:
+                layer.set_input(3, _varying(net, "at", 2, trt.int64))
+            return [layer.get_output(0)]
+
+        ranges = {"x": _open(4), **{name: _open(2 if is_placed else 3) for name in ("cos", "sin")}}
+        what = f"rotation of {part}, {'pairs' if is_paired else 'halves'}"
+        heads = [(2, 3, 5, 4), (2, 3, 5, 5), (2, 3, 0, 4), (0, 3, 5, 4), (2, 3, 5, 0), (2, 3, 5, 1)]
+        if not is_placed:
+            rows = [(2, 5, 2), (2, 4, 2), (2, 0, 2), (1, 5, 2), (2, 1, 2), (3, 5, 2), (2, 5, 1), (2, 5, 0), (2, 5, 700)]
+            for x, cosines, sines in itertools.product(heads, rows, rows[:4]):
+                yield DataCase(f"{what}: {x} by {cosines}, {sines}", rotate, ones(x, cosines, sines), ranges)
+            continue
+        ranges["at"] = _open(2)
+        tables = [(8, 2), (4, 2), (1, 2), (0, 2), (8, 1), (8, 0)]
+        for x, table, number in itertools.product(heads, tables, _NUMBERS):
+            places = torch.full((2, 5), number)
+            shown = held(torch.ones(x), torch.ones(table), torch.ones(table), places)
+            yield DataCase(f"{what}: {x} by a table of {table} at {number}", rotate, shown, ranges)
+        for ids in ((2, 4), (2, 0), (1, 5), (5, 2), (2, 700)):
+            shown = held(
+                torch.ones(2, 3, 5, 4), torch.ones(8, 2), torch.ones(8, 2), torch.zeros(ids, dtype=torch.int64)
+            )
+            yield DataCase(f"{what}: places of {ids}", rotate, shown, ranges)
+
+
+def _told_caches() -> Iterator[DataCase]:
+    def padded(net: plan_fuzzer.Net, has_lengths: bool) -> Any:
+        given = _varying(net, "c", 4), _varying(net, "f", 4), _varying(net, "s", 1, trt.int64)
+        layer = net.network.add_kv_cache_update(*given, trt.KVCacheMode.LINEAR)
+        if has_lengths:
+            layer.update_lengths = _varying(net, "l", 1, trt.int32)
+        return [layer.get_output(0)]
+
+    def packed(net: plan_fuzzer.Net) -> Any:
+        given = _varying(net, "c", 4), _varying(net, "f", 3), _varying(net, "s", 1, trt.int64)
+        layer = net.network.add_kv_cache_update(*given, trt.KVCacheMode.LINEAR)
+        layer.update_form = trt.AttentionIOForm.PACKED_NHD
+        layer.update_lengths = _varying(net, "l", 1, trt.int32)
+        return [layer.get_output(0)]
+
+    plain, counted = (functools.partial(padded, has_lengths=has_lengths) for has_lengths in (False, True))
+    cache = (2, 3, 8, 4)
+    ranges = {"c": _open(4), "f": _open(4), "s": _open(1)}
+    for number, fresh in itertools.product(
+        _NUMBERS, ((2, 3, 2, 4), (2, 3, 9, 4), (2, 3, 0, 4), (1, 3, 2, 4), (2, 1, 2, 4), (2, 3, 2, 5), (3, 3, 2, 4))
+    ):
+        shown = held(torch.ones(cache), torch.ones(fresh), torch.full((2,), number))
+        yield DataCase(f"a cache of {cache}, {fresh} at {number}", plain, shown, ranges)
+    for number, fresh, length in itertools.product(_NUMBERS, ((2, 3, 2, 4), (2, 3, 9, 4), (2, 1, 2, 4)), _LENGTHS):
+        shown = held(
+            torch.ones(cache), torch.ones(fresh), torch.full((2,), number), torch.full((2,), length, dtype=torch.int32)
+        )
+        what = f"a cache of {cache}, {length} of {fresh} at {number}"
+        yield DataCase(what, counted, shown, {**ranges, "l": _open(1)})
+    for other in ((2, 3, 0, 4), (0, 3, 8, 4), (2, 0, 8, 4), (1, 3, 8, 4), (2, 3, 8, 0)):
+        for starts in (0, 1, 2, 3):
+            shown = held(torch.ones(other), torch.ones(2, 3, 2, 4), torch.zeros(starts, dtype=torch.int64))
+            yield DataCase(f"a cache of {other}, {starts} places", plain, shown, ranges)
+    for number, ends in itertools.product(_NUMBERS, _ENDS):
+        shown = held(
+            torch.ones(2, 3, 8, 4), torch.ones(6, 3, 4), torch.full((2,), number), torch.tensor(ends, dtype=torch.int32)
+        )
+        yield DataCase(
+            f"a cache at {number}, packed rows to {ends}", packed, shown, {**ranges, "f": _open(3), "l": _open(1)}
+        )
+
+
+_LEAST, _MOST = -(1 << 31), (1 << 31) - 1
+_LENGTHS: Final = (_LEAST, -1, 0, 1, 9, _MOST)
+_ENDS: Final = (
+    *([0, 3, 6], [0, 6, 3], [6, 3, 0], [0, 7, 700], [-1, 3, 6], [0, -3, 6], [0, 3, _MOST], [_LEAST, _MOST, _LEAST]),
+    *([_MOST, _LEAST, 0], [3, 3, 3], [0, 0, 0], [0], [], [0, 6], [0, 1, 2, 3], [0, 6] * 40, [2, 4, 6], [-6, -3, -1]),
+)
+"""Where groups end that do not follow each other, or lie elsewhere."""
+
+
+def _told_attention() -> Iterator[DataCase]:
+    softmax = trt.AttentionNormalizationOp.SOFTMAX
+
+    def padded(net: plan_fuzzer.Net, heads: int = 4, groups: int = 2) -> Any:
+        query = net.input("q", (-1, heads, -1, -1))
+        key, value = (net.input(name, (-1, groups, -1, -1)) for name in "kv")
+        layer = net.network.add_attention(query, key, value, softmax, False)
+        layer.mask = _varying(net, "m", 4, trt.bool)
+        layer.key_value_lengths = _varying(net, "l", 1, trt.int32)
+        return [layer.get_output(0)]
+
+    def packed(net: plan_fuzzer.Net, is_masked: bool) -> Any:
+        query, key, value = (net.input(name, (-1, 2, -1)) for name in "qkv")
+        layer = net.network.add_attention(query, key, value, softmax, False)
+        layer.query_form = layer.key_value_form = trt.AttentionIOForm.PACKED_NHD
+        layer.query_lengths, layer.key_value_lengths = (_varying(net, name, 1, trt.int32) for name in ("ql", "kl"))
+        if is_masked:
+            layer.mask = _varying(net, "m", 4)
+        return [layer.get_output(0)]
+
+    def mixed(net: plan_fuzzer.Net) -> Any:
+        query, key, value = net.input("q", (-1, 2, -1, -1)), net.input("k", (-1, 2, -1)), net.input("v", (-1, 2, -1))
+        layer = net.network.add_attention(query, key, value, softmax, False)
+        layer.key_value_form = trt.AttentionIOForm.PACKED_NHD
+        layer.key_value_lengths = _varying(net, "kl", 1, trt.int32)
+        return [layer.get_output(0)]
+
+    def range_of(heads: int, rank: int) -> Any:
+        return tuple(tuple(heads if axis == 1 else extent for axis in range(rank)) for extent in (0, 2, 1 << 12))
+
+    ranges = {"q": range_of(4, 4), "k": range_of(2, 4), "v": range_of(2, 4), "m": _open(4), "l": _open(1)}
+    base, keys = (2, 4, 5, 8), (2, 2, 7, 8)
+    others = ((2, 2, 0, 8), (2, 2, 6, 8), (2, 2, 700, 8), (1, 2, 7, 8), (3, 2, 7, 8), (2, 2, 7, 0), (2, 2, 7, 16))
+    masks = ((2, 1, 5, 7), (1, 1, 1, 1), (2, 4, 5, 6), (2, 4, 700, 7), (3, 4, 5, 7), (0, 1, 5, 7))
+    lengths = ([7, 7], [0, 0], [-1, _LEAST], [_MOST, _MOST], [7], [7, 7, 7], [])
+    for key, value, mask, count in itertools.product((keys, *others), (keys, *others), masks[:2], lengths[:2]):
+        shown = held(
+            torch.ones(base),
+            torch.ones(key),
+            torch.ones(value),
+            torch.ones(mask) > 0,
+            torch.tensor(count, dtype=torch.int32),
+        )
+        yield DataCase(f"attention over {key}, {value}, mask {mask}, {count}", padded, shown, ranges)
+    for query, mask, count in itertools.product((base, (2, 4, 0, 8), (0, 4, 5, 8)), masks, lengths):
+        shown = held(
+            torch.ones(query),
+            torch.ones(keys),
+            torch.ones(keys),
+            torch.ones(mask) > 0,
+            torch.tensor(count, dtype=torch.int32),
+        )
+        yield DataCase(f"attention of {query}, a mask of {mask}, lengths {count}", padded, shown, ranges)
+    flat = {name: range_of(2, 3) for name in "qkv"}
+    bare, masked = (functools.partial(packed, is_masked=is_masked) for is_masked in (False, True))
+    for queries, found in itertools.product(_ENDS, _ENDS):
+        ends = [torch.tensor(row, dtype=torch.int32) for row in (queries, found)]
+        rows = [torch.ones(6, 2, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8)]
+        yield DataCase(
+            f"attention of rows to {str(queries)[:60]} over rows to {str(found)[:60]}",
+            bare,
+            held(*rows, *ends),
+            {**flat, "ql": _open(1), "kl": _open(1)},
+        )
+    for found, mask in itertools.product(_ENDS, ((2, 2, 6, 9), (1, 1, 1, 1), (0, 2, 6, 9), (2, 1, 2, 2))):
+        ends = [torch.tensor(row, dtype=torch.int32) for row in ([0, 3, 6], found)]
+        rows = [torch.ones(6, 2, 8), torch.ones(9, 2, 8), torch.ones(9, 2, 8)]
+        yield DataCase(
+            f"attention under {mask} over rows to {str(found)[:60]}",
+            masked,
+            held(*rows, *ends, torch.ones(mask)),
+            {**flat, "ql": _open(1), "kl": _open(1), "m": _open(4)},
+        )
+        yield DataCase(
+            f"attention of {mask[0]} times {mask[2]} over rows to {str(found)[:60]}",
+            mixed,
+            held(torch.ones(mask[0], 2, mask[2], 8), *rows[1:], ends[1]),
+            {**flat, "q": range_of(2, 4), "kl": _open(1)},
+        )
+
+
+def _told_counts() -> Iterator[DataCase]:
+    """How much there is to be, as an input that lies on the host."""
+    kinds: dict[str, tuple[int, Callable[[plan_fuzzer.Net, Any, Any], Any]]] = {}
+
+    def kind(count: int) -> Callable[[Any], Any]:
+        def listed(add: Any) -> Any:
+            kinds[add.__name__.strip("_")] = count, add
+            return add
+
+        return listed
+
+    @kind(2)
+    def starts(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_slice(x, (0, 0), (2, 2), (1, 1))
+        layer.set_input(1, n)
+        return layer
+
+    @kind(2)
+    def sizes(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_slice(x, (0, 0), (2, 2), (1, 1))
+        layer.set_input(2, n)
+        return layer
+
+    @kind(2)
+    def strides(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_slice(x, (0, 0), (2, 2), (1, 1))
+        layer.set_input(3, n)
+        return layer
+
+    @kind(2)
+    def wrapped(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_slice(x, (0, 0), (2, 2), (1, 1))
+        layer.mode = trt.SampleMode.REFLECT
+        layer.set_input(2, n)
+        return layer
+
+    @kind(0)
+    def best(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_topk(x, trt.TopKOperation.MAX, 2, 0b10)
+        layer.set_input(1, n)
+        return layer
+
+    @kind(2)
+    def filled(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_fill((), trt.FillOperation.RANDOM_UNIFORM, trt.float32)
+        layer.set_input(0, n)
+        return layer
+
+    @kind(2)
+    def shuffled(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_shuffle(x)
+        layer.set_input(1, n)
+        return layer
+
+    @kind(2)
+    def resized(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        layer = net.network.add_resize(x)
+        layer.set_input(1, n)
+        return layer
+
+    @kind(0)
+    def boxes(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        return net.network.add_nms(net.constant(1, 9, 4), net.constant(1, 9, 2), n)
+
+    @kind(0)
+    def turns(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        loop = net.network.add_loop()
+        loop.add_trip_limit(n, trt.TripLimit.COUNT)
+        state = loop.add_recurrence(x)
+        state.set_input(1, net.network.add_unary(state.get_output(0), trt.UnaryOperation.ABS).get_output(0))
+        return loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE)
+
+    @kind(0)
+    def rows(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        loop = net.network.add_loop()
+        loop.add_trip_limit(net.numbers(3), trt.TripLimit.COUNT)
+        state = loop.add_recurrence(x)
+        state.set_input(1, net.network.add_unary(state.get_output(0), trt.UnaryOperation.ABS).get_output(0))
+        layer = loop.add_loop_output(state.get_output(0), trt.LoopOutput.REVERSE, 1)
+        layer.set_input(1, n)
+        return layer
+
+    @kind(0)
+    def walked(net: plan_fuzzer.Net, x: Any, n: Any) -> Any:
+        loop = net.network.add_loop()
+        loop.add_trip_limit(n, trt.TripLimit.COUNT)
+        row = loop.add_iterator(x, 1, True).get_output(0)
+        state = loop.add_recurrence(net.constant(4))
+        state.set_input(1, net.network.add_elementwise(state.get_output(0), row, E.SUM).get_output(0))
+        return loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE)
+
+    for (name, (count, add)), dtype in itertools.product(kinds.items(), (trt.int32, trt.int64)):
+        if dtype is trt.int64 and name in ("best", "boxes"):
+            continue  # no network has that
+
+        def make(net: plan_fuzzer.Net, add: Any = add, count: int = count, dtype: Any = dtype) -> Any:
+            n = net.input("n", (count,) if count else (), dtype)
+            layer = add(net, net.input("x", (4, 6)), n)
+            return [layer.get_output(0)]
+
+        most = (1 << 31) - 1 if dtype is trt.int32 else (1 << 62)
+        ranges = {} if name == "boxes" else {"n": tuple([number] * max(count, 1) for number in (-most - 1, 1, most))}
+        for first, second in itertools.product(_NUMBERS, _NUMBERS if count else (0,)):
+            if dtype is trt.int32 and not all(-(1 << 31) <= number < 1 << 31 for number in (first, second)):
+                continue
+            carrier = torch.int32 if dtype is trt.int32 else torch.int64
+            told = torch.tensor([first, second][:count] if count else first, dtype=carrier)
+            what = f"{name} by {dtype.name} {first}{f', {second}' if count else ''}"
+            yield DataCase(what, make, held(told, torch.ones(4, 6)), ranges)
+
+
+def _told_places() -> Iterator[DataCase]:
+    """Places, scores and coordinates that come with the call."""
+    strange = (float("nan"), float("inf"), -float("inf"), 1e30, -1e30, 0.5)
+
+    def detect(net: plan_fuzzer.Net, is_shared: bool) -> Any:
+        given = net.input("b", (1, 9, 4) if is_shared else (1, 9, 2, 4)), net.input("s", (1, 9, 2))
+        layer = net.network.add_nms(*given, net.numbers(3))
+        layer.set_input(3, net.numbers(0.5, np.float32))
+        layer.set_input(4, net.numbers(0.1, np.float32))
+        return [layer.get_output(0), layer.get_output(1)]
+
+    def best(net: plan_fuzzer.Net) -> Any:
+        layer = net.network.add_topk(net.input("x", (3, 9)), trt.TopKOperation.MAX, 4, 0b10)
+        at = net.network.add_gather_v2(net.input("y", (3, 9)), layer.get_output(1), trt.GatherMode.ELEMENT)
+        at.axis = 1
+        return [layer.get_output(0), at.get_output(0)]
+
+    def sample(net: plan_fuzzer.Net, mode: Any, edge: Any) -> Any:
+        layer = net.network.add_grid_sample(net.input("x", (1, 3, 6, 6)), net.input("g", (1, 4, 4, 2)))
+        layer.interpolation_mode, layer.sample_mode = mode, edge
+        return [layer.get_output(0)]
+
+    def nonzero(net: plan_fuzzer.Net) -> Any:
+        return [net.network.add_non_zero(net.input("x", (3, 9))).get_output(0)]
+
+    def cast(net: plan_fuzzer.Net, dtype: Any) -> Any:
+        places = net.network.add_cast(net.input("x", (3, 2)), dtype).get_output(0)
+        return [net.network.add_gather(net.input("y", (3, 9)), places, 1).get_output(0)]
+
+    def spread(net: plan_fuzzer.Net, width: int) -> Any:
+        at, rows = net.input("at", (-1, width), trt.int64), net.input("u", (-1, 6)[: 3 - width])
+        return [net.network.add_scatter(net.input("x", (4, 6)), at, rows, trt.ScatterMode.ND).get_output(0)]
+
+    def taken(net: plan_fuzzer.Net, width: int) -> Any:
+        at = net.input("at", (-1, width), trt.int64)
+        layer = net.network.add_gather_v2(net.input("x", (4, 6)), at, trt.GatherMode.ND)
+        return [layer.get_output(0)]
+
+    apart, shared = (functools.partial(detect, is_shared=is_shared) for is_shared in (False, True))
+    whole = {dtype: functools.partial(cast, dtype=dtype) for dtype in (trt.int32, trt.int64)}
+    pairs = list(itertools.product(strange, strange))
+    for one, other in pairs:
+        boxes, scores = torch.full((1, 9, 2, 4), one), torch.full((1, 9, 2), other)
+        yield DataCase(f"boxes of {one}, scores of {other}", apart, held(boxes, scores))
+        yield DataCase(f"shared boxes of {one}, scores of {other}", shared, held(boxes[:, :, 0], scores))
+        rows = torch.tensor([[one, other, 0.0] * 3] * 3)
+        yield DataCase(f"the best of {one}, {other}", best, held(rows, torch.ones(3, 9)))
+        yield DataCase(f"what is not 0 of {one}, {other}", nonzero, held(rows))
+        for dtype, make in whole.items():
+            shown = held(torch.tensor([[one, other]] * 3), torch.ones(3, 9))
+            yield DataCase(f"places {one}, {other} as {dtype.name}", make, shown)
+    for mode, edge in itertools.product(
+        (trt.InterpolationMode.NEAREST, trt.InterpolationMode.LINEAR, trt.InterpolationMode.CUBIC),
+        (trt.SampleMode.FILL, trt.SampleMode.CLAMP, trt.SampleMode.REFLECT),
+    ):
+        make = functools.partial(sample, mode=mode, edge=edge)
+        for one, other in pairs:
+            shown = held(torch.ones(1, 3, 6, 6), torch.tensor([one, other] * 16).reshape(1, 4, 4, 2))
+            yield DataCase(f"a picture at {one}, {other}, {mode.name}, {edge.name}", make, shown)
+    for width in (1, 2):
+        ranges = {
+            "at": ((0, width), (3, width), (64, width)),
+            "u": tuple((rows, 6)[: 3 - width] for rows in (0, 3, 64)),
+        }
+        writes, reads = functools.partial(spread, width=width), functools.partial(taken, width=width)
+        for number, (count, rows) in itertools.product(_NUMBERS, ((3, 3), (0, 0), (3, 1), (3, 64), (64, 64))):
+            at = torch.full((count, width), number)
+            shape = (rows, 6)[: 3 - width]
+            what = f"{count} places of {width} numbers {number}"
+            yield DataCase(f"{shape} at {what}", writes, held(at, torch.ones(shape), torch.ones(4, 6)), ranges)
+            if count == rows:
+                yield DataCase(what, reads, held(at, torch.ones(4, 6)), {"at": ranges["at"]})
+
+
 _ODD: Final = (2**31, 2**53, 2**63 - 1, 2**63, 2**70, -1, -(2**63), -(2**70))
 _NO_NUMBERS: Final = (
     *(float(text) for text in ("nan", "inf", "-inf")),
@@ -1378,6 +1792,81 @@ def _field(name: str, change: Callable[[list[Any]], Any]) -> PlanCase:
     return PlanCase("plugin", f"plugin: {name}", changed)
 
 
+def truths() -> Iterator[Case]:
+    """Truths that are neither, as bytes of a file may be."""
+    told = torch.tensor([0, 1, 2, 3, 128, 255, 254, 2] * 8, dtype=torch.uint8).view(torch.bool)
+    more = [told.reshape(8, 8), torch.arange(64.0).reshape(8, 8), torch.arange(8), torch.ones(1, 1, 8, 8)]
+    x, y, rows, image = At(1), At(2), At(3), At(4)
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        *(
+            (name, (At(0),))
+            for name in ("nonzero", "any", "all", "count_nonzero", "logical_not", "bitwise_not", "clone")
+        ),
+        *(
+            (name, (x,))
+            for name in ("nonzero", "sum", "max", "min", "amax", "amin", "prod", "sort", "argsort", "t", "isnan")
+        ),
+        *(
+            (name, (x,))
+            for name in ("unique_dim", "mode", "median", "flatten.using_ints", "contiguous", "tril", "neg", "sign")
+        ),
+        *(
+            (name, (x, 0))
+            for name in ("cumsum", "cumprod", "cummax", "logcumsumexp", "unbind.int", "sum", "argmax", "any.dim")
+        ),
+        *(
+            (f"{name}.Tensor", (x, x))
+            for name in ("add", "mul", "sub", "div", "eq", "lt", "bitwise_and", "bitwise_xor", "remainder")
+        ),
+        *((f"{name}.Tensor", (x, rows)) for name in ("add", "mul", "div", "bitwise_left_shift", "floor_divide")),
+        *(
+            (name, (x, x))
+            for name in ("logical_and", "logical_xor", "maximum", "floor_divide", "mm", "dot", "gcd", "kron")
+        ),
+        *(("to.dtype", (x, dtype)) for dtype in (torch.int8, torch.uint8, torch.int64, torch.float16, torch.float64)),
+        ("masked_select", (y, x)),
+        ("masked_fill.Scalar", (y, x, 1.0)),
+        ("masked_scatter", (y, x, y)),
+        ("where.self", (x, y, y)),
+        ("index.Tensor", (y, [x])),
+        ("index.Tensor", (y, [At(0)])),
+        ("index_put", (y, [x], y)),
+        ("index_put", (y, [x], At(0))),
+        ("nonzero_static", (x, 8)),
+        ("gather", (y, 0, x)),
+        ("topk", (x, 3)),
+        ("kthvalue", (x, 3)),
+        ("bincount", (At(0),)),
+        ("one_hot", (At(0), 8)),
+        ("repeat_interleave.Tensor", (At(0),)),
+        ("searchsorted.Tensor", (x, x)),
+        ("bucketize.Tensor", (x, At(0))),
+        ("isin.Tensor_Tensor", (x, x)),
+        ("cat", ([x, x],)),
+        ("stack", ([x, x],)),
+        ("flip", (x, [0])),
+        ("embedding", (y, At(0))),
+        ("scaled_dot_product_attention", (image, image, image, x)),
+        ("_scaled_dot_product_flash_attention_for_cpu", (image, image, image, 0.0, False)),
+        ("scatter.value", (x, 0, rows, True)),
+        ("scatter_add", (x, 0, rows, x)),
+        ("max_pool2d", (x, [2, 2])),
+        ("constant_pad_nd", (x, [1, 1])),
+        ("bernoulli", (x,)),
+        ("view.dtype", (x, torch.int8)),
+        ("expand", (x, [64, 8])),
+        ("select.int", (x, 0, 1)),
+    ]
+    held_here = [told, more[0], more[1], torch.zeros(8, 8, dtype=torch.int64), more[3]]
+    for at, (name, args) in enumerate(calls):
+        steps: Steps = ((name, args), ("zeros_like", (At(-1),))) if name == "bernoulli" else ((name, args),)
+        yield from both(f"{name} {at} of truths", steps, held(*held_here))
+
+
+def _acts(make: Callable[[], Iterator[tuple[str, Callable[[], object]]]]) -> Callable[[], Iterator[ActCase]]:
+    return lambda: (ActCase(f"{at}: {name}", act) for at, (name, act) in enumerate(make()))
+
+
 CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "the heap is written": written_heap,
     "foreign memory": foreign_memory,
@@ -1386,6 +1875,7 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "the process dies, plans": forged_numbers,
     "codes and ranks, plans": forged_codes,
     "the process dies, a caller's data": honest_networks,
+    "values at the call": values_at_call,
     "memory": memory,
     "time": time,
     "recipes of weights": recipes,
@@ -1394,6 +1884,13 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "kernel archives": kernel_archives,
     "odd groups and budgets": odd_groups,
     "plugin fields": plugin_fields,
+    "truths that are neither": truths,
+    "branches and loops": _acts(hostile_files.loops),
+    "sizes from data": _acts(hostile_files.numbers_from_data),
+    "signatures": _acts(hostile_files.forged_signatures),
+    "folders of ranks": _acts(hostile_files.forged_manifests),
+    "generators": _acts(hostile_files.forged_generators),
+    "files of inputs": _acts(hostile_files.forged_inputs),
 }
 
 

@@ -68,7 +68,8 @@ class Net:
         if profile:
             ranges = self.builder.create_optimization_profile()
             for name, shapes in profile.items():
-                ranges.set_shape(name, *shapes)
+                is_shape = isinstance(shapes[0], tuple)
+                (ranges.set_shape if is_shape else ranges.set_shape_input)(name, *shapes)
             config.add_optimization_profile(ranges)
         built = self.builder.build_serialized_network(self.network, config)
         assert built is not None
@@ -371,6 +372,110 @@ def _packed() -> bytes:
     return net.plan(layer.get_output(0), product)
 
 
+def _rotation() -> bytes:
+    """Rotary embeddings of rows and of positions, in pairs of neighbours and of halves, of a part of a head and all."""
+    net = Net()
+    network = net.network
+    x, places = net.input("x", (2, 3, 5, 8)), net.input("p", (2, 5), trt.int64)
+    apart = network.add_rotary_embedding(x, net.constant(2, 5, 2), net.constant(2, 5, 2), True, 4).get_output(0)
+    placed = network.add_rotary_embedding(apart, net.input("cos", (7, 4)), net.input("sin", (7, 4)), False, 0)
+    placed.set_input(3, places)
+    return net.plan(placed.get_output(0))
+
+
+def _masked() -> bytes:
+    """Attention of grouped heads under a mask, over as many keys as data say, and causal with quantized weights."""
+    net = Net()
+    network = net.network
+    query, key, value = (
+        net.input(name, (2, heads, rows, 8)) for name, heads, rows in zip("qkv", (4, 2, 2), (5, 7, 7), strict=True)
+    )
+    layer = network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, False)
+    layer.mask = net.input("m", (2, 1, 5, 7), trt.bool)
+    layer.key_value_lengths = net.input("l", (2,), trt.int32)
+    other = network.add_attention_v2(
+        layer.get_output(0), key, value, trt.AttentionNormalizationOp.SOFTMAX, trt.CausalMaskKind.LOWER_RIGHT
+    )
+    other.normalization_quantize_scale = net.numbers(0.02, np.float32)
+    other.normalization_quantize_to_type = trt.int8
+    return net.plan(other.get_output(0))
+
+
+def _sequences() -> bytes:
+    """Attention of sequences that lie end to end, over others that do."""
+    net = Net()
+    query, key, value = (net.input(name, (rows, 2, 8)) for name, rows in zip("qkv", (6, 9, 9), strict=True))
+    layer = net.network.add_attention(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, False)
+    layer.query_form = layer.key_value_form = trt.AttentionIOForm.PACKED_NHD
+    layer.query_lengths = net.input("ql", (3,), trt.int32)
+    layer.key_value_lengths = net.input("kl", (3,), trt.int32)
+    return net.plan(layer.get_output(0))
+
+
+def _nested() -> bytes:
+    """A loop in a loop, which walks backwards through what the outer one makes, and one that data end."""
+    net = Net()
+    network = net.network
+    x = net.input("x", (3, 4))
+    outer = network.add_loop()
+    outer.add_trip_limit(net.numbers(3), trt.TripLimit.COUNT)
+    total = outer.add_recurrence(x)
+    inner = network.add_loop()
+    inner.add_trip_limit(net.numbers(3), trt.TripLimit.COUNT)
+    row = inner.add_iterator(total.get_output(0), 0, True).get_output(0)
+    state = inner.add_recurrence(net.constant(4))
+    state.set_input(1, network.add_elementwise(state.get_output(0), row, E.SUM).get_output(0))
+    rows = inner.add_loop_output(state.get_output(0), trt.LoopOutput.CONCATENATE, 0)
+    rows.set_input(1, net.numbers(3))
+    total.set_input(1, rows.get_output(0))
+    again = network.add_loop()
+    kept = again.add_recurrence(outer.add_loop_output(total.get_output(0), trt.LoopOutput.LAST_VALUE).get_output(0))
+    most = network.add_reduce(kept.get_output(0), trt.ReduceOperation.MAX, 0b11, False).get_output(0)
+    again.add_trip_limit(
+        network.add_elementwise(most, net.numbers(0.1, np.float32), E.GREATER).get_output(0), trt.TripLimit.WHILE
+    )
+    kept.set_input(1, network.add_activation(kept.get_output(0), trt.ActivationType.TANH).get_output(0))
+    return net.plan(again.add_loop_output(kept.get_output(0), trt.LoopOutput.LAST_VALUE).get_output(0))
+
+
+def _growing() -> bytes:
+    """A state that is twice as long after each turn."""
+    net = Net()
+    network = net.network
+    x = net.input("x", (-1, 4))
+    loop = network.add_loop()
+    loop.add_trip_limit(net.numbers(3), trt.TripLimit.COUNT)
+    state = loop.add_recurrence(x)
+    state.set_input(1, network.add_concatenation([state.get_output(0)] * 2).get_output(0))
+    last = loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE).get_output(0)
+    return net.plan(
+        network.add_reduce(last, trt.ReduceOperation.SUM, 0b01, False).get_output(0), x=((1, 4), (2, 4), (4, 4))
+    )
+
+
+def _told() -> bytes:
+    """Extents, counts and places that come as data."""
+    net = Net()
+    network = net.network
+    x = net.input("x", (4, 6))
+    two, one = (net.numbers(numbers) for numbers in ([1, 2], [1, 1]))
+    part = network.add_slice(x, (0, 0), (2, 3), (1, 1))
+    for at, tensor in enumerate((one, two, one)):
+        part.set_input(at + 1, tensor)
+    found = network.add_topk(x, trt.TopKOperation.MIN, 2, 0b10)
+    found.set_input(1, net.numbers(3))
+    pairs = network.add_non_zero(x).get_output(0)
+    chosen = network.add_gather_v2(x, network.add_shuffle(pairs).get_output(0), trt.GatherMode.ND)
+    turned = network.add_shuffle(pairs)
+    turned.first_transpose = (1, 0)
+    chosen.set_input(1, turned.get_output(0))
+    written = network.add_scatter(x, net.input("at", (3, 2), trt.int64), net.input("u", (3,)), trt.ScatterMode.ND)
+    wide = network.add_unsqueeze(written.get_output(0), net.numbers([0]))
+    back = network.add_squeeze(wide.get_output(0), net.numbers([0]))
+    sums = network.add_reduce(chosen.get_output(0), trt.ReduceOperation.SUM, 0b1, False).get_output(0)
+    return net.plan(part.get_output(0), found.get_output(1), sums, back.get_output(0))
+
+
 class Repeat(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
     """A plugin that writes its input twice, side by side."""
 
@@ -447,7 +552,7 @@ def _plugin() -> bytes:
 
 
 def _ranks() -> bytes:
-    """Collectives of two ranks; no process here has others, so that none of them runs."""
+    """Collectives of two ranks, which run where this process has joined a group that only seems to have another one."""
     net = Net()
     summed = net.network.add_dist_collective(
         net.input("x", (4, 6)), trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, [0, 1]
@@ -457,7 +562,19 @@ def _ranks() -> bytes:
     )
     summed.num_ranks = part.num_ranks = 2
     part.metadata = "process group 'tp'"
-    return net.plan(part.get_output(0))
+    x = part.get_output(0)
+    kinds = trt.CollectiveOperation
+    for kind, reduction, root in (
+        (kinds.ALL_GATHER, trt.ReduceOperation.NONE, -1),
+        (kinds.REDUCE_SCATTER, trt.ReduceOperation.MAX, -1),
+        (kinds.BROADCAST, trt.ReduceOperation.NONE, 0),
+        (kinds.ALL_TO_ALL, trt.ReduceOperation.NONE, -1),
+        (kinds.GATHER, trt.ReduceOperation.NONE, 0),
+    ):
+        layer = net.network.add_dist_collective(x, kind, reduction, root, [0, 1])
+        layer.num_ranks = 2
+        x = layer.get_output(0)
+    return net.plan(x)
 
 
 NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
@@ -480,6 +597,12 @@ NETWORKS: Final[dict[str, Callable[[], bytes]]] = {
     "few bits": _few_bits,
     "shapes": _shapes,
     "boxes": _boxes,
+    "rotation": _rotation,
+    "masked": _masked,
+    "sequences": _sequences,
+    "nested": _nested,
+    "growing": _growing,
+    "told": _told,
 }
 FORGED: Final = {**NETWORKS, "ranks": _ranks}
 """All that are changed; those of other ranks run nowhere by themselves."""
