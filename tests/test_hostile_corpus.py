@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -39,11 +40,16 @@ def _one_thread() -> Any:
     torch.set_num_threads(before)
 
 
+@functools.cache
+def _cases(kind: str) -> list[Any]:
+    return list(CLASSES[kind]())
+
+
 @pytest.mark.timeout(0 if PART == 1 else 120)
 @pytest.mark.parametrize("kind", CLASSES)
 def test_nothing_hostile_does_harm(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hostile_corpus.GUARDS_VARIABLE, "end")
-    cases = list(CLASSES[kind]())
+    cases = _cases(kind)
     assert len({case.name for case in cases}) == len(cases)
     part = cases if PART == 1 else [case for at, case in enumerate(cases) if at % PART == 0 or case.name in FOUND]
     found = outcomes(part)
@@ -112,4 +118,4 @@ def test_a_signature_of_ones_own_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_corpus_is_read_whole() -> None:
     assert Path(hostile_corpus.__file__).is_file()
-    assert sum(len(list(make())) for make in CLASSES.values()) > 30_000
+    assert sum(len(_cases(kind)) for kind in CLASSES) > 30_000
