@@ -145,3 +145,31 @@ def test_accounts_nest() -> None:
             assert open_account() is inner
         assert open_account() is outer
     assert open_account() is None
+
+
+@pytest.mark.parametrize("limits", [CallLimits(), CallLimits(bytes_alive=700, bytes_made=500), UNLIMITED])
+def test_room_is_what_would_be_assumed(limits: CallLimits) -> None:
+    """Whoever takes room for many operators at once leaves the account as those do who ask for each."""
+    asked, told = Account(limits, 100), Account(limits, 100)
+    sizes = [(100.0, 3.0), (250.0, 5.0), (149.0, 7.0)]
+    most_bytes, most_elements, most_steps = told.room()
+    total, elements = (sum(column) for column in zip(*sizes, strict=True))
+    assert total <= most_bytes and elements <= most_elements and len(sizes) <= most_steps
+    assert all(asked.assume(*size) for size in sizes)
+    told.took(total, elements, len(sizes), 0)
+    assert _sums(asked) == _sums(told)
+    assert asked.assume(2.0, 1.0) is (2.0 <= told.room()[0])
+    for account in (asked, told):
+        account.settle([])
+    assert told.alive == asked.alive == 0.0
+
+
+def _sums(account: Account) -> list[float]:
+    names = ("alive", "made", "elements", "steps", "turns", "_assumed", "_assumed_elements")
+    return [getattr(account, name) for name in names]
+
+
+def test_a_call_inside_of_a_timed_one_is_timed() -> None:
+    with charging(Account(CallLimits(seconds=60))):
+        assert Account(CallLimits()).is_timed
+    assert not Account(CallLimits()).is_timed

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import trt_portable as trt
 from trt_core.limits import UNLIMITED, Account, CallLimits, charging
 from trt_portable.builder.autotune import engine_tactic
-from trt_portable.execution.bounded_runs import BoundedRuns, _Watcher, contract_of
+from trt_portable.execution.bounded_runs import BoundedRuns, _Watcher, contract_of, contracts_of
 from trt_portable.execution.program import LayerFailure
 from trt_portable.fusion.packed_products import PrepackedProduct, has_prepacked_kernels
 from trt_portable.runtime import engine_state
@@ -462,7 +462,7 @@ def test_runs_by_contract_are_charged(held: int) -> None:
     program = engine._state.program
     limits = CallLimits(bytes_alive=1 << 24)
     account = Account(limits, held)
-    watcher = _Watcher(program, account, None, None)
+    watcher = _Watcher(program, contracts_of(program), account, None, None)
     with charging(account), torch.inference_mode():
         watcher.run(_values(engine, 0))
     assert account.steps == 100
@@ -470,4 +470,4 @@ def test_runs_by_contract_are_charged(held: int) -> None:
     with pytest.raises(LayerFailure, match="bytes at once"):
         account = Account(replace(limits, bytes_alive=1 << 19), held)  # two tensors
         with charging(account), torch.inference_mode():
-            _Watcher(program, account, None, None).run(_values(engine, 0))
+            _Watcher(program, contracts_of(program), account, None, None).run(_values(engine, 0))

@@ -183,6 +183,35 @@ class Account:
         self._assumed_elements = read
         return True
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether there is a time at which the call ends, its own or that of the call around it."""
+        return self._end != math.inf
+
+    def room(self) -> tuple[float, float, float]:
+        """Returns bytes, elements and operators for which `assume` would take room now, whatever the clock says."""
+        limits = self.limits
+        return (
+            min(limits.bytes_alive - self.alive, limits.bytes_made - self.made),  # type: ignore[operator]
+            _ASSUMED * limits.elements - self._assumed_elements,  # type: ignore[operator]  # each has a number
+            limits.steps - self.steps,  # type: ignore[operator]
+        )
+
+    def took(self, size: float, elements: float, steps: float, made: float) -> None:
+        """Notes what somebody took of `room`, as `assume` does for each operator.
+
+        Args:
+            size: Bytes, at most; they stay taken until `settle`.
+            elements: Elements to read, make and add up, at most.
+            steps: Operators.
+            made: Bytes that were made of it.
+        """
+        self.alive += size
+        self._assumed += size
+        self._assumed_elements += elements
+        self.steps += steps
+        self.made += made
+
     def settle(self, values: Sequence[Any]) -> None:
         """Gives back the room that was taken by assumption, but for what lives.
 

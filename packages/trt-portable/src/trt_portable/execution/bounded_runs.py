@@ -95,6 +95,7 @@ class BoundedRuns:
     def __init__(self, program: Program, bounds: RunBounds) -> None:
         self.program = program
         self._bounds = bounds
+        self._contracts = contracts_of(program)
         self._passed: dict[tuple[Any, ...], frozenset[int]] = {}
         self._constants: object = None
 
@@ -137,7 +138,7 @@ class BoundedRuns:
         program = self.program
         constants = program.constants
         with charging(self._account(values)) as account:
-            watcher = _Watcher(program, account, watched, observer)
+            watcher = _Watcher(program, self._contracts, account, watched, observer)
             results = watcher.run(values)
         if watched is None:
             self._remember(sizes, frozenset(watcher.loose), constants)
@@ -163,6 +164,7 @@ class _Watcher:
 
     Args:
         program: What runs.
+        contracts: What is known of each of its steps.
         account: What is charged.
         watched: The steps that are charged; None for all.
         observer: Who else watches; what it does is not charged.
@@ -172,13 +174,19 @@ class _Watcher:
     """
 
     def __init__(
-        self, program: Program, account: Account, watched: Collection[int] | None, observer: Observer | None
+        self,
+        program: Program,
+        contracts: Sequence[Contract | None],
+        account: Account,
+        watched: Collection[int] | None,
+        observer: Observer | None,
     ) -> None:
         self.loose: set[int] = set()
         self._observer = observer
         self._program = program
         self._account = account
         self._watched = watched
+        self._contracts = contracts
 
     def run(self, values: Sequence[Value]) -> list[Value]:
         """Runs the program; see `Program.run_observed`."""
@@ -187,50 +195,72 @@ class _Watcher:
 
     def _walk(self, values: Sequence[Value], steps: Sequence[Step]) -> list[Value]:
         program, account, observer, watched = self._program, self._account, self._observer, self._watched
-        is_timed = account.limits.is_timed
+        contracts, reads = self._contracts, program.reads
+        is_timed, is_told = account.is_timed, observer is not None
         slots = program.start(values)
         given = slots.copy()
         unknown: set[int] = set()
+        account.has_seen_data = False
+        # steps take their bounds of the account's room here: asking it for each takes as long as all else
+        most_bytes, most_elements, most_steps = account.room()
+        took_bytes = took_elements = took_steps = made_so_far = 0.0
         for at, (compute, read, outputs, dying, call) in enumerate(steps):
-            account.has_seen_data = False
+            is_watched = watched is None or at in watched
+            contract = contracts[at] if is_watched else None
             try:
                 operands = read(slots)
-                if observer is not None:
-                    observer.before(call, operands)
+                if is_told:
+                    observer.before(call, operands)  # type: ignore[union-attr]  # there is one
                 if is_timed:
                     account.look_at_clock(call.name)
-                is_watched = watched is None or at in watched
-                contract = contract_of(call) if is_watched else None
-                try:
-                    bound = None if contract is None else contract(operands)
-                except Exception:  # operands that no layer takes: it will say so itself
-                    bound = None
-                is_assumed = bound is not None and account.assume(*bound)
+                is_assumed = False
+                if contract is not None:
+                    try:
+                        bound = contract(operands)
+                    except Exception:  # operands that no layer takes: it will say so itself
+                        bound = None
+                    if bound is not None:
+                        size, elements = bound
+                        size += took_bytes
+                        elements += took_elements
+                        if size <= most_bytes and elements <= most_elements and took_steps < most_steps:
+                            took_bytes, took_elements = size, elements
+                            took_steps += 1
+                            is_assumed = True
                 if is_assumed or not is_watched:
                     results = compute(operands)
                 else:
+                    account.took(took_bytes, took_elements, took_steps, made_so_far)
                     account.settle([value for value, before in zip(slots, given, strict=True) if value is not before])
                     with account.watching():
                         results = compute(operands)
+                    most_bytes, most_elements, most_steps = account.room()
+                    took_bytes = took_elements = took_steps = made_so_far = 0.0
             except Exception as error:
                 raise LayerFailure(call.name, error) from error
             try:
                 for slot, made in zip(outputs, results, strict=True):
                     slots[slot] = made
                     if is_assumed and type(made) is torch.Tensor:
-                        account.made += made.nbytes
+                        made_so_far += made.nbytes
             except ValueError as error:
                 wrong = ValueError(f"it makes {len(results)} results, and has {len(outputs)}")
                 raise LayerFailure(call.name, wrong) from error
-            depends = call.layer._DATA_DEPENDENT or account.has_seen_data
-            if depends or (unknown and not unknown.isdisjoint(program.reads[at])):
+            if call.layer._DATA_DEPENDENT or account.has_seen_data or (unknown and not unknown.isdisjoint(reads[at])):
+                account.has_seen_data = False
                 self.loose.add(at)
                 unknown.update(outputs)
-            if observer is not None:
-                observer.after(call, results)
+            if is_told:
+                observer.after(call, results)  # type: ignore[union-attr]
             for slot in dying:
                 slots[slot] = None
+        account.took(took_bytes, took_elements, took_steps, made_so_far)
         return [slots[slot] for slot in program.output_slots]  # type: ignore[misc]
+
+
+def contracts_of(program: Program) -> list[Contract | None]:
+    """What is known of each step of a program."""
+    return [contract_of(call) for *_, call in program.steps]
 
 
 def contract_of(call: LayerCall) -> Contract | None:
