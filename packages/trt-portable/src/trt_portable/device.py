@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import torch
 
-from trt_portable.kernels.device_kernels import driver
+from trt_core.device import driver
 
 _process_device: torch.device | None = None
 _scoped_device: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar(
