@@ -96,12 +96,16 @@ def test_what_no_graph_can_hold_is_refused_before_it_is_lost(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("way", "kinds"),
-    [("compile", ["tensor", "uneven", "sequence", "distributed output"]), ("torch.compile", ["sequence"])],
-    ids=["compile", "torch.compile"],
+    ("world", "way", "kinds"),
+    [
+        (2, "compile", ["tensor", "uneven", "sequence", "distributed output"]),
+        (2, "torch.compile", ["sequence"]),
+        pytest.param(4, "compile", ["tensor", "uneven", "sequence", "distributed output"], marks=STRESSED),
+    ],
+    ids=["compile", "torch.compile", "compile for 4"],
 )
-def test_sharded_models_compile_in_both_ways(way: str, kinds: list[str], tmp_path: Path) -> None:
-    for found in run_ranks(2, tmp_path, rank_programs.compile_parallel, kinds, way):
+def test_sharded_models_compile_in_both_ways(world: int, way: str, kinds: list[str], tmp_path: Path) -> None:
+    for found in run_ranks(world, tmp_path, rank_programs.compile_parallel, kinds, way):
         assert found == {kind: {"engines": 1, "coverage": 1.0} for kind in kinds}
 
 
@@ -423,9 +427,16 @@ def test_stages_run_under_every_schedule(name: str, tmp_path: Path) -> None:
     run_ranks(2, tmp_path, rank_programs.run_schedule, name)
 
 
-@pytest.mark.parametrize("kind", ["plain", "mixed precision"])
-def test_fully_sharded_models_keep_their_weights_in_parts(kind: str, tmp_path: Path) -> None:
-    for found in run_ranks(2, tmp_path, rank_programs.compile_fully_sharded, kind):
+@pytest.mark.parametrize(
+    ("world", "kind"),
+    [
+        (2, "plain"),
+        (2, "mixed precision"),
+        *(pytest.param(4, kind, marks=STRESSED) for kind in ("plain", "two dimensions")),
+    ],
+)
+def test_fully_sharded_models_keep_their_weights_in_parts(world: int, kind: str, tmp_path: Path) -> None:
+    for found in run_ranks(world, tmp_path, rank_programs.compile_fully_sharded, kind):
         assert found == {"engines": 1, "gathers": 12, "in parts": True}
 
 
