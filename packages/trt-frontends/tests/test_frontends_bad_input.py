@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -94,6 +95,29 @@ def test_what_is_no_model_is_one_error(command: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", [name for name, words in ARGUMENTS.items() if "OUT." in words])
 def test_what_cannot_be_written_is_told_first(command: str, tmp_path: Path) -> None:
     assert "nowhere" in refused(command, tmp_path / "missing.trtp", tmp_path / "nowhere" / "out")
+
+
+ABSURD: Final = ("", "a" * 5000, "nan", "-1", "9" * 30, "\u4e2d=\N{GRINNING FACE}")
+
+
+@pytest.mark.parametrize("command", ARGUMENTS)
+def test_absurd_values_of_any_option_are_no_traceback(command: str, tmp_path: Path) -> None:
+    (tmp_path / "text.trtp").write_text("no model")
+    words = [word.replace("IN", str(tmp_path / "text.trtp")) for word in ARGUMENTS[command].split()]
+    found: Any = typer.main.get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    options = {option for parameter in found.params for option in parameter.opts if option.startswith("--")}
+    if not options:  # its arguments are read by the command line of trt-runtime
+        options = set(re.findall(r"(?<!\S)--[a-z-]+", CliRunner().invoke(app, [command, "--help"]).output)) - {"--help"}
+    for option, absurd in itertools.product(sorted(options), ABSURD):
+        if option == "--dir" and not absurd:
+            continue  # the folder that one is in
+        given = [word.replace("OUT", str(tmp_path / "out")) for word in words]
+        result = CliRunner().invoke(app, [*command.split(), *given, option, absurd])
+        assert isinstance(result.exception, SystemExit) and result.exit_code == 2, (option, absurd, result.exception)
+        assert "error:" in result.output.lower() and "Traceback" not in result.output
+    assert [file.name for file in tmp_path.iterdir()] == ["text.trtp"]
 
 
 _MODELS: Final = """

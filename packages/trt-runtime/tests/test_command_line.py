@@ -237,6 +237,7 @@ def test_streams_and_device_times_on_a_gpu() -> None:
         (["run", "model.trt", "--shapes", "x=2x3x4"], "'x' has 2 dimensions, the shape given 3"),
         (["run", "model.trt", "--shapes", "x=2x3", "--inputs", "one.npz"], "missing: extra['a']"),
         (["run", "model.trt", "--shapes", "x=900x3"], "900"),
+        (["run", "model.trt", "--shapes", "x=999999999999999x3"], "cannot be made"),
         (["bench", "model.trt", "--streams", "2"], "2 streams are asked for"),
     ],
 )

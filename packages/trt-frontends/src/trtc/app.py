@@ -526,7 +526,8 @@ _Report = TypeVar("_Report")
 _Model = Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")]
 _Json = Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")]
 _Samples = Annotated[int, typer.Option(min=0, help="How many random inputs are tried.")]
-_Seed = Annotated[int, typer.Option(help="Seed of the first random input.")]
+_MOST_SEED: Final = 1 << 62  # what PyTorch takes, with room for a sample's number
+_Seed = Annotated[int, typer.Option(min=-_MOST_SEED, max=_MOST_SEED, help="Seed of the first random input.")]
 
 
 def verify(
@@ -788,10 +789,11 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt:
             raise _interrupted() from None
         except Exception as error:
-            if not _is_ours(error):
+            told = _told(error)
+            if told is None:
                 raise
             typer.secho("error:", fg="red", bold=True, err=True, nl=False)
-            say(f" {error}", to_errors=True)
+            say(f" {told}", to_errors=True)
             raise typer.Exit(BAD_INPUT) from error
 
 
@@ -800,12 +802,15 @@ def _interrupted() -> typer.Exit:
     return typer.Exit(INTERRUPTED)
 
 
-def _is_ours(error: Exception) -> bool:
+def _told(error: Exception) -> str | None:
+    """What users are told of an error of ours, and of a file that cannot be read or written; None for other errors."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
     if "trt_core" not in sys.modules:
-        return False
+        return None
     from trt_core import TrtError
 
-    return isinstance(error, TrtError)
+    return str(error) if isinstance(error, TrtError) else None
 
 
 app = typer.Typer(
@@ -836,7 +841,9 @@ def options(
 
 
 def quickstart(
-    seed: Annotated[int, typer.Option(help="Seed of the random weights and inputs.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=-_MOST_SEED, max=_MOST_SEED, help="Seed of the random weights and inputs.")
+    ] = 0,
     keep: Annotated[Path | None, typer.Option(file_okay=False, help="Folder to keep the saved programs in.")] = None,
 ) -> None:
     """Shows the main job on two real models: trace, explain, compile, compare, time, save, load elsewhere.

@@ -419,7 +419,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--shapes", action="append", default=[], metavar="NAME=1x3x224x224", help="shape of a random input; repeatable"
     )
-    command.add_argument("--seed", type=int, default=0, help="seed of random inputs (default 0)")
+    command.add_argument("--seed", type=_seed, default=0, help="seed of random inputs (default 0)")
     command.add_argument(
         "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
     )
@@ -440,6 +440,13 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < math.inf:
         raise argparse.ArgumentTypeError("must be a number of seconds, at least 0")
     return seconds
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not -(1 << 63) <= value < 1 << 63:
+        raise argparse.ArgumentTypeError("must be a number of 64 bits")
+    return value
 
 
 def _positive(text: str) -> int:
@@ -648,10 +655,18 @@ def example_call(
     for place, leaf in zip(places, signature.leaves, strict=True):
         if isinstance(leaf, TensorInput) and place in shapes:
             sizes |= _sizes_in(place, leaf, shapes[place])
-    flat = [
-        given[place] if given is not None and place in given else _made_up(leaf, sizes, generator, shapes.get(place))
-        for place, leaf in zip(places, signature.leaves, strict=True)
-    ]
+    try:
+        flat = [
+            given[place]
+            if given is not None and place in given
+            else _made_up(leaf, sizes, generator, shapes.get(place))
+            for place, leaf in zip(places, signature.leaves, strict=True)
+        ]
+    except (RuntimeError, OverflowError) as error:  # what PyTorch raises where there is no room
+        what = f"random inputs of {', '.join(f'{name}={shape}' for name, shape in shapes.items()) or 'the usual sizes'}"
+        raise InputError(
+            f"{what} cannot be made", why=str(error).partition("\n")[0], hint="give smaller --shapes"
+        ) from error
     device = next((value.device for value in module.parameters()), None)
     values = [_on_device(value, leaf, device) for value, leaf in zip(flat, signature.leaves, strict=True)]
     built = [_build(tree, values) for tree in signature.structure]
