@@ -46,8 +46,8 @@ COMES_WITH: Final = {"sympy": "torch", "triton": "torch", "typing_extensions": "
 """Modules that a dependency itself brings, and the dependency that brings them: Triton only where it is for CUDA."""
 
 
-PYTHONS: Final = frozenset({"_getframe", "_replace"})
-"""Names that only look private: of `sys`, and of named tuples."""
+PYTHONS: Final = frozenset({"_exit", "_getframe", "_replace"})
+"""Names that only look private: of `os`, of `sys`, and of named tuples."""
 
 
 def _distribution(package: str) -> str:
