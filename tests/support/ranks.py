@@ -205,11 +205,11 @@ def _store(place: Path, keeps: bool, limit: timedelta) -> Any:
     import torch.distributed as dist
 
     if keeps:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)  # type: ignore[attr-defined]
         draft = place.with_suffix(".draft")
         draft.write_text(str(store.port))
         draft.rename(place)
         return store
     while not place.exists():
         time.sleep(0.01)
-    return dist.TCPStore("127.0.0.1", int(place.read_text()), is_master=False, timeout=limit)
+    return dist.TCPStore("127.0.0.1", int(place.read_text()), is_master=False, timeout=limit)  # type: ignore[attr-defined]
