@@ -146,7 +146,7 @@ def test_a_recorded_call_is_read_as_any_other(mixed: CompiledModule, monkeypatch
     recorded: list[Any] = []
 
     class Recorder:
-        def __init__(self, run: Any, device: torch.device) -> None:
+        def __init__(self, module: Any, run: Any, device: torch.device) -> None:
             self.run = run
 
         def __call__(self, leaves: Any) -> Any:

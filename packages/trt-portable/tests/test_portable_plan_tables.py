@@ -37,6 +37,7 @@ LAYOUTS: Final = {
     17: "2ed1bfce9a528e26",
     18: "0f042c798b48152d",
     19: "874b72862284fa8c",
+    20: "24943f119c82ab0b",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 
