@@ -17,7 +17,7 @@ import torch
 # what tests sign with is nobody's key
 os.environ["TRT_KEY_DIR"] = os.path.join(tempfile.mkdtemp(prefix="trt-keys-"), "keys")
 
-# under `uv run` Ray would start its workers in environments of their own, which it makes of the folder that tests run in
+# under `uv run` Ray starts its workers in environments of their own, which it makes of the folder that tests run in
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 
 # engines run in trt_portable's own kernels, whatever else is installed; tests of libraries say which they want
