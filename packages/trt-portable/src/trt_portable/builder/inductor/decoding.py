@@ -242,9 +242,10 @@ def _fold_gate(graph: fx.Graph, node: fx.Node) -> None:
         return
 
 
+_SCALES: Final = 6
 _MATRICES: Final = 10
 _GATE: Final = 11
-"""Places of arguments of `CODES_PRODUCT`; the latter is left out where it is false."""
+"""Places of arguments of `CODES_PRODUCT`; the last is left out where it is false."""
 
 
 def _silu_of(node: fx.Node) -> fx.Node | None:
@@ -613,8 +614,7 @@ def multiply(
 
     def by_two_kernels(matrix: torch.Tensor, form: int) -> None:
         """Rows are normalized once for all blocks of the product, instead of in each of them."""
-        rows = torch.empty_like(x)
-        _kernels().normalization(x, gain, epsilon, rows)
+        rows = _normalized(x, gain, epsilon)
         _kernels().product(rows, matrix, bias, None, None, residual, is_gated, is_weight, result, form)
 
     if not x.is_cuda:
@@ -682,6 +682,13 @@ def _fastest_way(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
 
     starts = {name: functools.partial(start, run) for name, run in ways.items()}
     return fastest(starts, matrix.device, "uncached", *form, replayed=True, is_right=SameResult(result))
+
+
+def _normalized(x: torch.Tensor, gain: torch.Tensor | None, epsilon: torch.Tensor | None) -> torch.Tensor:
+    """Rows divided by the root of their mean square, and multiplied by the gain, by a kernel of its own."""
+    rows = torch.empty_like(x)
+    _kernels().normalization(x, gain, epsilon, rows)
+    return rows
 
 
 def start_normalization(
@@ -798,7 +805,7 @@ def multiply_by_codes(
     """
     x = x.contiguous()
     residual = None if residual is None else residual.contiguous()
-    result = _codes_result(x, codes, None, None, None, None, scales, None, None, levels, matrices, is_gated)
+    result = _codes_result(x, scales, matrices, is_gated)
     folded = (bias, gain, epsilon, residual)
     rest = (scales, offsets, places, levels, matrices, is_gated, result)
 
@@ -811,9 +818,7 @@ def multiply_by_codes(
         """The row is normalized once for all blocks of the product, instead of in each of them."""
 
         def run(each: torch.Tensor) -> None:
-            rows = torch.empty_like(x)
-            _kernels().normalization(x, gain, epsilon, rows)
-            _kernels().codes_product(rows, each, bias, None, None, residual, *rest, index)
+            _kernels().codes_product(_normalized(x, gain, epsilon), each, bias, None, None, residual, *rest, index)
 
         return run
 
@@ -837,20 +842,7 @@ def _folds_norm(form: Form, rows: int) -> bool:
     return rows > 1 or not form.stages
 
 
-def _codes_result(
-    x: torch.Tensor,
-    codes: torch.Tensor,
-    bias: torch.Tensor | None,
-    gain: torch.Tensor | None,
-    epsilon: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    scales: torch.Tensor,
-    offsets: torch.Tensor | None,
-    places: torch.Tensor | None,
-    levels: Sequence[float],
-    matrices: int,
-    is_gated: bool = False,
-) -> torch.Tensor:
+def _codes_result(x: torch.Tensor, scales: torch.Tensor, matrices: int, is_gated: bool = False) -> torch.Tensor:
     return x.new_empty((x.shape[0], scales.shape[1] // max(matrices, 1) // (1 + is_gated)))
 
 
@@ -912,8 +904,8 @@ def start_codes_product(
     else:
         kernel, extents = one_row_codes_product, {"TILE_WORDS": tile.depth}
     if rows <= _MOST_ROWS:
-        extents |= {"IS_NORMALIZED": gain is not None, "HAS_RESIDUAL": residual is not None, "MATRICES": matrices}
-        extents["IS_GATED"] = is_gated
+        extents |= {"IS_NORMALIZED": gain is not None, "HAS_RESIDUAL": residual is not None}
+        extents |= {"MATRICES": matrices, "IS_GATED": is_gated}
     compiled = kernel[grid](
         *arguments,
         **extents,
@@ -1367,14 +1359,14 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
 
 def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
     """Starts each form of the kernel for operands like those of a node, but with few columns."""
-    matrices: Any = max(node.args[_MATRICES], 1)  # type: ignore[type-var]
-    columns = 64 * matrices
+    matrices: Any = node.args[_MATRICES]
+    is_gated = len(node.args) > _GATE
+    columns = 64 * max(matrices, 1)
 
     def like(index: int, *shape: int) -> torch.Tensor | None:
         each: Any = node.args[index]
         return None if each is None else torch.zeros(shape, dtype=each.meta["val"].dtype, device=device)
 
-    matrix_count, is_gated = node.args[_MATRICES], len(node.args) > _GATE
     (rows, depth), row_bytes = (node.args[index].meta["val"].shape for index in (0, 1))  # type: ignore[union-attr]
     groups = len(node.args[6].meta["val"])  # type: ignore[union-attr]
     x, codes = like(0, rows, depth), like(1, columns, row_bytes[1])
@@ -1383,9 +1375,9 @@ def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
     scales = like(6, groups, columns)
     assert scales is not None
     result = x.new_empty(rows, 64 // (1 + is_gated))
-    rest = (scales, like(7, groups, columns), like(8, rows), node.args[9], matrix_count, is_gated, result)
+    rest = (scales, like(7, groups, columns), like(8, rows), node.args[9], matrices, is_gated, result)
     operands: list[Any] = [x, codes, *folded, *rest]
-    for index, form in enumerate(codes_forms_for(1 if matrix_count else rows)):
+    for index, form in enumerate(codes_forms_for(1 if matrices else rows)):
         if folded[1] is None or _folds_norm(form, rows):
             start_codes_product(*[*operands, index])
         if folded[1] is not None:
@@ -1491,7 +1483,7 @@ def _operators() -> dict[str, Any]:
         "Tensor? offsets, Tensor? places, float[] levels, int matrices, bool is_gated=False) -> Tensor"
     )
     by_codes = define_operator(CODES_PRODUCT, schema, multiply_by_codes)
-    teach_compilers(by_codes, _codes_result)
+    teach_compilers(by_codes, lambda *given: _codes_result(given[0], given[_SCALES], *given[_MATRICES:]))
     schema = "(Tensor codes, Tensor scales, Tensor? offsets, float[] levels, ScalarType dtype) -> Tensor"
     decoded = define_operator(DECODED, schema, decode)
     teach_compilers(decoded, _decoded_like)
