@@ -504,13 +504,13 @@ from trt_portable.builder.inductor import triton_kernels
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, by_bits, levels_of
 
 
-def take_apart(words, y, slots, assembly):  # what the assembly does: there is no interpreter of that
+def take_apart(words, y, slots, assembly, floats=tl.float16):  # what the assembly does: there is no interpreter of that
     raw = words.handle.data.view(np.uint32)
     bits, taken = 32 // int(slots), []
     for slot in range(int(slots)):
         part, place = divmod(slot, int(slots) // 2)
         ends = (place, place + int(slots) // 2) if is_apart else (2 * place, 2 * place + 1)
-        found = np.empty(raw.shape, dtype=np.float16)
+        found = np.empty(raw.shape, dtype=np.float16 if floats is tl.float16 else np.float32)
         for end in range(2):
             code = raw[..., part::2] >> (bits * ends[end]) & (2**bits - 1)
             if table is not None:
@@ -519,11 +519,12 @@ def take_apart(words, y, slots, assembly):  # what the assembly does: there is n
                 found[..., end::2] = torch.from_numpy(code.astype(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
             else:
                 found[..., end::2] = code.astype(np.int64) - (code >> bits - 1).astype(np.int64) * 2**bits
-        taken.append(tl.tensor(TensorHandle(found, tl.float16), tl.block_type(tl.float16, list(raw.shape))))
+        taken.append(tl.tensor(TensorHandle(found, floats), tl.block_type(floats, list(raw.shape))))
     return tuple(taken)
 
 
 triton_kernels.take_apart = take_apart
+triton_kernels.take_apart_wide = lambda *given: take_apart(given[0], None, *given[1:], tl.float32)
 many = (decoding.Form(32, 0, 4, 1, 16),)
 several, one = (decoding.Form(16, 64, 2, 1),), (decoding.Form(4, 64, 1, 0), decoding.Form(16, 64, 2, 1))
 decoding.codes_forms_for = lambda rows: one if rows == 1 else several if rows <= 16 else many

@@ -74,10 +74,10 @@ SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8
 """For matrices of up to 16 rows."""
 _CODES_OF_MANY_COLUMNS: Final = (Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 CODES_ONE_ROW: Final = (
-    *(Form(2, 256, 2, 0), Form(2, 512, 4, 0), Form(4, 512, 4, 0), Form(4, 256, 2, 0)),
+    *(Form(2, 256, 2, 0), Form(2, 512, 4, 0), Form(4, 512, 4, 0), Form(4, 256, 2, 0), Form(4, 128, 1, 0)),
     *_CODES_OF_MANY_COLUMNS,
 )
-"""For vectors and codes, the first four without tensor cores; `depth` counts words of 32 bits."""
+"""For vectors and codes, those in one stage without tensor cores; `depth` counts words of 32 bits."""
 CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), *_CODES_OF_MANY_COLUMNS)
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CODES_MANY_ROWS: Final = (Form(64, 0, 4, 3, 128), Form(128, 0, 4, 3, 128), Form(128, 0, 4, 3, 64))
@@ -913,7 +913,7 @@ def start_codes_product(
         GROUP=depth // groups,
         SLOTS=slots,
         WORDS=words,
-        ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels)),
+        ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels), is_wide=kernel is one_row_codes_product),
         HAS_BIAS=bias is not None,
         HAS_OFFSETS=offsets is not None,
         TILE_COLUMNS=tile.columns,

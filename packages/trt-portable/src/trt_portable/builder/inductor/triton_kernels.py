@@ -390,6 +390,40 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def take_apart_wide(words, SLOTS: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
+    """As `take_apart`, in float32: what is multiplied without tensor cores needs no half precision in between."""
+    if SLOTS == 8:
+        made = tl.inline_asm_elementwise(
+            ASSEMBLY,
+            "=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,r,r",
+            [words],
+            (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32),
+            True,
+            2,
+        )
+    else:
+        made = tl.inline_asm_elementwise(
+            ASSEMBLY,
+            "=f,=f,=f,=f,=f,=f,=f,=f,r,r",
+            [words],
+            (tl.float32, tl.float32, tl.float32, tl.float32),
+            True,
+            2,
+        )
+    return made
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def widened(numbers):  # type: ignore[no-untyped-def]
+    """Numbers in float32: those of bfloat16 are the upper halves of registers, in one instruction each."""
+    if numbers.dtype == tl.bfloat16:
+        upper: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;"
+        return tl.inline_asm_elementwise(upper, "=f,=f,r", [numbers], tl.float32, True, 2)
+    else:
+        return numbers.to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def words_of_columns(right, word, ROW_WORDS: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Words (quads, columns, 4) of rows of codes whose units of 16 columns lie together; zeros behind their ends."""
     place = right + (word // WORDS * (16 * WORDS) + word % WORDS)[:, None, :]
@@ -438,6 +472,8 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
 
     Codes are weights, which nothing writes to while kernels run. Where a row has one tile or two, the first is read
     before the kernel in front has ended, and the second while the first is multiplied; more would take registers away.
+    The row is read for each column, by the thread that has the column's codes: were it read once, codes would go to the
+    threads that have it, slot by slot through shared memory.
     """
     if IS_EARLY:
         gdc_launch_dependents()
@@ -448,6 +484,7 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     IS_SPLIT: tl.constexpr = GROUP < DEPTH
     RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
     QUADS: tl.constexpr = TILE_WORDS // 4
+    SHAPE: tl.constexpr = (QUADS, TILE_COLUMNS, 4)
     number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     is_column = number < columns
     column = column_of(number, columns, IS_GATED)
@@ -474,27 +511,27 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     more = floats_or_zero(bias + column, is_column, HAS_BIAS)
     other = floats_or_zero(residual + column, is_column, HAS_RESIDUAL)
     totals = tl.zeros([QUADS, TILE_COLUMNS], tl.float32)
-    plains = tl.zeros([QUADS, 1], tl.float32)
-    squares = tl.zeros([QUADS, 1, 4], tl.float32)
+    plains = tl.zeros([QUADS, TILE_COLUMNS], tl.float32)
+    squares = tl.zeros(SHAPE, tl.float32)
     for at in range(0, ROW_WORDS, TILE_WORDS):
         unit = (at + word) // WORDS
-        is_there = (at + word < ROW_WORDS)[:, None, :]
+        is_there = tl.broadcast_to((at + word < ROW_WORDS)[:, None, :], SHAPE)
         within = (at + word) % WORDS
         if IS_AHEAD:
             words = following
             following = words_of_columns(right, at + TILE_WORDS + word, ROW_WORDS, WORDS)
         else:
             words = words_of_columns(right, at + word, ROW_WORDS, WORDS)
-        taken = take_apart(words, x, SLOTS, ASSEMBLY)
-        some = tl.zeros([QUADS, TILE_COLUMNS, 4], tl.float32)
-        plain = tl.zeros([QUADS, 1, 4], tl.float32)
+        taken = take_apart_wide(words, SLOTS, ASSEMBLY)
+        some = tl.zeros(SHAPE, tl.float32)
+        plain = tl.zeros(SHAPE, tl.float32)
         for slot in tl.static_range(SLOTS):
-            here = (unit * UNIT + within + slot * WORDS)[:, None, :]
-            left = tl.load(x + here, mask=is_there, other=0.0).to(tl.float32)
+            here = tl.broadcast_to((unit * UNIT + within + slot * WORDS)[:, None, :], SHAPE)
+            left = widened(tl.load(x + here, mask=is_there, other=0.0))
             if IS_NORMALIZED:
                 squares += left * left
                 left *= tl.load(gain + here, mask=is_there, other=0.0).to(tl.float32)
-            some += taken[slot].to(tl.float32) * left
+            some += taken[slot] * left
             if HAS_OFFSETS:
                 plain += left
             if IS_SPLIT and slot % RUN == RUN - 1:
@@ -502,10 +539,10 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
                 at_group = group.to(tl.int64)[:, None] * all_columns + lies[None, :]
                 is_scale = (at + quad < ROW_WORDS)[:, None]
                 totals += tl.sum(some, 2) * tl.load(scales + at_group, mask=is_scale, other=0.0).to(tl.float32)
-                some = tl.zeros([QUADS, TILE_COLUMNS, 4], tl.float32)
+                some = tl.zeros(SHAPE, tl.float32)
                 if HAS_OFFSETS:
                     totals -= tl.sum(plain, 2) * tl.load(offsets + at_group, mask=is_scale, other=0.0).to(tl.float32)
-                    plain = tl.zeros([QUADS, 1, 4], tl.float32)
+                    plain = tl.zeros(SHAPE, tl.float32)
         if not IS_SPLIT:
             totals += tl.sum(some, 2)
             plains += tl.sum(plain, 2)
@@ -513,9 +550,9 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     if not IS_SPLIT:
         total *= scale
         if HAS_OFFSETS:
-            total -= tl.sum(plains) * tl.load(offsets + lies).to(tl.float32)
+            total -= tl.sum(plains, 0) * tl.load(offsets + lies).to(tl.float32)
     if IS_NORMALIZED:
-        total *= 1.0 / tl.sqrt(tl.sum(squares) / DEPTH + least)
+        total *= 1.0 / tl.sqrt(tl.sum(tl.sum(squares, 2), 0) / DEPTH + least)
     total += more
     if MATRICES > 0:
         total = tl.where(is_chosen, total, 0.0)
