@@ -42,7 +42,8 @@ def test_a_tactic_that_fails_is_not_chosen(build: Any, logger: Any, monkeypatch:
     monkeypatch.setattr(tactic, "build", fail)
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(tactic))
     assert engine._state.executable is engine._state.program
-    assert any("not available here" in text for _, text in logger.messages)
+    said = [severity for severity, text in logger.messages if "not available here" in text]
+    assert said == [trt.Logger.INFO]  # on the CPU layers are hardly slower
 
 
 class Changed(Recorded):

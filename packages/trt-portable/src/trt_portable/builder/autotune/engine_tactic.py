@@ -526,11 +526,19 @@ class Trial:
                 is_right = self._keeps_inputs(tactic.name) and self._is_right(tactic.name, found)
                 is_right = is_right and (not artifact.varying or self._is_right_at_ends(tactic, program))
         except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
-            self._reporter.info(f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}")
+            self._tell_failure(tactic, error)
             self.__dict__.pop("_values", None)  # it may have written to them
             return None
         self._reporter.verbose(f"tactic {tactic.name}: built in {time.monotonic() - started:.1f} s")
         return (artifact, program) if is_right else None
+
+    def _tell_failure(self, tactic: Tactic, error: BaseException) -> None:
+        """Says that a tactic failed: as a warning where that makes the engine several times slower, and nothing else."""
+        what = f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}"
+        if self._subject.device.type == "cuda" and tactic.name not in LIBRARIES:
+            self._reporter.warning(f"{what}; layers are interpreted in its place, which starts a kernel for each step")
+        else:
+            self._reporter.info(what)
 
     def _program_of(self, artifact: Artifact) -> MadeProgram:
         """What runs an artifact."""
