@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, Final
 
@@ -14,9 +15,13 @@ import torch
 import trt_portable as trt
 from trt_core.files.container import LAYOUT
 from trt_portable.network.layer import LAYER_CLASSES
+from trt_portable.network.recurrence import Matrix, Recurrence
 from trt_portable.network.serialization import FUSED, HOMES
+from trt_portable.optimization_profile import Profile, Range
 from trt_portable.plan import tables
+from trt_portable.plan.artifact import Artifact, Varying
 from trt_portable.plan.container import PlanError, read_plan, write_plan
+from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
 from trt_portable.runtime.engine import load_engine
 
 LAYOUTS: Final = {
@@ -38,14 +43,21 @@ LAYOUTS: Final = {
     18: "0f042c798b48152d",
     19: "874b72862284fa8c",
     20: "24943f119c82ab0b",
+    21: "8cf0fcc2f8cb8c78",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 
 
+RECORDS: Final = (EngineInfo, IOTensor, WeightSlot, Profile, Range, Recurrence, Matrix, Artifact, Varying)
+"""Dataclasses that a plan holds; a field of each is a field there."""
+
+
 def _layout() -> str:
-    """What a plan of the present version looks like: fields of tables, attributes and enumerations of layers."""
+    """What a plan of the present version looks like: fields of tables and records, attributes of layers."""
     parts: dict[str, Any] = {name: value for name, value in vars(tables).items() if name.isupper()}
     parts["container"] = LAYOUT
+    for record in RECORDS:
+        parts[record.__name__] = [field.name for field in fields(record)]
     del parts["FORMAT_VERSION"]
     homes = (*HOMES, FUSED)
     for home in homes:

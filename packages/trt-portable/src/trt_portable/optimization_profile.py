@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Row
 from trt_portable.dims import Dims
-from trt_portable.plan import tables
 from trt_portable.pybind import Sealed, to_integers, to_number, to_text
 
 MAX_SHAPE_INPUT_VALUES: Final = 64
 
-Extents = tuple[int, ...]
+Extents = Annotated[tuple[int, ...], Form(lambda value, place: typed.integers(value, place, -(2**63)), list)]
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(Row):
     """Least, typical and greatest value of each element; the same number of elements in all three."""
 
     min: Extents
@@ -34,23 +34,10 @@ class Range:
                 return f"element {index} is {value}, outside the profile's range [{low}, {high}]"
         return None
 
-    def to_json(self) -> list[list[int]]:
-        """The three lists."""
-        return [list(self.min), list(self.opt), list(self.max)]
-
-    @staticmethod
-    def from_json(lists: Sequence[Sequence[int]]) -> Range:
-        """Inverse of `to_json`.
-
-        Raises:
-            TypeError, ValueError: They are not three lists of integers of one length.
-        """
-        if len(typed.items(lists, "a range of a profile")) != 3:
-            raise ValueError("a range of a profile is not min, opt and max")
-        low, opt, high = (_integers(values) for values in lists)
-        if not len(low) == len(opt) == len(high):
-            raise ValueError(f"min, opt and max of a profile differ in length: {lists}")
-        return Range(low, opt, high)
+    @property
+    def lengths(self) -> set[int]:
+        """How many elements each of the three has, which is one number."""
+        return {len(each) for each in (self.min, self.opt, self.max)}
 
 
 def _range(name: str, low: Any, opt: Any, high: Any, what: str) -> Range:
@@ -108,7 +95,7 @@ class IOptimizationProfile(Sealed):
     def get_shape_input(self, input: str) -> list[list[int]]:
         """[min, opt, max], or an empty list when nothing was set."""
         values = self._values.get(to_text(input))
-        return [] if values is None else values.to_json()
+        return [] if values is None else records.write(values)
 
     @property
     def extra_memory_target(self) -> float:
@@ -133,31 +120,3 @@ class Profile:
     shapes: Mapping[str, Range]
     values: Mapping[str, Range]
     extra_memory_target: float = 1.0
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, as a plan stores it."""
-        return {
-            "shapes": {name: shapes.to_json() for name, shapes in self.shapes.items()},
-            "values": {name: values.to_json() for name, values in self.values.items()},
-            "extra_memory_target": self.extra_memory_target,
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Profile:
-        """Inverse of `to_json`.
-
-        Raises:
-            TypeError, ValueError: A field is missing, unknown, or makes no sense.
-        """
-        found = typed.fields(data, "a profile", tables.PROFILE)
-        shapes = typed.mapping(found["shapes"], "the shapes of a profile")
-        values = typed.mapping(found["values"], "the values of a profile")
-        return Profile(
-            {name: Range.from_json(lists) for name, lists in shapes.items()},
-            {name: Range.from_json(lists) for name, lists in values.items()},
-            typed.number(found["extra_memory_target"], "the memory target of a profile"),
-        )
-
-
-def _integers(values: Any) -> Extents:
-    return typed.integers(values, "a range of a profile", -(2**63))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_core.files import records
 from trt_core.limits import UNLIMITED, Account, charging, open_account
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
@@ -83,7 +84,7 @@ class LoopRegion(Region):
         return self._of(ILoopOutputLayer)
 
     def _nested(self, write: Callable[[ILayer], dict[str, Any]], id_of: Callable[[ITensor], int]) -> dict[str, Any]:
-        mark = None if self._recurrence is None else self._recurrence.to_json()
+        mark = None if self._recurrence is None else records.write(self._recurrence)
         return {**super()._nested(write, id_of), "recurrence": mark}
 
     def _restore_nested(
@@ -91,7 +92,7 @@ class LoopRegion(Region):
     ) -> None:
         super()._restore_nested(entry, read, tensors)
         if entry["recurrence"] is not None:
-            self._recurrence = Recurrence.from_json(entry["recurrence"], self._inputs, len(self._outputs))
+            self._recurrence = Recurrence.read(entry["recurrence"], self._inputs, len(self._outputs))
 
     def _prepare(self) -> None:
         self._recurrences: list[IRecurrenceLayer] = self._of(IRecurrenceLayer)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from trt_core.files import typed
+from trt_core.files import records
+from trt_core.files.records import Row
 from trt_portable.network.layer import ITensor
-from trt_portable.plan import tables
 
 
 class CellKind(Enum):
@@ -47,7 +47,7 @@ class Result(Enum):
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(Row):
     """A matrix of weights.
 
     Attributes:
@@ -90,27 +90,12 @@ class Recurrence:
     is_reverse: bool
     results: tuple[Result, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """The mark of a loop in a plan."""
-        projection = self.projection
-        return {
-            "kind": self.kind.name,
-            "elements": self.elements,
-            "count": self.count,
-            "states": list(self.states),
-            "weights": [self.weights.place, self.weights.is_transposed],
-            "bias": self.bias,
-            "projection": None if projection is None else [projection.place, projection.is_transposed],
-            "is_reverse": self.is_reverse,
-            "results": [result.name for result in self.results],
-        }
-
     @staticmethod
-    def from_json(mark: Any, inputs: Sequence[ITensor | None], num_outputs: int) -> Recurrence:
-        """Inverse of `to_json`.
+    def read(mark: Any, inputs: Sequence[ITensor | None], num_outputs: int) -> Recurrence:
+        """Reads the mark of a loop in a plan.
 
         Args:
-            mark: Of a loop in a plan.
+            mark: Parsed JSON.
             inputs: Those of the loop.
             num_outputs: How many the loop has.
 
@@ -118,22 +103,15 @@ class Recurrence:
             BadField, ValueError: It is no mark, or the inputs have not the extents of such a layer.
         """
         what = "the recurrent layer of a loop"
-        found = typed.fields(mark, what, tables.RECURRENCE)
-        recurrence = Recurrence(
-            kind=typed.member(CellKind, found["kind"], what),
-            elements=_place(found["elements"], inputs),
-            count=_place(found["count"], inputs),
-            states=tuple(_place(state, inputs) for state in typed.items(found["states"], what)),
-            weights=_matrix(found["weights"], inputs),
-            bias=None if found["bias"] is None else _place(found["bias"], inputs),
-            projection=None if found["projection"] is None else _matrix(found["projection"], inputs),
-            is_reverse=typed.flag(found["is_reverse"], what),
-            results=tuple(typed.member(Result, result, what) for result in typed.items(found["results"], what)),
-        )
-        has_cell = Result.CELL not in recurrence.results or recurrence.kind is CellKind.LSTM
-        if not recurrence.fits(inputs) or len(recurrence.results) != num_outputs or not has_cell:
+        found = records.read(Recurrence, mark, what)
+        matrices = [matrix.place for matrix in (found.weights, found.projection) if matrix is not None]
+        for place in (found.elements, found.count, *found.states, *matrices, found.bias):
+            if place is not None and (place >= len(inputs) or inputs[place] is None):
+                raise ValueError(f"{what} reads input {place}, which is not there")
+        has_cell = Result.CELL not in found.results or found.kind is CellKind.LSTM
+        if not found.fits(inputs) or len(found.results) != num_outputs or not has_cell:
             raise ValueError(f"{what} does not fit its inputs and outputs")
-        return recurrence
+        return found
 
     def fits(self, inputs: Sequence[ITensor | None]) -> bool:
         """Whether inputs of a loop have the extents of this layer."""
@@ -160,15 +138,3 @@ def shape_at(inputs: Sequence[ITensor | None], place: int) -> tuple[int, ...]:
     tensor = inputs[place]
     assert tensor is not None
     return tuple(tensor.shape)
-
-
-def _place(value: Any, inputs: Sequence[ITensor | None]) -> int:
-    place = typed.integer(value, "an input of a recurrent layer", 0, len(inputs) - 1)
-    if inputs[place] is None:
-        raise ValueError("an input of a recurrent layer is not there")
-    return place
-
-
-def _matrix(value: Any, inputs: Sequence[ITensor | None]) -> Matrix:
-    place, is_transposed = typed.items(value, "a matrix of a recurrent layer", 2)
-    return Matrix(_place(place, inputs), typed.flag(is_transposed, "whether a matrix is transposed"))

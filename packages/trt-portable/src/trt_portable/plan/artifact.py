@@ -12,14 +12,14 @@ import json
 import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Final
 
 import torch
 
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import parse_json
-from trt_portable.plan import tables
 from trt_portable.plan.engine_info import Shape
 from trt_portable.plan.extents import Expression, evaluate, read_expression
 
@@ -41,7 +41,7 @@ def machine_of(device: torch.device) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Varying:
+class Varying(Row):
     """An extent of an input that an artifact leaves open.
 
     Attributes:
@@ -55,6 +55,11 @@ class Varying:
     axis: int
     least: int
     most: int
+
+
+def _read_places(value: Any, place: str) -> Any:
+    """Where the code of an artifact lies, which is read once the rest is known."""
+    return typed.mapping(value, place)
 
 
 @dataclass(frozen=True)
@@ -75,7 +80,7 @@ class Artifact:
     machine: Mapping[str, str]
     shapes: tuple[Shape, ...]
     document: Mapping[str, Any]
-    blobs: Mapping[str, bytes] = field(default_factory=dict)
+    blobs: Annotated[Mapping[str, bytes], Form(_read_places)] = field(default_factory=dict)
     varying: tuple[Varying, ...] = ()
     equal: tuple[tuple[Expression, Expression], ...] = ()
 
@@ -101,25 +106,15 @@ def write_artifacts(artifacts: Sequence[Artifact]) -> bytes:
     end = 0
     entries = []
     for artifact in artifacts:
-        names = {}
+        places = {}
         for name, data in artifact.blobs.items():
             digest = hashlib.sha256(data).hexdigest()
             if digest not in offsets:  # the same kernel serves several shapes
                 offsets[digest] = [end, end + len(data)]
                 blobs.append(data)
                 end += len(data)
-            names[name] = offsets[digest]
-        entries.append(
-            {
-                "tactic": artifact.tactic,
-                "machine": dict(artifact.machine),
-                "shapes": [list(shape) for shape in artifact.shapes],
-                "varying": [[each.source, each.axis, each.least, each.most] for each in artifact.varying],
-                "equal": [list(pair) for pair in artifact.equal],
-                "document": artifact.document,
-                "blobs": names,
-            }
-        )
+            places[name] = offsets[digest]
+        entries.append(records.write(artifact) | {"blobs": places})
     table = json.dumps(entries, separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(table)), table, *blobs])
 
@@ -143,34 +138,15 @@ def read_artifacts(section: bytes) -> list[Artifact]:
 
 
 def _read_artifact(entry: Any, section: bytes, start: int) -> Artifact:
-    entry = typed.fields(entry, "a compiled artifact", tables.ARTIFACT)
-    blobs = typed.mapping(entry["blobs"], "the code of a compiled artifact")
-    machine = typed.mapping(entry["machine"], "the machine of a compiled artifact")
-    shapes = tuple(typed.integers(shape, "a shape") for shape in typed.items(entry["shapes"], "shapes"))
-    ranks = list(map(len, shapes))
-    varying = tuple(_read_varying(each, ranks) for each in typed.items(entry["varying"], "varying extents"))
-    return Artifact(
-        tactic=typed.text(entry["tactic"], "the tactic of a compiled artifact"),
-        machine={name: typed.text(value, f"{name} of a machine") for name, value in machine.items()},
-        shapes=shapes,
-        document=typed.mapping(entry["document"], "a compiled program"),
-        blobs={name: _piece(section, start, place) for name, place in blobs.items()},
-        varying=varying,
-        equal=tuple(_read_equal(pair, ranks) for pair in typed.items(entry["equal"], "equal extents")),
-    )
-
-
-def _read_varying(value: Any, ranks: Sequence[int]) -> Varying:
-    source, axis, least, most = typed.integers(value, "a varying extent")
-    if source >= len(ranks) or axis >= ranks[source] or not 0 < least <= most:
-        raise ValueError(f"no extent varies as {value} says")
-    return Varying(source, axis, least, most)
-
-
-def _read_equal(value: Any, ranks: Sequence[int]) -> tuple[Expression, Expression]:
-    left, right = typed.items(value, "equal extents")
-    what = "an extent of a compiled artifact"
-    return read_expression(left, what, ranks, 1), read_expression(right, what, ranks, 1)
+    artifact = records.read(Artifact, entry, "a compiled artifact")
+    ranks = list(map(len, artifact.shapes))
+    for each in artifact.varying:
+        if each.source >= len(ranks) or each.axis >= ranks[each.source] or not 0 < each.least <= each.most:
+            raise ValueError(f"no extent varies as {each} says")
+    for pair in artifact.equal:
+        for expression in pair:
+            read_expression(expression, "an extent of a compiled artifact", ranks, 1)
+    return replace(artifact, blobs={name: _piece(section, start, place) for name, place in artifact.blobs.items()})
 
 
 def _piece(section: bytes, start: int, place: Any) -> bytes:

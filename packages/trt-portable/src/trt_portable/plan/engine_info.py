@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import (
     BuilderFlag,
@@ -60,7 +61,7 @@ class IOTensor:
     name: str
     id: int
     dtype: DataType
-    shape: Shape
+    shape: Annotated[Shape, Form(tables.extents, list)]
     is_input: bool
     is_host: bool = False
     dimension_names: tuple[str, ...] = ()
@@ -77,43 +78,6 @@ class IOTensor:
     def is_dynamic(self) -> bool:
         """Whether an extent is known at run time only."""
         return -1 in self.shape
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, as a plan stores it."""
-        return {
-            "name": self.name,
-            "id": self.id,
-            "dtype": self.dtype.name,
-            "shape": list(self.shape),
-            "input": self.is_input,
-            "host": self.is_host,
-            "dimension_names": list(self.dimension_names),
-            "aliased_input": self.aliased_input,
-            "format": self.format.name,
-            "extents": list(self.extents),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> IOTensor:
-        """Inverse of `to_json`.
-
-        Raises:
-            TypeError, ValueError: A field is missing, unknown, or makes no sense.
-        """
-        data = typed.fields(data, "a binding", tables.BINDING)
-        name = typed.text(data["name"], "the name of a binding")
-        return IOTensor(
-            name=name,
-            id=typed.integer(data["id"], f"the tensor of {name!r}"),
-            dtype=typed.member(DataType, data["dtype"], f"the type of {name!r}"),
-            shape=tables.extents(data["shape"], f"the shape of {name!r}"),
-            is_input=typed.flag(data["input"], f"whether {name!r} is an input"),
-            is_host=typed.flag(data["host"], f"whether {name!r} is on the host"),
-            dimension_names=typed.texts(data["dimension_names"], f"the dimensions of {name!r}"),
-            aliased_input=typed.optional_text(data["aliased_input"], f"the alias of {name!r}"),
-            format=typed.member(TensorFormat, data["format"], f"the format of {name!r}"),
-            extents=tuple(typed.items(data["extents"], f"the extents of {name!r}")),
-        )
 
 
 @dataclass(frozen=True)
@@ -139,27 +103,6 @@ class WeightSlot:
     count: int
     name: str | None = None
     refittable: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, as a plan stores it."""
-        return {**vars(self), "dtype": self.dtype.name}
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> WeightSlot:
-        """Inverse of `to_json`.
-
-        Raises:
-            TypeError, ValueError: A field is missing, unknown, or makes no sense.
-        """
-        found = typed.fields(data, "a use of weights", tables.WEIGHT_SLOT)
-        slot = WeightSlot(**{**found, "dtype": typed.member(DataType, found["dtype"], "the type of weights")})
-        typed.integer(slot.layer, "the layer of weights")
-        typed.integer(slot.count, "the number of weights")
-        for value in (slot.layer_name, slot.role, slot.weights):
-            typed.text(value, "a name of weights")
-        typed.optional_text(slot.name, "a name of weights")
-        typed.flag(slot.refittable, "whether weights are refittable")
-        return slot
 
 
 @dataclass(frozen=True)
@@ -208,61 +151,12 @@ class EngineInfo:
         """The extents that a profile allows an input; its own where they are fixed."""
         return self.profiles[profile].shapes.get(tensor.name, Range(tensor.shape, tensor.shape, tensor.shape))
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, as a plan stores it."""
-        return {
-            "name": self.name,
-            "io": [tensor.to_json() for tensor in self.io],
-            "profiles": [profile.to_json() for profile in self.profiles],
-            "weight_slots": [slot.to_json() for slot in self.weight_slots],
-            "stripped": sorted(self.stripped),
-            "refit": self.refit.value,
-            "debug_tensors": [[tensor, name] for tensor, name in self.debug_tensors.items()],
-            "tactic": self.tactic,
-            "prepacked": self.prepacked,
-            "optimization_level": self.optimization_level,
-            "verbosity": self.verbosity.name,
-            "capability": self.capability.name,
-            "hardware": self.hardware.name,
-            "tactic_sources": self.tactic_sources,
-            "weight_streaming": self.weight_streaming,
-            "settings": dict(self.settings),
-        }
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> EngineInfo:
-        """Inverse of `to_json`.
+    def check(self) -> None:
+        """Sees whether names, numbers and the ranks of profiles make sense together.
 
         Raises:
-            TypeError, ValueError: A field is missing, unknown, or makes no sense.
+            ValueError: They do not.
         """
-        data = typed.fields(data, "the engine", tables.ENGINE)
-        debug = [_debug_tensor(pair) for pair in typed.items(data["debug_tensors"], "the debug tensors")]
-        info = EngineInfo(
-            name=data["name"],
-            io=tuple(IOTensor.from_json(tensor) for tensor in typed.items(data["io"], "the bindings")),
-            profiles=tuple(Profile.from_json(profile) for profile in typed.items(data["profiles"], "the profiles")),
-            weight_slots=tuple(
-                WeightSlot.from_json(slot) for slot in typed.items(data["weight_slots"], "the uses of weights")
-            ),
-            stripped=frozenset(typed.texts(data["stripped"], "the weights that are left out")),
-            refit=RefitMode(data["refit"]),
-            debug_tensors=dict(debug),
-            tactic=data["tactic"],
-            prepacked=data["prepacked"],
-            optimization_level=data["optimization_level"],
-            verbosity=typed.member(ProfilingVerbosity, data["verbosity"], "the verbosity"),
-            capability=typed.member(EngineCapability, data["capability"], "the capability"),
-            hardware=typed.member(HardwareCompatibilityLevel, data["hardware"], "the hardware"),
-            tactic_sources=data["tactic_sources"],
-            weight_streaming=data["weight_streaming"],
-            settings=typed.mapping(data["settings"], "the settings"),
-        )
-        info._check()
-        return info
-
-    def _check(self) -> None:
-        """Names, numbers and the ranks of profiles make sense together."""
         inputs = {tensor.name: tensor for tensor in self.io if tensor.is_input}
         if len({tensor.name for tensor in self.io}) != len(self.io):
             raise ValueError("two bindings have one name")
@@ -280,17 +174,11 @@ class EngineInfo:
             raise ValueError("there is no profile")
         for profile in self.profiles:
             for name, shapes in profile.shapes.items():
-                if name not in inputs or len(shapes.min) != len(inputs[name].shape):
+                if name not in inputs or shapes.lengths != {len(inputs[name].shape)}:
                     raise ValueError(f"a profile has the shape {shapes.min} for {name!r}")
-            for name in profile.values:
-                if name not in inputs:
-                    raise ValueError(f"a profile has values for {name!r}, which is no input")
-        typed.text(self.name, "the name of the network")
-        typed.text(self.tactic, "the name of a tactic")
-        typed.flag(self.prepacked, "whether weights are packed")
-        typed.integer(self.optimization_level, "the optimization level")
-        typed.integer(self.tactic_sources, "the sources of tactics")
-        typed.flag(self.weight_streaming, "whether weights are streamed")
+            for name, values in profile.values.items():
+                if name not in inputs or len(values.lengths) != 1:
+                    raise ValueError(f"a profile has the values {values} for {name!r}")
         typed.texts(self.settings.get("flags", []), "the flags of the builder")
 
 
@@ -310,11 +198,6 @@ def _check_format(tensor: IOTensor) -> None:
             f"{tensor.name!r}, {tensor.dtype.name} of rank {len(tensor.shape)}, cannot lie in memory as "
             f"{tensor.format.name}"
         )
-
-
-def _debug_tensor(pair: Any) -> tuple[int, str]:
-    number, name = typed.items(pair, "a debug tensor")
-    return typed.integer(number, "a debug tensor"), typed.text(name, "the name of a debug tensor")
 
 
 def is_host_constant(slot: WeightSlot) -> bool:
@@ -362,4 +245,4 @@ def write_engine(
         info = replace(info, refit=RefitMode.NONE)
     info = replace(info, weight_slots=tuple(slots), stripped=stripped)
     features = set(features) - {"stripped"} | ({"stripped"} if stripped else set())
-    return write_plan({"network": structure, "engine": info.to_json()}, written, features, compiled)
+    return write_plan({"network": structure, "engine": records.write(info)}, written, features, compiled)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from trt_core.files import typed
+from trt_core.files.records import Form
 from trt_core.sizes.functions import BY_CLASS, FUNCTIONS
 from trt_portable.errors import Refusal
 
-Expression = int | list[Any] | None
+Expression: TypeAlias = Annotated[int | list[Any] | None, Form()]
 
 SIZE: Final = "size"
 _MAX_DEPTH: Final = 32

@@ -1,7 +1,7 @@
-"""The tables of a plan: the fields that each entry has, all of them and no others.
+"""The tables of a plan: the fields that each entry has which is no dataclass, all of them and no others.
 
-A change of a table, or of the attributes of a layer, makes another format: plans of either are foreign to readers of
-the other. So it comes with another `FORMAT_VERSION`, and readers refuse other versions before they look at a table.
+A change of a table, of a dataclass, or of the attributes of a layer makes another format: plans of one are foreign to
+readers of the other. So it comes with another `FORMAT_VERSION`, and readers refuse other versions before they look.
 A test holds the tables against the version.
 """
 
@@ -12,19 +12,10 @@ from typing import Any, Final
 from trt_core.files import typed
 from trt_portable.dims import MAX_RANK
 
-FORMAT_VERSION: Final = 20
-"""Version of the container and of every table below."""
+FORMAT_VERSION: Final = 21
+"""Version of the container, of every table below and of every dataclass that a plan holds."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
-ENGINE: Final = (
-    "name", "io", "profiles", "weight_slots", "stripped", "refit", "debug_tensors", "tactic", "prepacked",
-    "optimization_level", "verbosity", "capability", "hardware", "tactic_sources", "weight_streaming", "settings",
-)  # fmt: skip
-BINDING: Final = (
-    "name", "id", "dtype", "shape", "input", "host", "dimension_names", "aliased_input", "format", "extents",
-)  # fmt: skip
-PROFILE: Final = ("shapes", "values", "extra_memory_target")
-WEIGHT_SLOT: Final = ("layer", "layer_name", "role", "weights", "dtype", "count", "name", "refittable")
 NETWORK: Final = (
     "name", "flags", "inputs", "outputs", "shape_outputs", "tensors", "weight_names", "refittable", "layers",
 )  # fmt: skip
@@ -36,16 +27,12 @@ LAYER: Final = (
 REGION: Final = ("boundary", "body")
 """What loops and conditionals have beside the fields of a layer."""
 LOOP: Final = (*REGION, "recurrence")
-RECURRENCE: Final = (
-    "kind", "elements", "count", "states", "weights", "bias", "projection", "is_reverse", "results",
-)  # fmt: skip
 PLUGIN: Final = ("name", "version", "namespace", "data_inputs", "formats")
 """What the field `plugin` of a plugin's layer holds, beside what a version of plugins adds."""
 PLUGIN_V3: Final = ("fields",)
 PLUGIN_V2: Final = ("serialized",)
 PLUGIN_FIELD: Final = ("name", "type", "dtype", "data")
 WEIGHTS: Final = ("dtype", "shape", "data_offsets")
-ARTIFACT: Final = ("tactic", "machine", "shapes", "varying", "equal", "document", "blobs")
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes", "early")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")

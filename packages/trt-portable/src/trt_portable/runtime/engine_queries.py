@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trt_core.files import records
 from trt_portable.dims import Dims
 from trt_portable.enums import (
     DataType,
@@ -157,7 +158,7 @@ class EngineQueries(RecordsErrors, ContextManaged, Sealed):
         if not 0 <= profile < len(self._info.profiles):
             raise RuntimeError(f"profile {profile} does not exist")
         values = self._info.profiles[profile].values.get(tensor.name)
-        return [] if values is None else values.to_json()
+        return [] if values is None else records.write(values)
 
     def _has_profile(self, index: int) -> bool:
         if 0 <= index < len(self._info.profiles):

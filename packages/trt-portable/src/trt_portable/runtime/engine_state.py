@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from trt_core.files import typed
+from trt_core.files import records, typed
 from trt_core.limits import LimitReached
 from trt_portable.errors import PortableError
 from trt_portable.execution.bounded_runs import BoundedRuns, RunBounds
@@ -78,7 +78,8 @@ class EngineState:
         with reading("the document", plan):
             typed.fields(plan.structure, "the document", tables.DOCUMENT)
         with reading("the engine's part", plan):
-            self.info = info = EngineInfo.from_json(plan.structure["engine"])
+            self.info = info = records.read(EngineInfo, plan.structure["engine"], "the engine")
+            info.check()
         self.device = device
         self.structure: dict[str, Any] = plan.structure["network"]
         self.features: list[str] = plan.structure["features"]

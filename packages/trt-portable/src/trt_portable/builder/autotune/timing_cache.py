@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.files import typed
+from trt_core.files import records, typed
 from trt_core.files.strict_json import parse_json
 from trt_portable.memory import IHostMemory, memory_of
 from trt_portable.plan.engine_info import EngineInfo, is_host_constant
@@ -199,16 +199,16 @@ def timing_key(
     places = {tensor.name: at for at, tensor in enumerate(info.io)}
     tensors_of_network = [
         {**_without_names(tensor), "aliased_input": places.get(tensor["aliased_input"])}
-        for tensor in info.to_json()["io"]
+        for tensor in map(records.write, info.io)
     ]
     ranges = info.profiles[profile]
     shapes = [
-        ranges.shapes[tensor.name].to_json() if tensor.name in ranges.shapes else None
+        records.write(ranges.shapes[tensor.name]) if tensor.name in ranges.shapes else None
         for tensor in info.io
         if tensor.is_input
     ]
     values = [
-        ranges.values[tensor.name].to_json() if tensor.name in ranges.values else None
+        records.write(ranges.values[tensor.name]) if tensor.name in ranges.values else None
         for tensor in info.io
         if tensor.is_input
     ]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 
+from trt_core.files import records
 from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, LoopOutput, MatrixOperation
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
@@ -37,7 +38,7 @@ class RecognizeRecurrences(PlanPattern):
         found = recognize_recurrence(loop) if isinstance(loop, LoopRegion) else None
         if found is None:
             return None
-        marked = replace(operation, nested={**operation.nested, "recurrence": found.to_json()})
+        marked = replace(operation, nested={**operation.nested, "recurrence": records.write(found)})
         return NodeFusion([marked], [operation], operation)
 
 
