@@ -24,7 +24,8 @@ from torch._ops import OpOverload
 
 from trt_core import PlanError, TrtError
 from trt_runtime.program.allowed_operators import allowed_operators, why_refused
-from trt_runtime.program.graph import OperatorCall, Program, SequenceType, Signature, StoredTensor, TensorType, Value
+from trt_runtime.program.graph import OperatorCall, Program, SequenceType, Signature, StoredTensor, TensorType
+from trt_runtime.program.literals import Value
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.loading import check_agreement
 

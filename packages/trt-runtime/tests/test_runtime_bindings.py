@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trt_core.dtypes import TRT_NAMES
+from trt_core.files import records
 from trt_core.files.typed import BadField
 from trt_core.sizes.expressions import format_extent
 from trt_runtime import Binding
@@ -34,7 +35,7 @@ bindings = st.builds(
 
 @given(bindings)
 def test_json_round_trip(binding: Binding) -> None:
-    assert Binding.from_json(binding.to_json(), "input 0") == binding
+    assert records.read(Binding, records.write(binding), "input 0") == binding
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_json_round_trip(binding: Binding) -> None:
 )
 def test_malformed_json_is_refused(value: Any, message: str) -> None:
     with pytest.raises(BadField, match=message):
-        Binding.from_json(value, "input 0")
+        records.read(Binding, value, "input 0")
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,11 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from trt_core import ExecutionError, ExportError, PlanError
+from trt_core.files import records
 from trt_core.limits import CallLimits
 from trt_runtime import load, save
-from trt_runtime.program.document import program_from_bytes, read_step, step_to_json
-from trt_runtime.program.graph import operator_calls
+from trt_runtime.program.document import check_step, program_from_bytes
+from trt_runtime.program.graph import ControlFlowCall, operator_calls
 from trt_runtime.testing import ProgramFile
 
 
@@ -291,7 +292,9 @@ _MAP = {
 
 @pytest.mark.parametrize("call", [_CALL, _LOOP, _MAP])
 def test_steps_are_read_as_they_are_written(call: dict[str, Any]) -> None:
-    assert step_to_json(read_step(call, "here", 1, ())) == call
+    step = records.read(ControlFlowCall, call, "here")
+    check_step(step, "here", 1, ())
+    assert records.write(step) == call
 
 
 @pytest.mark.parametrize(
@@ -317,7 +320,7 @@ def test_steps_are_read_as_they_are_written(call: dict[str, Any]) -> None:
 )
 def test_steps_that_are_not_right_are_refused(call: dict[str, Any], why: str) -> None:
     with pytest.raises((PlanError, ValueError), match=why):
-        read_step(call, "here", 1, ())
+        check_step(records.read(ControlFlowCall, call, "here"), "here", 1, ())
 
 
 @pytest.mark.parametrize(

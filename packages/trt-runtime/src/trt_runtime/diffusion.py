@@ -16,18 +16,20 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import torch
 from torch import nn
 
 from trt_core.dtypes import FLOATS, dtype_name, dtype_of_weights
 from trt_core.errors import FileError, InputError, PlanError
-from trt_core.files import typed
+from trt_core.files import records, typed
 from trt_core.files.folder import Folder
 from trt_core.files.opening import map_file, read_file
+from trt_core.files.records import Form
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
@@ -259,9 +261,9 @@ def kept_buffers(part: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _buffers_of(part: nn.Module) -> dict[str, list[float]]:
+def _buffers_of(part: nn.Module) -> dict[str, tuple[float, ...]]:
     held = {name: buffer.double().flatten() for name, buffer in kept_buffers(part).items() if not buffer.is_meta}
-    return {name: buffer.tolist() for name, buffer in held.items() if bool(buffer.isfinite().all())}
+    return {name: tuple(buffer.tolist()) for name, buffer in held.items() if bool(buffer.isfinite().all())}
 
 
 def _require_loadable(name: str, component: Any, described: Any) -> None:
@@ -294,19 +296,15 @@ def _require_loadable(name: str, component: Any, described: Any) -> None:
 def _write_pipeline(pipeline: Any, parts: Mapping[str, CompiledPart], place: Path, options: Mapping[str, Any]) -> None:
     from trt_runtime.program.saving import save
 
-    manifest: dict[str, Any] = {"pipeline": type(pipeline).__name__, "parts": {}}
+    saved: dict[str, _Saved] = {}
     for name, part in parts.items():
-        methods: dict[str, list[str]] = {}
+        methods: dict[str, tuple[str, ...]] = {}
         for method, compiled in part.compiled_methods.items():
             suffixes = ["", *(f".{at}" for at in range(1, len(compiled.programs)))]
-            methods[method] = [f"{name}.{method}{suffix}.trtp" for suffix in suffixes]
+            methods[method] = tuple([f"{name}.{method}{suffix}.trtp" for suffix in suffixes])
             for file, program in zip(methods[method], compiled.programs, strict=True):
                 save(program, place / file, **options)
-        manifest["parts"][name] = {
-            "methods": methods,
-            "dtype": dtype_name(dtype_of_weights(part) or torch.float32),
-            "buffers": _buffers_of(part),
-        }
+        saved[name] = _Saved(methods, dtype_of_weights(part) or torch.float32, _buffers_of(part))
         (place / name).mkdir()
         owner: Any = part  # of diffusers; of transformers it is the configuration that knows how
         if hasattr(owner.config, "save_pretrained"):
@@ -318,7 +316,7 @@ def _write_pipeline(pipeline: Any, parts: Mapping[str, CompiledPart], place: Pat
             component.save_pretrained(place / name)
     (place / _INDEX).write_text(pipeline.to_json_string(), encoding="utf-8")
     with replacing(place / MANIFEST) as stream:
-        stream.write(json.dumps(manifest, indent=1).encode())
+        stream.write(json.dumps(records.write(_Manifest(type(pipeline).__name__, saved)), indent=1).encode())
 
 
 @held_to_signature
@@ -342,12 +340,12 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
     place = Path(folder)
     try:
         opened = Folder.open(str(place))
-        name, described = _read_manifest(opened.file(MANIFEST))
+        manifest = _read_manifest(opened.file(MANIFEST))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{place} holds no compiled pipeline", hint="give a folder that save_pipeline wrote"
         ) from error
-    diffusers = _diffusers()
+    diffusers, name, described = _diffusers(), manifest.pipeline, manifest.parts
     kind = getattr(diffusers, name, None)
     if not isinstance(kind, type) or not issubclass(kind, diffusers.DiffusionPipeline):
         raise PlanError(f"diffusers has no pipeline {name!r:.80}", where=str(place), hint="install its newest release")
@@ -481,44 +479,38 @@ class _Saved:
     """
 
     methods: Mapping[str, tuple[str, ...]]
-    dtype: torch.dtype
-    buffers: Mapping[str, Sequence[float]]
+    dtype: Annotated[torch.dtype, Form(partial(typed.choice, _TYPES, what="type of weights"), dtype_name)]
+    buffers: Mapping[str, tuple[float, ...]]
 
 
-def _read_manifest(path: FilePath) -> tuple[str, dict[str, _Saved]]:
-    """Returns the name of the pipeline's class, and what was saved of each part.
+@dataclass(frozen=True)
+class _Manifest:
+    """The list of a pipeline's programs: the name of its class, and what was saved of each part."""
+
+    pipeline: str
+    parts: Mapping[str, _Saved]
+
+
+def _read_manifest(path: FilePath) -> _Manifest:
+    """Reads the list.
 
     Raises:
         PlanError: It is no such list.
     """
     content = map_file(path, "the list of a pipeline's programs", "trt_runtime.diffusion.save_pipeline")
     try:
-        document = parse_json(bytes(content), max_bytes=_MAX_BYTES)
-        values = typed.fields(document, "the list", ("pipeline", "parts"))
-        described = {}
-        for name, value in typed.mapping(values["parts"], "parts").items():
-            part = typed.fields(value, name, ("methods", "dtype", "buffers"))
-            methods: dict[str, tuple[str, ...]] = {}
-            for method, entry in typed.mapping(part["methods"], name).items():
-                methods[method] = typed.texts(entry, method, 256)
-                for file in methods[method]:
+        manifest = records.read(_Manifest, parse_json(bytes(content), max_bytes=_MAX_BYTES), "the list")
+        for name, part in manifest.parts.items():
+            for method, files in part.methods.items():
+                for file in files:
                     if file != os.path.basename(file) or not file.startswith(f"{name}.{method}."):
                         raise typed.BadField(name, f"{file!r:.80} is no program of the folder")
-            if (
-                not methods
-                or not all(0 < len(files) <= _MOST_PROGRAMS for files in methods.values())
-                or not name.isidentifier()
-            ):
+            counts = [len(files) for files in part.methods.values()]
+            if not counts or min(counts) < 1 or max(counts) > _MOST_PROGRAMS or not name.isidentifier():
                 raise typed.BadField(name, "it has no methods, or no name of a part")
-            dtype = typed.choice(_TYPES, part["dtype"], name, "type of weights")
-            buffers = {
-                place: [typed.number(each, place) for each in typed.items(values, place)]
-                for place, values in typed.mapping(part["buffers"], name).items()
-            }
-            described[name] = _Saved(methods, dtype, buffers)
-        if not 0 < len(described) <= _MOST_PARTS:
-            raise typed.BadField("parts", f"{len(described)} are none, or too many")
-        return typed.text(values["pipeline"], "pipeline", 256), described
+        if not 0 < len(manifest.parts) <= _MOST_PARTS:
+            raise typed.BadField("parts", f"{len(manifest.parts)} are none, or too many")
+        return manifest
     except BadJson as error:
         raise PlanError("the list of a pipeline's programs is damaged", where=str(path), why=str(error)) from error
     except typed.BadField as error:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import astuple, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import torch
 
 from trt_core.errors import PlanError
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import BadField
 from trt_core.process_groups import GroupMembers
@@ -20,10 +22,12 @@ from trt_core.provider import current_provider, provider_module
 from trt_core.sizes.expressions import Extent, evaluate_extent, is_extent, symbols_in
 from trt_runtime.bindings import Binding
 from trt_runtime.plan_notes import OF_NONE, DigestField, LaterDigest, digest_of, note_own, vouch
-from trt_runtime.profile_choice import InputRanges, Range, as_ranges, ranges_to_json, span_of, static_ranges
+from trt_runtime.profile_choice import InputRanges, Range, as_ranges, span_of, static_ranges
 
 if TYPE_CHECKING:
     from trt_core.refit_table import RefitTable
+else:
+    RefitTable = Any
 
 
 FORMAT_VERSION: Final = 2
@@ -47,8 +51,29 @@ _DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "la
 """Fields that nothing about running an engine depends on."""
 
 
+def _read_rows(value: Any, place: str) -> Any:
+    if value is None or not is_extent(value):
+        raise BadField(place, f"{value!r:.80} is no number of rows")
+    return value
+
+
+def _read_group(value: Any, place: str) -> GroupMembers:
+    group = records.read(GroupMembers, value, place)
+    if len(group.ranks) < 2 or len(set(group.ranks)) != len(group.ranks):
+        raise BadField(place, "its ranks are two or more, each once")
+    return group
+
+
+def _read_refit(value: Any, place: str) -> RefitTable | None:
+    if value is None:
+        return None
+    from trt_core.refit_table import RefitTable  # most engines that are only run have none
+
+    return RefitTable.from_json(value)
+
+
 @dataclass(frozen=True)
-class CachePlace:
+class CachePlace(Row):
     """Where the rows go that a run writes to a cache.
 
     Attributes:
@@ -61,8 +86,8 @@ class CachePlace:
 
     cache: int
     source: int
-    offset: int
-    rows: Extent
+    offset: Annotated[int, Form(partial(typed.integer, low=-typed.LARGEST))]
+    rows: Annotated[Extent, Form(_read_rows)]
     wraps: bool
 
 
@@ -122,11 +147,13 @@ class PlanHeader:
     build_seconds: float = 0.0
     version_compatible: bool = False
     hardware_compatible: bool = False
-    refit: RefitTable | None = field(default=None, repr=False)
+    refit: Annotated[RefitTable | None, Form(_read_refit, lambda table: table and table.to_json())] = field(
+        default=None, repr=False
+    )
     profiles: tuple[tuple[tuple[tuple[int, int, int], ...], ...], ...] = ()
     updates: tuple[tuple[int, str], ...] = ()
     places: tuple[CachePlace, ...] = ()
-    process_group: GroupMembers | None = None
+    process_group: Annotated[GroupMembers | None, Form(_read_group, records.write)] = None
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:
@@ -136,6 +163,8 @@ class PlanHeader:
         self._check_names()
         for ranges in (self.ranges, *self.profiles):
             self._check_ranges(ranges)
+        if len(self.profiles) == 1:
+            raise PlanError(f"{self.title} has one profile: there are none, or several")
         if self.profiles and self.ranges != span_of(self.profiles):
             raise PlanError(f"the ranges of {self.title} are not those that its profiles span")
         self._check_extents()
@@ -269,26 +298,9 @@ class PlanHeader:
         Args:
             without: Fields that may be missing.
         """
-        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != _DIGEST}
-        if _DIGEST not in without:
-            values[_DIGEST] = self.payload_sha256  # which takes long where nobody has asked yet
-        values["inputs"] = [binding.to_json() for binding in self.inputs]
-        values["outputs"] = [binding.to_json() for binding in self.outputs]
-        values["refit"] = None if self.refit is None else self.refit.to_json()
-        values["symbols"] = {name: list(place) for name, place in self.symbols.items()}
-        values["ranges"] = ranges_to_json(self.ranges)
-        values["profiles"] = [ranges_to_json(ranges) for ranges in self.profiles]
-        if self.compute_capability is not None:
-            values["compute_capability"] = list(self.compute_capability)
-        for name in OPTIONAL:
-            del values[name]
-        if self.updates:
-            values[UPDATES] = [list(update) for update in self.updates]
-        if self.places:
-            values[PLACES] = [list(astuple(place)) for place in self.places]
-        if (group := self.process_group) is not None:
-            values[PROCESS_GROUP] = {"name": group.name, "ranks": list(group.ranks)}
-        return values
+        forms = {name: form for name, form in records.forms_of(type(self)).items() if name not in without}
+        found = {name: getattr(self, name) for name in forms}  # the digest takes long where nobody has asked yet
+        return {name: forms[name].write(item) for name, item in found.items() if item or name not in OPTIONAL}
 
     @classmethod
     def from_json(cls, value: Any) -> PlanHeader:
@@ -301,7 +313,8 @@ class PlanHeader:
             raise PlanError("a plan header is a JSON object")
         if "format_version" in value:  # first, since another version may have other fields
             _check_version(value["format_version"])
-        names = {item.name for item in fields(cls)}
+        forms = records.forms_of(cls)
+        names = forms.keys()
         if missing := sorted(names - set(value) - OPTIONAL):
             raise PlanError(f"the plan header lacks {', '.join(missing)}", hint="compile the model again")
         if unknown := sorted(set(value) - names):
@@ -310,7 +323,7 @@ class PlanHeader:
                 hint="install the version of trt-runtime that wrote it, or compile the model again",
             )
         try:
-            values = read_fields(value)
+            values = {name: forms[name].read(item, name) for name, item in value.items()}
         except BadField as error:
             raise PlanError(f"the plan header's {error}", hint="compile the model again") from error
         return cls(**values)
@@ -420,108 +433,3 @@ def _check_version(version: Any) -> None:
             f"the plan header has format version {version!r}, this trt-runtime reads {FORMAT_VERSION}",
             hint="install the version of trt-runtime that wrote it, or compile the model again",
         )
-
-
-_PLAIN: Final[dict[str, Callable[[Any, str], Any]]] = {
-    **dict.fromkeys(
-        ("provider", "provider_version", "torch_version", "settings_digest", "payload_sha256", "device", "name"),
-        typed.text,
-    ),
-    **dict.fromkeys(("payload_bytes", "layer_count", "format_version"), typed.integer),
-    **dict.fromkeys(("returns_tuple", "version_compatible", "hardware_compatible"), typed.flag),
-    "build_seconds": typed.number,
-}
-
-
-def read_fields(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a header whose JSON form has these fields.
-
-    Raises:
-        BadField: A field is of another type; the message names it.
-    """
-    return {
-        **{name: read(value[name], name) for name, read in _PLAIN.items()},
-        "compute_capability": _read_capability(value["compute_capability"]),
-        "inputs": _read_bindings("input", value["inputs"]),
-        "outputs": _read_bindings("output", value["outputs"]),
-        "symbols": _read_symbols(value["symbols"]),
-        "ranges": _read_ranges(value["ranges"], "ranges"),
-        "profiles": _read_profiles(value["profiles"]),
-        "refit": None if value["refit"] is None else _read_refit(value["refit"]),
-        UPDATES: tuple(_read_update(item) for item in typed.items(value.get(UPDATES, []), UPDATES)),
-        PLACES: tuple(_read_place(item) for item in typed.items(value.get(PLACES, []), PLACES)),
-        PROCESS_GROUP: _read_group(value[PROCESS_GROUP]) if PROCESS_GROUP in value else None,
-    }
-
-
-def _read_capability(value: Any) -> tuple[int, int] | None:
-    if value is None:
-        return None
-    major, minor = typed.integers(typed.items(value, "compute_capability", 2), "compute_capability")
-    return major, minor
-
-
-def _read_bindings(kind: str, value: Any) -> tuple[Binding, ...]:
-    return tuple(
-        Binding.from_json(item, f"{kind} {index}") for index, item in enumerate(typed.items(value, f"{kind}s"))
-    )
-
-
-def _read_symbols(value: Any) -> dict[str, tuple[int, int]]:
-    symbols = {}
-    for name, place in typed.mapping(value, "symbols").items():
-        index, axis = typed.integers(typed.items(place, f"symbol {name!r:.60}", 2), f"symbol {name!r:.60}")
-        symbols[name] = (index, axis)
-    return symbols
-
-
-def _read_update(value: Any) -> tuple[int, str]:
-    index, name = typed.items(value, UPDATES, 2)
-    return typed.integer(index, UPDATES), typed.text(name, UPDATES)
-
-
-def _read_place(value: Any) -> CachePlace:
-    cache, source, offset, rows, wraps = typed.items(value, PLACES, 5)
-    if rows is None or not is_extent(rows):
-        raise BadField(PLACES, f"{rows!r:.80} is no number of rows")
-    return CachePlace(
-        typed.integer(cache, PLACES),
-        typed.integer(source, PLACES),
-        typed.integer(offset, PLACES, -typed.LARGEST),
-        rows,
-        typed.flag(wraps, PLACES),
-    )
-
-
-def _read_group(value: Any) -> GroupMembers:
-    group = typed.mapping(value, PROCESS_GROUP)
-    if sorted(group) != ["name", "ranks"]:
-        raise typed.BadField(PROCESS_GROUP, "it has a name and ranks")
-    ranks = typed.integers(group["ranks"], "ranks of the process group")
-    if len(ranks) < 2 or len(set(ranks)) != len(ranks) or min(ranks) < 0:
-        raise typed.BadField(PROCESS_GROUP, "its ranks are two or more, each once")
-    return GroupMembers(typed.text(group["name"], "name of the process group"), ranks)
-
-
-def _read_profiles(value: Any) -> tuple[InputRanges, ...]:
-    profiles = typed.items(value, "profiles")
-    if len(profiles) == 1:
-        raise typed.BadField("profiles", "there are none, or several")
-    return tuple(_read_ranges(ranges, "profiles") for ranges in profiles)
-
-
-def _read_ranges(value: Any, place: str) -> InputRanges:
-    return tuple(
-        tuple(_read_range(bounds, place) for bounds in typed.items(shape, place)) for shape in typed.items(value, place)
-    )
-
-
-def _read_range(value: Any, place: str) -> tuple[int, int, int]:
-    low, best, high = typed.integers(typed.items(value, place, 3), place)
-    return low, best, high
-
-
-def _read_refit(value: Any) -> RefitTable:
-    from trt_core.refit_table import RefitTable  # most engines that are only run have none
-
-    return RefitTable.from_json(value)

@@ -102,8 +102,3 @@ def as_ranges(ranges: Sequence[Sequence[Sequence[int]]]) -> InputRanges:
         TypeError, ValueError: A range is not three numbers.
     """
     return tuple(tuple((low, best, high) for low, best, high in shape) for shape in ranges)
-
-
-def ranges_to_json(ranges: InputRanges) -> list[list[list[int]]]:
-    """Returns ranges as JSON values."""
-    return [[list(bounds) for bounds in shape] for shape in ranges]

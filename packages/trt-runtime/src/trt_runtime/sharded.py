@@ -21,18 +21,19 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, ClassVar, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
-from trt_core.files import typed
+from trt_core.files import records, typed
 from trt_core.files.folder import Folder, take_lock
 from trt_core.files.opening import FileOfFolder, opened, read_file
 from trt_core.files.replacing import Path as FilePath
@@ -55,8 +56,6 @@ _AGAIN: Final = "save the model again"
 _OLD: Final = "-old"
 _MAX_BYTES: Final = 64 << 20
 _FILE: Final = re.compile(r"rank-[0-9]{1,9}\.trtp")
-_FIELDS: Final = ("format", "world_size", "mesh", "groups", "programs")
-_PROGRAM_FIELDS: Final = ("file", "bytes", "sha256", "collectives")
 
 Ranks = tuple[int, ...]
 _T = TypeVar("_T")
@@ -128,7 +127,7 @@ class RankProgram:
     """
 
     file: str
-    size: int
+    size: int = field(metadata={"key": "bytes"})
     sha256: str
     collectives: Mapping[Ranks, str]
 
@@ -144,6 +143,8 @@ class Manifest:
         programs: One for each rank.
     """
 
+    TAG: ClassVar = ("format", FORMAT_VERSION)
+
     world_size: int
     mesh: Mesh | None
     groups: Mapping[str, Ranks]
@@ -151,26 +152,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Returns the text of the manifest."""
-        mesh = self.mesh
-        return json.dumps(
-            {
-                "format": FORMAT_VERSION,
-                "world_size": self.world_size,
-                "mesh": mesh and {"shape": list(mesh.shape), "names": list(mesh.names), "ranks": list(mesh.ranks)},
-                "groups": {name: list(ranks) for name, ranks in self.groups.items()},
-                "programs": [
-                    {
-                        "file": program.file,
-                        "bytes": program.size,
-                        "sha256": program.sha256,
-                        "collectives": [[list(ranks), digest] for ranks, digest in program.collectives.items()],
-                    }
-                    for program in self.programs
-                ],
-            },
-            indent=1,
-            sort_keys=True,
-        )
+        return json.dumps(records.write(self), indent=1, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: bytes, where: str) -> Manifest:
@@ -188,16 +170,24 @@ class Manifest:
                     where=where,
                     hint="save the model again",
                 )
-            found = typed.fields(found, "the manifest", _FIELDS)
-            world = typed.integer(found["world_size"], "world_size", 1)
-            programs = tuple(_read_program(item, world) for item in typed.items(found["programs"], "programs", world))
-            groups = {
-                name: typed.integers(ranks, f"the ranks of {name!r}", 0, world - 1)
-                for name, ranks in typed.mapping(found["groups"], "groups").items()
-            }
-            return cls(world, _read_mesh(found["mesh"]), groups, programs)
+            manifest = records.read(cls, found, "the manifest")
+            manifest._check()
+            return manifest
         except (BadJson, typed.BadField) as error:
             raise PlanError("the manifest is damaged", where=where, why=str(error), hint=_AGAIN) from error
+
+    def _check(self) -> None:
+        world = typed.integer(self.world_size, "world_size", 1)
+        if len(self.programs) != world:
+            raise typed.BadField("programs", f"there are {len(self.programs)} for {world} processes")
+        for program in self.programs:
+            if not _FILE.fullmatch(program.file):
+                raise typed.BadField("file", f"{program.file!r:.60} is no name of a program")
+        named = chain(self.groups.values(), *(program.collectives for program in self.programs))
+        if any(rank >= world for ranks in named for rank in ranks):
+            raise typed.BadField("ranks", f"one is {world} or more")
+        if self.mesh is not None and 0 in self.mesh.shape:
+            raise typed.BadField("mesh", "it has no ranks")
 
 
 @held_to_signature
@@ -744,30 +734,6 @@ def _digest_of(file: BinaryIO) -> str:
     while piece := file.read(1 << 22):
         digest.update(piece)
     return digest.hexdigest()
-
-
-def _read_program(value: Any, world: int) -> RankProgram:
-    found = typed.fields(value, "a program", _PROGRAM_FIELDS)
-    name = typed.text(found["file"], "file")
-    if not _FILE.fullmatch(name):
-        raise typed.BadField("file", f"{name!r:.60} is no name of a program")
-    collectives: dict[Ranks, str] = {}
-    for item in typed.items(found["collectives"], "collectives"):
-        ranks, digest = typed.items(item, "collectives", 2)
-        collectives[typed.integers(ranks, "ranks", 0, world - 1)] = typed.text(digest, "digest")
-    return RankProgram(name, typed.integer(found["bytes"], "bytes"), typed.text(found["sha256"], "sha256"), collectives)
-
-
-def _read_mesh(value: Any) -> Mesh | None:
-    if value is None:
-        return None
-    found = typed.fields(value, "mesh", ("shape", "names", "ranks"))
-    names: Sequence[Any] = typed.items(found["names"], "names")
-    return Mesh(
-        typed.integers(found["shape"], "shape", 1),
-        tuple(typed.text(name, "a name") for name in names),
-        typed.integers(found["ranks"], "ranks"),
-    )
 
 
 def _ranks_of(group: Any, world: int) -> Ranks:

@@ -17,8 +17,9 @@ import torch
 
 from trt_core.errors import TrtError
 from trt_runtime.generation import TextGenerator
-from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput, Value
+from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
+from trt_runtime.program.literals import Value
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import load
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from trt_core.errors import InputError
+from trt_core.files.records import Form, Row
 from trt_core.sizes.expressions import (
     Expression,
     Extent,
@@ -39,7 +40,7 @@ _MIRRORED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", 
 
 
 @dataclass(frozen=True)
-class Relation:
+class Relation(Row):
     """A comparison of two expressions.
 
     Attributes:
@@ -47,9 +48,9 @@ class Relation:
         name: One of `trt_core.sizes.functions.RELATIONS`.
     """
 
-    left: Expression
+    left: Annotated[Expression, Form()]
     name: str
-    right: Expression
+    right: Annotated[Expression, Form()]
 
     @property
     def is_whole(self) -> bool:

@@ -33,8 +33,9 @@ from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.interruption import INTERRUPTED
 from trt_runtime.program.fields import UNTOLD
-from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput, Value
+from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
+from trt_runtime.program.literals import Value
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 
 _ROUNDS: Final = 5

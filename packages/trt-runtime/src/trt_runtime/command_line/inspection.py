@@ -13,6 +13,7 @@ import torch
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
+from trt_core.files import records
 from trt_core.files.opening import map_file
 from trt_core.sizes.expressions import format_extent
 from trt_core.wording import human_bytes
@@ -225,8 +226,8 @@ def _engine(header: PlanHeader) -> dict[str, Any]:
         "layers": header.layer_count,
         "bytes": header.payload_bytes,
         "build_seconds": header.build_seconds,
-        "inputs": [binding.to_json() for binding in header.inputs],
-        "outputs": [binding.to_json() for binding in header.outputs],
+        "inputs": list(map(records.write, header.inputs)),
+        "outputs": list(map(records.write, header.outputs)),
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Collection
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, TypeAlias
 
 import torch
 
 from trt_core.errors import PlanError
 from trt_core.files import typed
+from trt_core.files.records import Form
 from trt_core.sizes.expressions import Extent, check_extent
 
 MAX_RANK = 64
@@ -29,6 +31,9 @@ OWN_METADATA = frozenset((FACTS, RANK, SAVE))
 
 MAX_TEXT = 4096
 """Most characters of a name."""
+
+Text: TypeAlias = Annotated[str, Form(partial(typed.text, most=MAX_TEXT))]
+"""A name."""
 
 _MOST_OF_PART = 1024
 

@@ -8,24 +8,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
 
 import torch
 
+from trt_core.errors import PlanError
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Row
 from trt_core.sizes.conditions import Condition
 from trt_core.sizes.expressions import Extent
 from trt_runtime.header import PlanHeader
+from trt_runtime.program import fields, literals
+from trt_runtime.program.fields import Text
+from trt_runtime.program.literals import Value
 
 if TYPE_CHECKING:
     from trt_core.sizes.ranges import Bounds
     from trt_runtime.program.held_weights import HeldWeights
+else:  # their modules are imported where there are some
+    Bounds, HeldWeights = tuple[int, int, int], Any
 
+# How a file has it: `trt_core.files.records` reads and writes the classes below --------------------------------------
 
-@dataclass(frozen=True)
-class Value:
-    """A value of the program, by its number."""
+Tree: TypeAlias = Annotated[Any, Form(literals.from_json, literals.to_json)]
+"""Tuples, lists and dicts of literals and `Value`s."""
 
-    index: int
+_OperatorName = Annotated[str, Form(partial(typed.text, most=300))]
+_ShortName = Annotated[str, Form(partial(typed.text, most=128))]
+_Size = Annotated[int, Form(partial(typed.integer, high=fields.MAX_EXTENT))]
+_Axis = Annotated[int, Form(partial(typed.integer, high=fields.MAX_RANK))]
+_Sizes = Annotated[tuple[int, ...], Form(fields.extent_list, list)]
+_Extent = Annotated[Extent, Form()]
+_Dtype = Annotated[torch.dtype, Form(fields.dtype, fields.dtype_text)]
+_Device = Annotated[str, Form(fields.device)]
+_NumberKind = Annotated[type, Form(fields.number_kind, lambda kind: kind.__name__)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +62,7 @@ class ForeignTree:
 
 
 @dataclass(frozen=True)
-class Dimension:
+class Dimension(Row):
     """What a dimension of an input may be.
 
     Attributes:
@@ -53,9 +70,9 @@ class Dimension:
         low, high: Smallest and largest size.
     """
 
-    extent: Extent
-    low: int
-    high: int
+    extent: _Extent
+    low: _Size
+    high: _Size
 
 
 @dataclass(frozen=True)
@@ -68,16 +85,16 @@ class TensorInput:
         device: Kind of device that it lies on, `"cpu"` or `"cuda"`.
     """
 
-    dtype: torch.dtype
+    dtype: _Dtype = field(metadata={"key": "tensor"})
     shape: tuple[Dimension, ...]
-    device: str
+    device: _Device
 
 
 @dataclass(frozen=True)
 class FixedInput:
     """A plain value that capturing the model has fixed: a number, a string, None, a type."""
 
-    value: Any
+    value: Tree = field(metadata={"key": "fixed"})
 
 
 @dataclass(frozen=True)
@@ -89,8 +106,8 @@ class NumberInput:
         symbol: Name of the symbol that the number is the value of, if any.
     """
 
-    kind: type
-    symbol: str | None = None
+    kind: _NumberKind = field(metadata={"key": "number"})
+    symbol: Text | None = None
 
 
 Leaf = TensorInput | FixedInput | NumberInput
@@ -109,9 +126,9 @@ class Signature:
         conditions: What the sizes of the inputs must be beyond that, so that the program computes what the model does.
     """
 
-    names: tuple[str, ...]
+    names: tuple[Text, ...]
     positional: int
-    structure: tuple[Any, ...]
+    structure: tuple[Tree, ...]
     leaves: tuple[Leaf, ...]
     conditions: tuple[Condition, ...] = ()
 
@@ -120,7 +137,7 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Storage:
+class Storage(Row):
     """Bytes that one or more tensors look into.
 
     Attributes:
@@ -128,8 +145,8 @@ class Storage:
         size: Number of bytes.
     """
 
-    offset: int
-    size: int
+    offset: _Size
+    size: Annotated[int, Form(partial(typed.integer, low=1, high=fields.MAX_EXTENT))]
 
 
 @dataclass(frozen=True)
@@ -146,14 +163,21 @@ class StoredTensor:
         device: Kind of device that it lies on.
     """
 
-    names: tuple[str, ...]
-    is_parameter: bool
-    dtype: torch.dtype
+    names: tuple[Text, ...]
+    is_parameter: bool = field(metadata={"key": "parameter"})
+    dtype: _Dtype
     storage: int | None
-    offset: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    device: str
+    offset: _Size
+    shape: _Sizes
+    strides: _Sizes
+    device: _Device
+
+
+def _read_header(value: Any, place: str) -> PlanHeader:
+    try:
+        return PlanHeader.from_json(value)
+    except PlanError as error:  # of another version, perhaps, of which the error knows what to do
+        raise PlanError(error.what, where=place, why=error.why, hint=error.hint) from error
 
 
 @dataclass(frozen=True)
@@ -166,9 +190,9 @@ class StoredEngine:
         header: Its header.
     """
 
-    name: str
-    section: int
-    header: PlanHeader
+    name: Text
+    section: Annotated[int, Form(partial(typed.integer, high=1 << 16))]
+    header: Annotated[PlanHeader, Form(_read_header, PlanHeader.to_json)]
 
 
 # What it computes --------------------------------------------------------------------------------------------------
@@ -183,8 +207,8 @@ class TensorType:
         shape: Extents; None for those that depend on data.
     """
 
-    dtype: torch.dtype
-    shape: tuple[Extent, ...]
+    dtype: _Dtype = field(metadata={"key": "tensor"})
+    shape: tuple[_Extent, ...]
 
 
 @dataclass(frozen=True)
@@ -212,6 +236,27 @@ class SequenceType:
 ValueType = TensorType | NumberType | SequenceType
 
 
+def _read_type(value: Any, place: str) -> ValueType | None:
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return NumberType(fields.number_kind(value, place))
+    if isinstance(value, list):
+        return SequenceType(tuple([_read_type(item, place) for item in value]))
+    return records.read(TensorType, value, place)
+
+
+def _type_to_json(kind: ValueType | None) -> Any:
+    if isinstance(kind, NumberType):
+        return kind.kind.__name__
+    if isinstance(kind, SequenceType):
+        return [_type_to_json(item) for item in kind.items]
+    return kind and records.write(kind)
+
+
+_TYPE = Form(_read_type, _type_to_json)
+
+
 @dataclass(frozen=True)
 class EngineCall:
     """Runs an engine; makes its output, or a tuple of them if the header says so.
@@ -221,7 +266,9 @@ class EngineCall:
         inputs: Numbers of values, tensors.
     """
 
-    engine: int
+    TAG: ClassVar = ("do", "engine")
+
+    engine: Annotated[int, Form(partial(typed.integer, high=1 << 16))]
     inputs: tuple[int, ...]
 
 
@@ -236,11 +283,13 @@ class OperatorCall:
         result: What it makes; None for nothing.
     """
 
-    name: str
-    overload: str
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    result: ValueType | None
+    TAG: ClassVar = ("do", "operator")
+
+    name: _OperatorName
+    overload: _OperatorName
+    args: tuple[Tree, ...]
+    kwargs: Mapping[str, Tree]
+    result: Annotated[ValueType | None, _TYPE]
 
 
 @dataclass(frozen=True)
@@ -252,8 +301,10 @@ class NumberCall:
         args: Numbers and `Value`s.
     """
 
+    TAG: ClassVar = ("do", "number")
+
     function: str
-    args: tuple[Any, ...]
+    args: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
@@ -265,8 +316,10 @@ class SizeCall:
         axis: Counted from the front.
     """
 
+    TAG: ClassVar = ("do", "size")
+
     tensor: int
-    axis: int
+    axis: _Axis
 
 
 @dataclass(frozen=True)
@@ -278,8 +331,10 @@ class ItemCall:
         index: Counted from the front.
     """
 
+    TAG: ClassVar = ("do", "item")
+
     sequence: int
-    index: int
+    index: Annotated[int, Form(partial(typed.integer, high=1 << 31))]
 
 
 @dataclass(frozen=True)
@@ -290,6 +345,8 @@ class WriteCall:
         target: Number of an input or held tensor.
         source: Number of the value that is copied there.
     """
+
+    TAG: ClassVar = ("do", "write")
 
     target: int
     source: int
@@ -305,9 +362,9 @@ class Body:
         output: `Value`s and numbers that it returns.
     """
 
-    inputs: tuple[ValueType, ...]
+    inputs: tuple[Annotated[ValueType, _TYPE], ...]
     steps: tuple[Step, ...]
-    output: tuple[Any, ...]
+    output: tuple[Tree, ...]
 
 
 @dataclass(frozen=True)
@@ -322,10 +379,12 @@ class ControlFlowCall:
         result: What it makes.
     """
 
+    TAG: ClassVar = ("do", "control_flow")
+
     operator: str
     bodies: tuple[Body, ...]
-    operands: tuple[tuple[Any, ...], ...]
-    result: SequenceType
+    operands: tuple[tuple[Tree, ...], ...]
+    result: Annotated[SequenceType, _TYPE]
 
 
 CONTROL_FLOW: Final[dict[str, tuple[str, ...]]] = {
@@ -339,6 +398,23 @@ CONTROL_FLOW: Final[dict[str, tuple[str, ...]]] = {
 Step = EngineCall | OperatorCall | NumberCall | SizeCall | ItemCall | WriteCall | ControlFlowCall
 
 
+def values_read(step: Step) -> list[int]:
+    """Numbers of the values that a step reads."""
+    if isinstance(step, EngineCall):
+        return list(step.inputs)
+    if isinstance(step, OperatorCall):
+        return literals.values_in([list(step.args), list(step.kwargs.values())])
+    if isinstance(step, NumberCall):
+        return literals.values_in(list(step.args))
+    if isinstance(step, SizeCall):
+        return [step.tensor]
+    if isinstance(step, ItemCall):
+        return [step.sequence]
+    if isinstance(step, ControlFlowCall):
+        return literals.values_in(list(step.operands))
+    return [step.target, step.source]
+
+
 def operator_calls(steps: Iterable[Step]) -> Iterator[OperatorCall]:
     """Yields the steps that call operators, those of bodies included, in the order in which a file has them."""
     for step in steps:
@@ -347,6 +423,18 @@ def operator_calls(steps: Iterable[Step]) -> Iterator[OperatorCall]:
         elif isinstance(step, ControlFlowCall):
             for body in step.bodies:
                 yield from operator_calls(body.steps)
+
+
+def _read_refit(value: Any, place: str) -> HeldWeights | None:
+    if value is None:
+        return None
+    from trt_runtime.program.held_weights import HeldWeights  # only programs that can be refitted need it
+
+    return records.read(HeldWeights, value, place)
+
+
+def _refit_to_json(held: HeldWeights | None) -> Any:
+    return held and records.write(held)
 
 
 @dataclass(frozen=True)
@@ -373,12 +461,12 @@ class Program:
     tensors: tuple[StoredTensor, ...]
     engines: tuple[StoredEngine, ...]
     steps: tuple[Step, ...]
-    output: Any
-    libraries: tuple[str, ...] = ()
+    output: Tree
+    libraries: tuple[_ShortName, ...] = ()
     profiles: tuple[Mapping[str, Bounds], ...] = ()
-    torch_version: str = field(default_factory=lambda: str(torch.__version__))
-    writer_version: str = ""
-    refit: HeldWeights | None = None
+    torch_version: _ShortName = field(default_factory=lambda: str(torch.__version__))
+    writer_version: _ShortName = ""
+    refit: Annotated[HeldWeights | None, Form(_read_refit, _refit_to_json)] = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -28,10 +28,10 @@ from trt_runtime.program.graph import (
     Signature,
     TensorInput,
     TensorType,
-    Value,
     ValueType,
 )
 from trt_runtime.program.input_reader import InputReader, Symbols, homes_of
+from trt_runtime.program.literals import Value
 
 INTERCHANGE: Final = 'save it with format="exported_program", which PyTorch reads, or compile it without that'
 """What to do with what has no place in a saved program."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 
-from trt_core.files import typed
+from trt_core.files.records import Form
 from trt_core.refit_table import EngineWeight, RefitTable, why_unwritable
 from trt_core.weight_recipes import Recipe, constants_of, content_digest, sources_of
-from trt_runtime.program import tables
 from trt_runtime.program.fields import malformed
 
 if TYPE_CHECKING:
     from trt_runtime.program.graph import StoredTensor
 
-_MOST_TENSORS: Final = 1 << 31
+
+def _read_table(value: Any, place: str) -> RefitTable:
+    return RefitTable.from_json(value)
 
 
 @dataclass(frozen=True)
@@ -29,16 +30,26 @@ class HeldWeights:
         constants: Numbers of those that follow from no weight, and stay what they are.
     """
 
-    table: RefitTable
+    table: Annotated[RefitTable, Form(_read_table, RefitTable.to_json)]
     constants: tuple[int, ...]
 
     def recipes(self) -> dict[int, Recipe]:
         """The recipes by the number of the tensor."""
         return {int(weight.name): weight.recipe for weight in self.table.weights}
 
-    def to_json(self) -> dict[str, Any]:
-        """What `read_held_weights` takes."""
-        return {"table": self.table.to_json(), "constants": list(self.constants)}
+    def check(self, tensors: Sequence[StoredTensor]) -> None:
+        """Sees whether it tells of every tensor that a program holds, once.
+
+        Raises:
+            PlanError: It does not.
+        """
+        told = [*(weight.name for weight in self.table.weights), *map(str, self.constants)]
+        if sorted(told) != sorted(map(str, range(len(tensors)))):
+            raise malformed("refit", "it does not tell of every tensor, once")
+        if any(not tensors[int(weight.name)].names for weight in self.table.weights):
+            raise malformed("refit", "a tensor that follows from weights has no name")
+        if self.table.reads or self.table.fixed:
+            raise malformed("refit", "only engines depend on numbers of weights")
 
 
 def held_weights(recipes: Sequence[Recipe | None], tensors: Sequence[torch.Tensor]) -> HeldWeights | None:
@@ -62,26 +73,3 @@ def held_weights(recipes: Sequence[Recipe | None], tensors: Sequence[torch.Tenso
         else:
             weights.append(EngineWeight(str(number), recipe, tensor.dtype, tensor.numel()))
     return HeldWeights(RefitTable(weights=tuple(weights), constants=digests), tuple(constants))
-
-
-def read_held_weights(value: Any, tensors: Sequence[StoredTensor]) -> HeldWeights:
-    """Reads it back.
-
-    Args:
-        value: Parsed JSON.
-        tensors: The tensors that the program holds.
-
-    Raises:
-        PlanError: It is no such table, or does not tell of every tensor once.
-    """
-    values = typed.fields(value, "refit", tables.REFIT)
-    table = RefitTable.from_json(values["table"])
-    constants = typed.integers(values["constants"], "refit", 0, _MOST_TENSORS)
-    told = [*(weight.name for weight in table.weights), *map(str, constants)]
-    if sorted(told) != sorted(map(str, range(len(tensors)))):
-        raise malformed("refit", "it does not tell of every tensor, once")
-    if any(not tensors[int(weight.name)].names for weight in table.weights):
-        raise malformed("refit", "a tensor that follows from weights has no name")
-    if table.reads or table.fixed:
-        raise malformed("refit", "only engines depend on numbers of weights")
-    return HeldWeights(table, constants)

@@ -18,8 +18,9 @@ from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_e
 from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import kind_of, with_article
 from trt_runtime.input_check import require_tensor
-from trt_runtime.program.graph import FixedInput, ForeignTree, Leaf, NumberInput, Program, Signature, TensorInput, Value
+from trt_runtime.program.graph import FixedInput, ForeignTree, Leaf, NumberInput, Program, Signature, TensorInput
 from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
+from trt_runtime.program.literals import Value
 
 Symbols = Mapping[str, tuple[int, int, int]]
 """(min, opt, max) of every symbol."""

@@ -26,10 +26,10 @@ from trt_runtime.program.graph import (
     Signature,
     TensorInput,
     TensorType,
-    Value,
     ValueType,
 )
 from trt_runtime.program.input_reader import Symbols, homes_of, places_of
+from trt_runtime.program.literals import Value
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,6 @@ from trt_core.files import typed
 from trt_core.wording import kind_of
 from trt_runtime.program import fields
 from trt_runtime.program.fields import DTYPES, malformed
-from trt_runtime.program.graph import Value
 
 _LAYOUTS: Final = {"strided": torch.strided}
 _MEMORY_FORMATS: Final = {
@@ -29,6 +29,13 @@ _MEMORY_FORMATS: Final = {
     )
 }
 _FLOATS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the program, by its number."""
+
+    index: int
 
 
 class NoLiteral(ValueError):
@@ -81,7 +88,7 @@ def _name(value: Any) -> Any:
     raise NoLiteral(f"{value!r:.80} is {kind_of(value)}, which a saved program cannot hold")
 
 
-def from_json(value: Any, place: str, known: int) -> Any:
+def from_json(value: Any, place: str, known: int = typed.LARGEST) -> Any:
     """Reads a tree.
 
     Args:

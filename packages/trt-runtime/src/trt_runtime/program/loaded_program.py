@@ -45,15 +45,15 @@ from trt_runtime.program.graph import (
     StoredTensor,
     TensorInput,
     TensorType,
-    Value,
     ValueType,
     WriteCall,
     depends_on_data,
     operator_calls,
+    values_read,
 )
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.literals import leaves, replace_values, values_in
+from trt_runtime.program.literals import Value, leaves, replace_values, values_in
 from trt_runtime.program.model_call import ModelCall, SoleEngine, refuse_moves
 
 if TYPE_CHECKING:
@@ -578,23 +578,6 @@ def _picker(tree: Any) -> Callable[[list[Any]], Any]:
 
 
 # Slots -------------------------------------------------------------------------------------------------------------
-
-
-def values_read(step: Step) -> list[int]:
-    """Numbers of the values that a step reads."""
-    if isinstance(step, EngineCall):
-        return list(step.inputs)
-    if isinstance(step, OperatorCall):
-        return values_in([list(step.args), list(step.kwargs.values())])
-    if isinstance(step, NumberCall):
-        return values_in(list(step.args))
-    if isinstance(step, SizeCall):
-        return [step.tensor]
-    if isinstance(step, ItemCall):
-        return [step.sequence]
-    if isinstance(step, ControlFlowCall):
-        return values_in(list(step.operands))
-    return [step.target, step.source]
 
 
 def _deaths(steps: Sequence[Step], first: int, output: Any) -> dict[int, tuple[int, ...]]:

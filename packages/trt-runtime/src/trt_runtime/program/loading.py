@@ -64,13 +64,12 @@ from trt_runtime.program.graph import (
     StoredTensor,
     TensorInput,
     TensorType,
-    Value,
     ValueType,
     WriteCall,
     operator_calls,
 )
 from trt_runtime.program.input_reader import homes_of
-from trt_runtime.program.literals import leaves, replace_values, values_in
+from trt_runtime.program.literals import Value, leaves, replace_values, values_in
 from trt_runtime.program.loaded_program import LoadedProgram, bounds_of_calls, most_untold
 from trt_runtime.program.stored_tensors import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections

@@ -12,20 +12,22 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 
 import torch
 
 from trt_core.dtypes import dtype_of_weights
 from trt_core.errors import ExecutionError, InputError
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.plain_structure import names_of_parts
 from trt_runtime.program import literals
-from trt_runtime.program.fields import FACTS, MAX_TEXT, malformed
+from trt_runtime.program.fields import FACTS, Text, malformed
 
 MAX_BYTES: Final = 1 << 20
 """Longest text of facts, as of every entry of metadata."""
@@ -66,8 +68,14 @@ class Result(Record):
         return tuple(value for value in self.values() if value is not None)
 
 
+def _read_context(value: Any, place: str) -> Any:
+    if value is not None:
+        literals.from_json(value, place, 0)
+    return value
+
+
 @dataclass(frozen=True)
-class ResultClass:
+class ResultClass(Row):
     """A class of the model's library that a part of the result is of.
 
     Attributes:
@@ -77,9 +85,9 @@ class ResultClass:
             are made from their parts can be made again.
     """
 
-    name: str
-    parts: tuple[str, ...] | None
-    context: Any = None
+    name: Text
+    parts: tuple[Text, ...] | None
+    context: Annotated[Any, Form(_read_context)] = None
 
 
 @dataclass(frozen=True)
@@ -93,29 +101,19 @@ class ModelFacts:
         plugins: Plugins that its engines need, `library::name`.
     """
 
-    dimensions: Mapping[str, str] = field(default_factory=dict)
+    dimensions: Mapping[str, Text] = field(default_factory=dict)
     results: Mapping[str, ResultClass] = field(default_factory=dict)
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-    plugins: tuple[str, ...] = ()
+    attributes: Mapping[str, Annotated[Any, Form(partial(literals.from_json, known=0), literals.to_json)]] = field(
+        default_factory=dict
+    )
+    plugins: tuple[Text, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.dimensions or self.results or self.attributes or self.plugins)
 
     def to_text(self) -> str:
         """Returns the facts as JSON."""
-        return json.dumps(
-            {
-                "dimensions": dict(self.dimensions),
-                "results": {
-                    place: [found.name, None if found.parts is None else list(found.parts), found.context]
-                    for place, found in self.results.items()
-                },
-                "attributes": {name: literals.to_json(value) for name, value in self.attributes.items()},
-                "plugins": list(self.plugins),
-            },
-            separators=(",", ":"),
-            allow_nan=False,
-        )
+        return json.dumps(records.write(self), separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_text(cls, text: str) -> ModelFacts:
@@ -126,27 +124,15 @@ class ModelFacts:
         """
         place = "what is said of the model"
         try:
-            document = parse_json(text.encode(), max_bytes=MAX_BYTES)
-            values = typed.fields(document, place, ("dimensions", "results", "attributes", "plugins"))
-            return cls(
-                {
-                    typed.text(symbol, place, MAX_TEXT): typed.text(name, place, MAX_TEXT)
-                    for symbol, name in typed.mapping(values["dimensions"], place).items()
-                },
-                {
-                    typed.text(where, place, MAX_TEXT): _read_class(found, place)
-                    for where, found in typed.mapping(values["results"], place).items()
-                },
-                {
-                    typed.text(name, place, 128): literals.from_json(value, place, 0)
-                    for name, value in typed.mapping(values["attributes"], place).items()
-                },
-                typed.texts(values["plugins"], place, 256),
-            )
+            found = records.read(cls, parse_json(text.encode(), max_bytes=MAX_BYTES), place)
         except (BadJson, UnicodeEncodeError) as error:
             raise malformed(place, str(error)) from error
         except typed.BadField as error:
             raise malformed(error.place, error.why) from error
+        for result in found.results.values():
+            if result.parts is not None and len(set(result.parts)) != len(result.parts):
+                raise malformed(place, "two parts of a result have one name")
+        return found
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> ModelFacts:
@@ -157,16 +143,6 @@ class ModelFacts:
         """
         text = metadata.get(FACTS)
         return cls() if text is None else cls.from_text(text)
-
-
-def _read_class(value: Any, place: str) -> ResultClass:
-    name, parts, context = typed.items(value, place, 3)
-    names = None if parts is None else typed.texts(parts, place, MAX_TEXT)
-    if names is not None and len(set(names)) != len(names):
-        raise malformed(place, "two parts of a result have one name")
-    if context is not None:
-        literals.from_json(context, place, 0)
-    return ResultClass(typed.text(name, place, MAX_TEXT), names, context)
 
 
 # What a model says of itself -----------------------------------------------------------------------------------------

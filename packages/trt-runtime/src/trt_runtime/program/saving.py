@@ -65,7 +65,6 @@ from trt_runtime.program.graph import (
     StoredTensor,
     TensorInput,
     TensorType,
-    Value,
     ValueType,
     WriteCall,
 )
@@ -79,7 +78,7 @@ from trt_runtime.program.graph_signature import (
 )
 from trt_runtime.program.held_weights import held_weights
 from trt_runtime.program.input_reader import InputReader, homes_of, places_of
-from trt_runtime.program.literals import NoLiteral, to_json
+from trt_runtime.program.literals import NoLiteral, Value, to_json
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.model_facts import ModelFacts, literal_attributes, require_facts, result_classes
 from trt_runtime.program.stored_tensors import check_storable, pack, view_key
