@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from torch import fx
+
+from trt_core.files.records import by_value
 
 EXCLUDED: Final = "excluded_from_reduced_precision"
 """Key in `node.meta`: why the node is not to be reduced. Nodes that take its place inherit it."""
@@ -36,7 +38,7 @@ class KeptInFloat32:
         why: What the rule found, in words.
     """
 
-    rule: PrecisionRule
+    rule: Annotated[PrecisionRule, by_value(PrecisionRule)]
     why: str
 
     def __str__(self) -> str:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar
 
 import torch
 
 from trt_core.dtypes import dtype_name
+from trt_core.files import typed
+from trt_core.files.records import Form
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
 from trt_core.sizes.ranges import ShapeRanges
 
 Dimension = int | tuple[int, int, int]
 """A static extent, or (min, opt, max) of a dynamic one."""
+
+
+_BRACKETS = {"List": "[]", "Tuple": "()", "Dict": "{}"}
+_KINDS = {kind: kind for kind in _BRACKETS}
+
+
+def _read_dimension(value: Any, place: str) -> Any:
+    return (
+        typed.integers(typed.items(value, place, 3), place) if isinstance(value, list) else typed.integer(value, place)
+    )
+
+
+def _dimension_to_json(extent: Dimension) -> int | list[int]:
+    return extent if isinstance(extent, int) else list(extent)
 
 
 @dataclass(frozen=True)
@@ -29,8 +46,10 @@ class TensorSpec:
         item_bytes: Bytes of one element.
     """
 
+    TAG: ClassVar = ("kind", "Tensor")
+
     name: str
-    shape: tuple[Dimension, ...]
+    shape: tuple[Annotated[Dimension, Form(_read_dimension, _dimension_to_json)], ...]
     dtype: str
     item_bytes: int
 
@@ -61,8 +80,10 @@ class NumberSpec:
         kind: `int`, `float`, `bool`, or the name of another type.
     """
 
+    TAG: ClassVar = ("kind", "Number")
+
     name: str
-    kind: str
+    kind: str = field(metadata={"key": "type"})
 
     @property
     def bytes(self) -> int:
@@ -82,7 +103,7 @@ class Group:
         items: The values.
     """
 
-    kind: str
+    kind: Annotated[str, Form(partial(typed.choice, _KINDS, what="kind of value"))]
     items: tuple[ValueSpec, ...]
 
     def __str__(self) -> str:
@@ -97,9 +118,8 @@ class Group:
         return tuple(found)
 
 
+LeafSpec = TensorSpec | NumberSpec
 ValueSpec = TensorSpec | NumberSpec | Group
-
-_BRACKETS = {"List": "[]", "Tuple": "()", "Dict": "{}"}
 
 
 class SpecReader:

@@ -7,15 +7,25 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Final
 
-from trt_core import Verdict
+from trt_core import Reason, Verdict
+from trt_core.files import records, typed
+from trt_core.files.records import Form
 from trt_core.precision import KeptInFloat32
 from trt_core.process_groups import show_ranks
 from trt_partition.bridges import Bridge
 from trt_partition.plan import BlockKind
 from trt_partition.sweep import Recommendation, Sweep, recommend
 from trt_partition.values import Group, NumberSpec, TensorSpec
+
+
+def _read_size(value: Any, place: str) -> int | float:
+    return float("inf") if value == "inf" else typed.integer(value, place)
+
+
+SIZE: Final = Form(_read_size, lambda size: "inf" if size == float("inf") else int(size))
+"""How a `min_block_size` is written, which may be infinite."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +48,10 @@ class ReportData:
 
     inputs: Group
     outputs: Group
-    nodes: tuple[NodeReport, ...]
+    nodes: tuple[Annotated[NodeReport, Form(_read_node, _node_to_json)], ...]
     blocks: tuple[BlockReport, ...]
     edges: tuple[Transition, ...]
-    min_block_size: int | float
+    min_block_size: Annotated[int | float, SIZE]
     settings: Mapping[str, Any]
     settings_text: str
     sweep: Sweep = field(default_factory=Sweep)
@@ -150,6 +160,31 @@ class Communication:
         return show_ranks(self.ranks) or "unknown"
 
 
+_ABSENT: Final = {"converter": "", "kept_in_float32": None, "communication": None, "weight_in_floats": ""}
+"""What JSON leaves out of a node, and what it means then."""
+
+
+def _read_verdict(value: Any, place: str) -> Verdict:
+    code, message, source = (typed.text(value[name], place) for name in ("code", "message", "source"))
+    reason = Reason.from_code(code) if code else None
+    return Verdict(reason is None, reason, message, source)
+
+
+def _verdict_to_json(verdict: Verdict) -> dict[str, str]:
+    return {"code": verdict.code, "message": verdict.message, "source": verdict.source}
+
+
+def _read_node(value: Any, place: str) -> NodeReport:
+    found = {**_ABSENT, **typed.mapping(value, place)}
+    verdict = {name: found.pop(name) for name in ("code", "message", "source")}
+    return records.read(NodeReport, {**found, "verdict": verdict}, place)
+
+
+def _node_to_json(node: NodeReport) -> dict[str, Any]:
+    data = records.write(node)
+    return {name: value for name, value in (data | data.pop("verdict")).items() if value or name not in _ABSENT}
+
+
 @dataclass(frozen=True)
 class NodeReport:
     """One `call_function` node.
@@ -175,7 +210,7 @@ class NodeReport:
     block: str
     inputs: tuple[str, ...]
     is_convertible: bool
-    verdict: Verdict
+    verdict: Annotated[Verdict, Form(_read_verdict, _verdict_to_json)]
     flops: int
     converter: str = ""
     kept_in_float32: KeptInFloat32 | None = None
@@ -204,7 +239,7 @@ class BlockReport:
     """
 
     name: str
-    kind: BlockKind
+    kind: Annotated[BlockKind, records.by_value(BlockKind)]
     operators: int
     computations: int
     operators_by_kind: Mapping[str, int]

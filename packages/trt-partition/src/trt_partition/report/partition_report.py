@@ -16,7 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,21 +26,22 @@ from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, PartitionError, Reason, Verdict, logger, operator_name
 from trt_core.attributes import is_state
+from trt_core.files import records
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
-from trt_core.precision import KeptInFloat32, PrecisionRule, kept_in_float32
+from trt_core.precision import kept_in_float32
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.verdicts import IN_FLOATS
 from trt_core.wording import ShownReport, counted, human_bytes, printable, scaled
-from trt_partition.bridges import Bridge, find_bridge
+from trt_partition.bridges import find_bridge
 from trt_partition.costs import RULE, estimate_flops, estimate_traffic
 from trt_partition.plan import Block, BlockKind, PartitionPlan
-from trt_partition.report.data import BlockReport, Communication, NodeReport, ReportData, Transition, count_names
+from trt_partition.report.data import SIZE, BlockReport, Communication, NodeReport, ReportData, Transition, count_names
 from trt_partition.split import Boundaries, find_boundaries
-from trt_partition.sweep import Sweep, SweepPoint
-from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, ValueSpec, regroup, regroup_arguments
+from trt_partition.sweep import Sweep
+from trt_partition.values import Group, NumberSpec, SpecReader, TensorSpec, regroup, regroup_arguments
 
 if TYPE_CHECKING:
     import jinja2
@@ -57,11 +58,6 @@ def schema() -> dict[str, Any]:
     return loaded
 
 
-def render_json(report: ReportData, indent: int | None = 2) -> str:
-    """Returns a report as JSON. Only finite numbers occur; an infinite `min_block_size` is `"inf"`."""
-    return json.dumps(report_data(report), indent=indent, allow_nan=False)
-
-
 def report_data(report: ReportData) -> dict[str, Any]:
     """Returns a report as JSON values: what is stored, and the figures that follow from it."""
     return {
@@ -69,181 +65,13 @@ def report_data(report: ReportData) -> dict[str, Any]:
         "total_operators": report.total_operators,
         "supported_operators": report.supported_operators,
         "coverage": report.coverage,
-        "min_block_size": _size(report.min_block_size),
-        "settings": dict(report.settings),
-        "settings_text": report.settings_text,
-        "inputs": _value(report.inputs),
-        "outputs": _value(report.outputs),
-        "profiles": [_value(profile) for profile in report.profiles],
-        "blocks": [_block(block) for block in report.blocks],
-        "edges": [_fields(edge) for edge in report.edges],
-        "transitions": [_fields(edge) for edge in report.transitions],
+        **records.write(report),
+        "transitions": list(map(records.write, report.transitions)),
         "unsupported": dict(report.unsupported),
-        "nodes": [_node(node) for node in report.nodes],
-        "sweep": {
-            "unlimited": report.sweep.unlimited,
-            "points": [_fields(point) for point in report.sweep.points],
-        },
         "recommendations": [
-            {**_fields(item), "min_block_size": _size(item.min_block_size)} for item in report.recommendations
+            {**vars(item), "min_block_size": SIZE.write(item.min_block_size)} for item in report.recommendations
         ],
-        "bridge": None if report.bridge is None else _fields(report.bridge),
     }
-
-
-def parse_fields(text: str) -> dict[str, Any]:
-    """Reads the fields of a `ReportData`.
-
-    Raises:
-        PartitionError: The text is not JSON, no report, or of a version that this one cannot read.
-    """
-    content = text.encode(errors="surrogatepass")  # what is no text is told as such
-    try:
-        data = parse_json(content, max_bytes=len(content))
-    except BadJson as error:
-        raise PartitionError("the text is not JSON", why=str(error), hint="give what to_json wrote") from error
-    version = data.get("schema_version") if isinstance(data, dict) else None
-    if version != SCHEMA_VERSION:
-        raise PartitionError(
-            f"the report has schema version {version!r:.80}, this version reads {SCHEMA_VERSION}",
-            hint="give a file that a dry run wrote, and read it with the version that wrote it",
-        )
-    try:
-        return _parse_report(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PartitionError(
-            "the JSON is no partition report", why=f"{type(error).__name__}: {error}", hint="validate it by the schema"
-        ) from error
-
-
-def _parse_report(data: dict[str, Any]) -> dict[str, Any]:
-    inputs, outputs = _parse_value(data["inputs"]), _parse_value(data["outputs"])
-    if not (isinstance(inputs, Group) and isinstance(outputs, Group)):
-        raise TypeError("inputs and outputs must be groups")
-    profiles = tuple(map(_parse_value, data.get("profiles", ())))
-    if not all(isinstance(profile, Group) for profile in profiles):
-        raise TypeError("profiles must be groups")
-    size = data["min_block_size"]
-    return {
-        "inputs": inputs,
-        "outputs": outputs,
-        "nodes": tuple(_parse_node(item) for item in data["nodes"]),
-        "blocks": tuple(_parse_block(item) for item in data["blocks"]),
-        "edges": tuple(Transition(**item) for item in data["edges"]),
-        "min_block_size": float("inf") if size == "inf" else int(size),
-        "settings": dict(data["settings"]),
-        "settings_text": str(data["settings_text"]),
-        "sweep": Sweep(tuple(SweepPoint(**item) for item in data["sweep"]["points"]), bool(data["sweep"]["unlimited"])),
-        "bridge": None if data["bridge"] is None else Bridge(**data["bridge"]),
-        "profiles": profiles,
-    }
-
-
-def _size(min_block_size: int | float) -> int | str:
-    return "inf" if min_block_size == float("inf") else int(min_block_size)
-
-
-def _fields(item: Any) -> dict[str, Any]:
-    """Fields of a data class, as they are."""
-    return {field.name: getattr(item, field.name) for field in fields(item)}
-
-
-def _value(value: ValueSpec) -> dict[str, Any]:
-    if isinstance(value, Group):
-        return {"kind": value.kind, "items": [_value(item) for item in value.items]}
-    if isinstance(value, NumberSpec):
-        return {"kind": "Number", "name": value.name, "type": value.kind}
-    shape = [extent if isinstance(extent, int) else list(extent) for extent in value.shape]
-    return {
-        "kind": "Tensor",
-        "name": value.name,
-        "shape": shape,
-        "dtype": value.dtype,
-        "item_bytes": value.item_bytes,
-    }
-
-
-def _parse_value(data: dict[str, Any]) -> ValueSpec:
-    kind = data["kind"]
-    if kind in ("List", "Tuple", "Dict"):
-        return Group(kind, tuple(_parse_value(item) for item in data["items"]))
-    if kind == "Number":
-        return NumberSpec(data["name"], data["type"])
-    if kind != "Tensor":
-        raise ValueError(f"unknown kind of value {kind!r}")
-    shape = tuple(extent if isinstance(extent, int) else _range(extent) for extent in data["shape"])
-    return TensorSpec(data["name"], shape, data["dtype"], data["item_bytes"])
-
-
-def _range(extent: list[int]) -> tuple[int, int, int]:
-    low, best, high = extent
-    return low, best, high
-
-
-def _parse_leaf(data: dict[str, Any]) -> TensorSpec | NumberSpec:
-    value = _parse_value(data)
-    if isinstance(value, Group):
-        raise TypeError("a block takes and returns tensors, not groups")
-    return value
-
-
-def _block(block: BlockReport) -> dict[str, Any]:
-    return {
-        **_fields(block),
-        "kind": block.kind.value,
-        "operators_by_kind": dict(block.operators_by_kind),
-        "inputs": [_value(value) for value in block.inputs],
-        "outputs": [_value(value) for value in block.outputs],
-        "nodes": list(block.nodes),
-    }
-
-
-def _parse_block(data: dict[str, Any]) -> BlockReport:
-    return BlockReport(
-        **{
-            **data,
-            "kind": BlockKind(data["kind"]),
-            "inputs": tuple(_parse_leaf(item) for item in data["inputs"]),
-            "outputs": tuple(_parse_leaf(item) for item in data["outputs"]),
-            "nodes": tuple(data["nodes"]),
-        }
-    )
-
-
-_OPTIONAL: Final = ("converter", "kept_in_float32", "communication", "weight_in_floats")
-
-
-def _node(node: NodeReport) -> dict[str, Any]:
-    data = _fields(node)
-    verdict = data.pop("verdict")
-    data |= {"inputs": list(node.inputs), "code": verdict.code, "message": verdict.message, "source": verdict.source}
-    if node.kept_in_float32:
-        data["kept_in_float32"] = {"rule": node.kept_in_float32.rule.value, "why": node.kept_in_float32.why}
-    if node.communication:
-        data["communication"] = {**_fields(node.communication), "ranks": list(node.communication.ranks)}
-    return {name: value for name, value in data.items() if value or name not in _OPTIONAL}
-
-
-def _parse_node(data: dict[str, Any]) -> NodeReport:
-    code, message, source = (data[name] for name in ("code", "message", "source"))
-    reason = Reason.from_code(code) if code else None
-    return NodeReport(
-        **{field.name: data[field.name] for field in fields(NodeReport) if field.name in data}
-        | {
-            "inputs": tuple(data["inputs"]),
-            "verdict": Verdict(reason is None, reason, message, source),
-            "kept_in_float32": _parse_kept(data.get("kept_in_float32")),
-            "communication": _parse_communication(data.get("communication")),
-        }
-    )
-
-
-def _parse_communication(data: dict[str, Any] | None) -> Communication | None:
-    return None if data is None else Communication(data["group"], tuple(data["ranks"]), data["sent_bytes"])
-
-
-def _parse_kept(data: dict[str, str] | None) -> KeptInFloat32 | None:
-    return None if data is None else KeptInFloat32(PrecisionRule(data["rule"]), data["why"])
 
 
 def render_html(report: ReportData, *, title: str, reasons: str) -> str:
@@ -548,8 +376,8 @@ class PartitionReport(ShownReport, ReportData):
         return printable(render_text(self))
 
     def to_json(self, indent: int | None = 2) -> str:
-        """Returns the report as JSON, see `trt_partition.report.partition_report.schema`."""
-        return render_json(self, indent)
+        """Returns the report as JSON, see `trt_partition.report.partition_report.schema`; there are no infinities."""
+        return json.dumps(report_data(self), indent=indent, allow_nan=False)
 
     @staticmethod
     def from_json(text: str) -> PartitionReport:
@@ -558,7 +386,28 @@ class PartitionReport(ShownReport, ReportData):
         Raises:
             PartitionError: The text is no report, or one of a later version.
         """
-        return PartitionReport(**parse_fields(text))
+        content = text.encode(errors="surrogatepass")  # what is no text is told as such
+        try:
+            data = parse_json(content, max_bytes=len(content))
+        except BadJson as error:
+            raise PartitionError("the text is not JSON", why=str(error), hint="give what to_json wrote") from error
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if version != SCHEMA_VERSION:
+            raise PartitionError(
+                f"the report has schema version {version!r:.80}, this version reads {SCHEMA_VERSION}",
+                hint="give a file that a dry run wrote, and read it with the version that wrote it",
+            )
+        try:
+            stored = {
+                name: data[name] for name in records.forms_of(PartitionReport) if name in data or name != "profiles"
+            }
+            return records.read(PartitionReport, {"profiles": [], **stored}, "the report")
+        except (KeyError, TypeError, ValueError) as error:
+            raise PartitionError(
+                "the JSON is no partition report",
+                why=f"{type(error).__name__}: {error}",
+                hint="validate it by the schema",
+            ) from error
 
     def to_html(self, *, title: str = "Partition report", reasons: str = "") -> str:
         """Returns the report as one HTML page that needs no other file.
