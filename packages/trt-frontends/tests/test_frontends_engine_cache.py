@@ -330,6 +330,7 @@ def test_the_command_line_says_what_is_there_and_why_not(folder: Path) -> None:
 
     where = ("--dir", str(folder / "engines"))
     ask = ("why-miss", "cached_model:model", "--setting", "min_block_size=1", *where)
+    (folder / "engines").mkdir(mode=0o700)
     assert "the cache is empty" in _run(*ask, code=1)
     compiled()
     assert "_run_on_acc_0: cached" in _run(*ask)
@@ -342,6 +343,33 @@ def test_the_command_line_says_what_is_there_and_why_not(folder: Path) -> None:
     compiled()
     assert "removed 1 engine from" in _run("clear", *where)
     assert "0 engines" in _run("list", *where)
+
+
+_READERS = {
+    "list": ("list",),
+    "clear": ("clear",),
+    "prune": ("prune", "--to", "0"),
+    "why-miss": ("why-miss", "cached_model:model", "--setting", "min_block_size=1"),
+}
+
+
+@pytest.mark.parametrize("command", _READERS.values(), ids=_READERS)
+@pytest.mark.parametrize("named", ["", "typo"])
+def test_a_cache_that_is_not_there_is_bad_usage(folder: Path, command: tuple[str, ...], named: str) -> None:
+    before = sorted(folder.iterdir())
+    assert f"there is no folder {named!r}" in _run(*command, "--dir", named, code=2)
+    assert sorted(path for path in folder.iterdir() if path.name != "__pycache__") == before
+
+
+@pytest.mark.parametrize("command", _READERS.values(), ids=_READERS)
+def test_looking_into_the_users_own_cache_makes_none(
+    folder: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_ENGINE_CACHE_DIR", str(folder / "none"))
+    is_asked = command[0] == "why-miss"
+    answer = _run(*command, code=1 if is_asked else 0)
+    assert ("the cache is empty" if is_asked else "there is no folder") in answer
+    assert not (folder / "none").exists()
 
 
 @pytest.mark.parametrize("size", ["much", "-1", "3X", ""])

@@ -179,16 +179,17 @@ class EngineSource:
         return EngineKey({**described, **describe_machine(self.settings)})
 
     def why_miss(self, block: fx.GraphModule, ranges: ShapeRanges, name: str) -> tuple[str, ...]:
-        """Says why a block's engine is not in the cache, one reason a line; nothing when it is there."""
-        if self.cache is None:
-            return ("no engine cache is in use",)
+        """Says why a block's engine is not in the cache, one reason a line; nothing when it is there.
+
+        Where no cache is in use, it is an empty one.
+        """
         try:
             key = self._describe(block, ranges)
         except Uncacheable as error:
             return (f"engines of this block are never cached: {error}",)
         if isinstance(self.cache, CustomCache):
             return () if self.cache.find(key) is not None else ("the custom cache has nothing under its digest",)
-        found = self.cache.why_miss(key)
+        found = None if self.cache is None else self.cache.why_miss(key)
         if found is None:
             return ("the cache is empty",)
         nearest, differences = found

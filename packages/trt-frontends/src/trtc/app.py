@@ -636,8 +636,10 @@ cache_app = typer.Typer(no_args_is_help=True, help="Shows and clears the engine 
 _MISSED = 1
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
-_DIRECTORY_HELP: Final = "The cache's directory, as in the setting engine_cache_dir."
-_Directory = Annotated[Path | None, typer.Option("--dir", exists=True, file_okay=False, help=_DIRECTORY_HELP)]
+_Directory = Annotated[  # no Path: one of an empty text is the current folder
+    str | None,
+    typer.Option("--dir", metavar="DIRECTORY", help="The cache's directory, as in the setting engine_cache_dir."),
+]
 
 
 @cache_app.command("list")
@@ -692,7 +694,7 @@ def prune(
 def why_miss(
     model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
     setting: Settings = None,
-    directory: Annotated[Path | None, typer.Option("--dir", file_okay=False, help=_DIRECTORY_HELP)] = None,
+    directory: _Directory = None,
 ) -> None:
     """Says for each engine of a model whether it is cached, and in what it differs from the nearest one that is.
 
@@ -703,7 +705,7 @@ def why_miss(
     from trtc.model_source import load_model
 
     given = read_assignments(setting or ())
-    given["engine_cache_dir"] = str(_open(directory).directory)
+    given |= _cache_settings(directory)
     module, arg_inputs, kwarg_inputs = load_model(model)
     lowered = lower(capture_model(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True))
     blocks = lowered.split(lowered.plan()).blocks
@@ -722,10 +724,42 @@ def _print_lines(name: str, lines: Sequence[str]) -> None:
         say(f"  {line}")
 
 
-def _open(directory: Path | None) -> EngineCache:
-    from trt_runtime.engine_cache import EngineCache, default_directory
+def _open(directory: str | None) -> EngineCache:
+    """Opens a cache; where this user has none yet, the command ends, and makes none.
 
-    return EngineCache(directory or default_directory())
+    Raises:
+        typer.Exit: There is none.
+    """
+    from trt_runtime.engine_cache import EngineCache
+
+    path = _cache_folder(directory)
+    if not path.exists():
+        say(f"{_engines(0)}: there is no folder {path} yet")
+        raise typer.Exit
+    return EngineCache(path)
+
+
+def _cache_settings(directory: str | None) -> dict[str, Any]:
+    """Settings by which a cache is looked into; where this user has none yet, none is made."""
+    path = _cache_folder(directory)
+    is_there = path.exists()
+    named = {"engine_cache_dir": str(path)} if is_there else {}
+    return {"cache_built_engines": is_there, "reuse_cached_engines": is_there, **named}
+
+
+def _cache_folder(directory: str | None) -> Path:
+    """The folder that is named, or this user's own, which may be missing.
+
+    Raises:
+        typer.BadParameter: There is no such folder.
+    """
+    from trt_runtime.engine_cache import default_directory
+
+    if directory is None:
+        return default_directory()
+    if not directory or not Path(directory).is_dir():
+        raise typer.BadParameter(f"there is no folder {directory!r}", param_hint="'--dir'")
+    return Path(directory)
 
 
 def _bytes(text: str) -> int:
