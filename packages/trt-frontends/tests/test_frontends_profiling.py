@@ -111,3 +111,9 @@ def test_engines_that_are_built_under_a_profiler_hold_no_ranges() -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         graph = trt_portable.trace_engine(native)
     assert not [node for node in graph.graph.nodes if "record_function" in str(node.target)]
+
+
+@pytest.mark.parametrize("counts", [{"calls": 0}, {"calls": -3}, {"warm_up": -1}])
+def test_no_calls_cannot_be_timed(counts: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="cannot be timed"):
+        trt_runtime.profile_layers(nn.ReLU(), (X,), **counts)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -263,8 +264,6 @@ def test_bad_input_is_told_in_one_message(
     [
         [],
         ["fly"],
-        ["bench", "x", "--calls", "0"],
-        *(["bench", "x", f"--duration={seconds}"] for seconds in ("nan", "inf", "-1", "soon")),
         ["run"],
     ],
 )
@@ -272,6 +271,51 @@ def test_bad_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "values", "range_"),
+    [
+        ("bench", "--calls", ("0", "-1", "few", "1.5", "10000001", "9" * 30), "1 to 10000000"),
+        ("bench", "--warm-up", ("-1", "", "10000001"), "0 to 10000000"),
+        ("bench", "--threads", ("0", "1025"), "1 to 1024"),
+        ("bench", "--streams", ("0", "1025"), "1 to 1024"),
+        ("bench", "--duration", ("nan", "inf", "-1", "soon", "1e300"), "0 to 86400"),
+        ("bench", "--seed", ("x", str(1 << 63)), "9223372036854775807"),
+        ("profile", "--calls", ("0", "10000001"), "1 to 10000000"),
+        ("profile", "--most", ("0", "all"), "from 1 to"),
+    ],
+)
+def test_numbers_out_of_range_are_told_before_the_file_is_read(
+    command: str, option: str, values: tuple[str, ...], range_: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for value in values:
+        with pytest.raises(SystemExit) as caught:
+            main([command, "x", f"{option}={value}"])
+        assert caught.value.code == 2
+        error = " ".join(capsys.readouterr().err.split())
+        assert f"argument {option}: must be a " in error and range_ in error
+
+
+def test_threads_that_cannot_be_started_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def start_some(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_some)
+    with pytest.raises(InputError, match="5 threads cannot be started, 2 can"):
+        measure(lambda x: x, (torch.ones(1),), {}, Load(calls=1, warm_up=0, threads=5))
+    assert not any(thread.is_alive() for thread in started)
+
+
+def test_no_warm_up_is_none() -> None:
+    calls: list[int] = []
+    measure(lambda x: calls.append(1), (torch.ones(1),), {}, Load(calls=3, warm_up=0))
+    assert len(calls) == 1 + 3  # the first is not timed with the others
 
 
 def test_the_module_is_a_program(saved: Path) -> None:

@@ -116,6 +116,12 @@ def test_it_outlives_the_thread_that_loaded_it(isolated: IsolatedProgram) -> Non
     assert isolated(*_inputs()) and _process(isolated) == before
 
 
+def test_inputs_are_made_up_of_the_shapes_that_are_given(isolated: IsolatedProgram) -> None:
+    assert isolated.example_call(None, 0, {"x": (7, 3)})[0][0].shape == (7, 3)
+    with pytest.raises(InputError, match="'x' has 2 dimensions"):
+        isolated.example_call(None, 0, {"x": (7,)})
+
+
 def test_results_are_no_memory_of_the_process(isolated: IsolatedProgram) -> None:
     first = isolated(torch.ones(2, 3), {"count": torch.zeros(2, dtype=torch.int64)})["sum"]
     kept = first.clone()

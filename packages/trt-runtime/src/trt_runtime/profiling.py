@@ -102,8 +102,12 @@ def profile_layers(
         warm_up: Calls before that.
 
     Raises:
-        InputError: The program has no engines, or does not take the inputs.
+        InputError: The program has no engines, or does not take the inputs; or there are no calls to time.
     """
+    if calls < 1 or warm_up < 0:
+        raise InputError(
+            f"{calls} calls after {warm_up} cannot be timed", hint="give calls=1 or more, and warm_up=0 or more"
+        )
     if not engine_modules(program):
         raise InputError("the program has no engines, so no layers to time", hint="torch.profiler times operators")
     with torch.inference_mode():

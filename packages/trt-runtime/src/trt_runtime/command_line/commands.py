@@ -137,7 +137,7 @@ def measure(program: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     """Times calls of one program.
 
     Raises:
-        InputError: Several streams are asked for where no input is on a GPU.
+        InputError: Several streams are asked for where no input is on a GPU, or more threads than can be started.
     """
     return measure_in_turns({"": program}, args, kwargs, load)[""]
 
@@ -153,7 +153,7 @@ def measure_in_turns(
         load: How.
 
     Raises:
-        InputError: Several streams are asked for where no input is on a GPU.
+        InputError: Several streams are asked for where no input is on a GPU, or more threads than can be started.
     """
     on_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in [*args, *kwargs.values()])
     if load.streams > 1 and not on_cuda:
@@ -233,6 +233,7 @@ class _Runs:
 
         Raises:
             BaseException: What a call raised.
+            InputError: So many threads cannot be started.
         """
         records: list[_Record] = []
         failures: list[BaseException] = []
@@ -245,9 +246,21 @@ class _Runs:
                 failures.append(error)
                 barrier.abort()
 
-        workers = [threading.Thread(target=work) for _ in range(self._load.threads)]
-        for worker in workers:
-            worker.start()
+        workers = []
+        try:
+            for _ in range(self._load.threads):
+                worker = threading.Thread(target=work)
+                worker.start()
+                workers.append(worker)
+        except RuntimeError as error:  # the machine has no more of them
+            barrier.abort()
+            for worker in workers:
+                worker.join()
+            raise InputError(
+                f"{self._load.threads} threads cannot be started, {len(workers)} can",
+                why=str(error),
+                hint="give fewer --threads",
+            ) from error
         with contextlib.suppress(threading.BrokenBarrierError):  # the failure is raised below
             barrier.wait()
         begin = time.perf_counter()
@@ -385,12 +398,19 @@ def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
 
     command = commands.add_parser("bench", help="time calls of a program")
     _add_call(command)
-    command.add_argument("--calls", type=_positive, default=100, help="calls that are timed, at least (default 100)")
-    command.add_argument("--duration", type=_seconds, default=0.0, metavar="SECONDS", help="how long to call, at least")
-    command.add_argument("--warm-up", type=_positive, default=10, help="calls before that (default 10)")
-    command.add_argument("--threads", type=_positive, default=1, help="threads that call at the same time")
     command.add_argument(
-        "--streams", type=_positive, default=1, help="calls that each thread has in flight on the GPU, a stream each"
+        "--calls", type=_whole(1, _MOST_CALLS), default=100, help="calls that are timed, at least (default 100)"
+    )
+    command.add_argument("--duration", type=_seconds, default=0.0, metavar="SECONDS", help="how long to call, at least")
+    command.add_argument("--warm-up", type=_whole(0, _MOST_CALLS), default=10, help="calls before that (default 10)")
+    command.add_argument(
+        "--threads", type=_whole(1, _MOST_THREADS), default=1, help="threads that call at the same time"
+    )
+    command.add_argument(
+        "--streams",
+        type=_whole(1, _MOST_THREADS),
+        default=1,
+        help="calls that each thread has in flight on the GPU, a stream each",
     )
     command.add_argument("--json", action="store_true", help="print JSON")
     if peers is not None:
@@ -404,8 +424,10 @@ def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
 
     command = commands.add_parser("profile", help="time the layers of a program's engines")
     _add_call(command)
-    command.add_argument("--calls", type=_positive, default=20, help="calls that are timed (default 20)")
-    command.add_argument("--most", type=_positive, default=20, help="layers to show, the slowest (default 20)")
+    command.add_argument("--calls", type=_whole(1, _MOST_CALLS), default=20, help="calls that are timed (default 20)")
+    command.add_argument(
+        "--most", type=_whole(1, sys.maxsize), default=20, help="layers to show, the slowest (default 20)"
+    )
     command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto and chrome://tracing")
     command.add_argument("--json", action="store_true", help="print JSON, all layers")
     command.set_defaults(command=_profile)
@@ -420,7 +442,9 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--shapes", action="append", default=[], metavar="NAME=1x3x224x224", help="shape of a random input; repeatable"
     )
-    command.add_argument("--seed", type=_seed, default=0, help="seed of random inputs (default 0)")
+    command.add_argument(
+        "--seed", type=_whole(-(1 << 63), (1 << 63) - 1), default=0, help="seed of random inputs (default 0)"
+    )
     command.add_argument(
         "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
     )
@@ -429,32 +453,41 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     command.add_argument("--copy", action="store_true", help="read the file rather than map it")
     command.add_argument(
         "--data-dependent-elements",
-        type=_positive,
+        type=_whole(1, sys.maxsize),
         default=UNTOLD,
         metavar="N",
         help="elements that an operator may make where how many depends on data (default 2^26)",
     )
 
 
+_MOST_CALLS: Final = 10_000_000  # whose times are kept until the end
+_MOST_THREADS: Final = 1024
+_MOST_SECONDS: Final = 86_400
+
+
 def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError("must be a number of seconds, at least 0")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 to {_MOST_SECONDS}")
     return seconds
 
 
-def _seed(text: str) -> int:
-    value = int(text)
-    if not -(1 << 63) <= value < 1 << 63:
-        raise argparse.ArgumentTypeError("must be a number of 64 bits")
-    return value
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    """Reads whole numbers from one to another; argparse adds the option to what is wrong."""
 
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
+        return value
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    return read
 
 
 def _inspect(parsed: argparse.Namespace) -> None:
@@ -636,7 +669,7 @@ def example_call(
         from trt_runtime.isolation import IsolatedProgram  # which few calls need, and no process of theirs can import
 
         if isinstance(module, IsolatedProgram):
-            return module.example_call(given, seed)
+            return module.example_call(given, seed, shapes)
         raise InputError("only programs in our own format say what they take", hint="save the program again")
     program = captured_from(module).program
     signature = program.signature

@@ -178,20 +178,25 @@ class IsolatedProgram(nn.Module):
         return self._ask(given, tensors)
 
     def example_call(
-        self, given: Mapping[str, torch.Tensor] | None, seed: int
+        self,
+        given: Mapping[str, torch.Tensor] | None,
+        seed: int,
+        shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Inputs for a call, made up at the sizes that the program was tuned for, but for those that are given.
 
         Args:
             given: Tensors by name of the input; None makes all of them up.
             seed: Of what is made up.
+            shapes: Shapes of what is made up, by name of the input.
 
         Raises:
-            InputError: Names are missing or unknown.
+            InputError: Names are missing or unknown, or a shape has another rank than its input.
         """
         tensors: list[torch.Tensor] = []
         value = encode(None if given is None else dict(given), tensors)
-        found = self._ask({"do": "example", "given": value, "seed": seed}, tensors)
+        sizes = encode({name: list(shape) for name, shape in (shapes or {}).items()}, [])
+        found = self._ask({"do": "example", "given": value, "seed": seed, "shapes": sizes}, tensors)
         match found:
             case (tuple() as args, dict() as kwargs) if all(isinstance(name, str) for name in kwargs):
                 return args, kwargs

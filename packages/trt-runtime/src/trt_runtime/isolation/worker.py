@@ -159,7 +159,7 @@ class _Worker:
 
         assert self._program is not None
         given = decode(message["given"], self._inputs(message))
-        args, kwargs = example_call(self._program, given, message["seed"])
+        args, kwargs = example_call(self._program, given, message["seed"], decode(message["shapes"], ()))
         self._reply((args, kwargs), [], [])
 
     def _inputs(self, message: Mapping[str, Any]) -> list[torch.Tensor]:
