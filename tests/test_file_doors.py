@@ -381,7 +381,6 @@ ELSEWHERE: Final = {
     ("trt_runtime/command_line/commands.py", "np.load"): "from an open file, without pickles",
     ("trt_runtime/command_line/commands.py", "torch.load"): "from an open file, weights only",
     ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",
-    ("trtc/model_source.py", "zipfile.is_zipfile"): "in an open file",
     ("trt_converters/build.py", "Folder.open"): "the ground's own",
     ("trt_runtime/sharded.py", "Folder.open"): "the ground's own",
     ("trt_runtime/diffusion.py", "Folder.open"): "the ground's own",

@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import safetensors.torch
 import torch
 from rich.console import Console
 from torch import nn
@@ -153,11 +155,22 @@ def test_a_limit_in_percent_is_refused() -> None:
     [
         ("cli_models", "cannot find the model 'cli_models'"),
         ("missing.pt2", "there is no file missing.pt2"),
+        ("cli_models", "cli_models:NAME, where NAME is a function"),
+        ("cli_missing.py", "cli_missing:NAME, where NAME is a function"),
         ("cli_models.py", "cli_models.py is not a saved program"),
+        ("cli_models.py", "why: it is Python code"),
+        ("cli_models.py:small", "write cli_models:small, in the folder"),
+        ("./cli_models:small", "write cli_models:small, in the folder"),
+        ("resnet18", "torchvision:NAME, timm:NAME or hf:FOLDER"),
+        ("torchvision:resnet81", "torchvision has no model 'resnet81'"),
+        ("hf:missing", "there is no folder missing"),
+        (".", "hf:. is the checkpoint of transformers in it"),
+        ("hf:.", "has no config.json"),
         ("cli_missing:small", "cannot import cli_missing"),
         ("cli_broken:small", "cli_broken.py:2"),
         ("cli_models:smal", "did you mean 'small'?"),
         ("cli_models:MODELS", "has no callable 'MODELS'"),
+        ("cli_models:torch", "why: it is a module"),
         ("cli_models:nothing", "returned None"),
         ("cli_models:reversed_result", "returned a tuple of tuple, Sequential"),
         ("cli_models:broken", "RuntimeError: broken on purpose"),
@@ -170,6 +183,84 @@ def test_models_that_cannot_be_found_or_read(source: str, message: str) -> None:
     assert result.stderr.startswith("error: ")
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+FOREIGN: Final[dict[str, tuple[Callable[[nn.Module, Path], object], str]]] = {
+    "state.pth": (
+        lambda model, path: torch.save(model.state_dict(), path),
+        "weights, or a pickled model, as torch.save",
+    ),
+    "old.ckpt": (
+        lambda model, path: torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False),
+        "weights, or a pickled model, as torch.save",
+    ),
+    "whole.pt": (lambda model, path: torch.save(model, path), "weights, or a pickled model, as torch.save"),
+    "script.pt": (
+        lambda model, path: torch.jit.save(torch.jit.trace(model, torch.ones(1, 4)), path),
+        "an archive of TorchScript",
+    ),
+    "weights.safetensors": (
+        lambda model, path: safetensors.torch.save_file(model.state_dict(), path),
+        "weights in the safetensors format",
+    ),
+    "model.engine": (lambda model, path: path.write_bytes(b"ftrt" + bytes(60)), "an engine without what ours"),
+    "model.h5": (lambda model, path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(60)), "an HDF5 file"),
+}
+"""Files of other tools by name: how one is written, and what it is."""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_tools_are_told_apart(name: str, tmp_path: Path, mlp: nn.Module) -> None:
+    write, what = FOREIGN[name]
+    write(mlp, tmp_path / name)
+    for command in (("explain",), ("inspect",), ("run",)):
+        result = run(*command, name)
+        assert result.exit_code == 2, result.output
+        assert f"why: it is {what}" in result.stderr and "what to do: " in result.stderr
+        assert "Traceback" not in result.output and "W1" not in result.stderr
+
+
+def test_programs_and_onnx_models_are_sent_to_compile(tmp_path: Path, mlp: nn.Module) -> None:
+    torch.export.save(torch.export.export(mlp, (torch.ones(2, 4),)), tmp_path / "model.pt2")
+    (tmp_path / "model.onnx").write_bytes(b"\x08\x0a")
+    for command, name in (("inspect", "model.pt2"), ("inspect", "model.onnx"), ("run", "model.onnx")):
+        result = run(command, name)
+        assert result.exit_code == 2
+        assert "trtc compile FILE" in result.stderr
+
+
+def test_a_module_may_be_named_itself(tmp_path: Path) -> None:
+    (tmp_path / "cli_instance.py").write_text("import torch\nmodel = torch.nn.Linear(4, 2)\n")
+    assert "returned a Linear" in run("explain", "cli_instance:model").stderr
+    result = run("compile", "cli_instance:model", "-o", "instance.trtp", "--shapes", "input=2x4", "-q")
+    assert result.exit_code == 0, result.output
+
+
+def test_models_by_name_are_explained_without_their_weights() -> None:
+    result = run("explain", "torchvision:squeezenet1_1", "--fail-under", "1")
+    assert result.exit_code == 0, result.output
+    assert "Dry-Run Results" in result.stdout
+
+
+def test_a_peer_of_another_model_is_told(tmp_path: Path, mlp: nn.Module) -> None:
+    trt_frontends.save(trt_frontends.compile(mlp, arg_inputs=(torch.ones(2, 4),)), tmp_path / "model.trtp")
+    (tmp_path / "cli_other.py").write_text("import torch\nmodel = torch.nn.Linear(5, 2)\n")
+    result = run("bench", "model.trtp", "--calls", "1", "--beside", "cli_other:model")
+    assert result.exit_code == 2, result.output
+    assert "eager cli_other:model fails on the inputs of the program" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "bisect", "precision"])
+def test_models_without_weights_cannot_be_compared(command: str, tmp_path: Path) -> None:
+    (tmp_path / "cli_meta.py").write_text(
+        "import torch\n"
+        "def model():\n"
+        "    with torch.device('meta'):\n"
+        "        return torch.nn.Linear(4, 2), (torch.ones(2, 4),)\n"
+    )
+    result = run(command, "cli_meta:model")
+    assert result.exit_code == 2
+    assert "the model has no weights" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["verify", "bisect", "precision"])

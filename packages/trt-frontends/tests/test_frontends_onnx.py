@@ -99,6 +99,17 @@ def test_what_is_refused_is_told_by_node(tmp_path: Path, batch: Input) -> None:
     assert (refused.index, refused.name, refused.operator, refused.code) == (3, "det", "Det", "UNSUPPORTED_NODE")
 
 
+def test_missing_files_of_weights_are_told(tmp_path: Path, batch: Input) -> None:
+    path = save_model(tmp_path / "model.onnx")
+    onnx.save_model(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+    (tmp_path / "weights").unlink()
+    report = explain_onnx(path).to_text()
+    assert "'weights' of the constant" in report and "cannot be read: No such file or directory" in report
+    assert ": :" not in report and "Errno" not in report
+    with pytest.raises(InputError, match="the files of its weights lie where it says"):
+        trt_frontends.compile(path, [batch])
+
+
 def test_the_command_line_explains(tmp_path: Path) -> None:
     path = save_model(tmp_path / "m.onnx", helper.make_node("Det", ["y"], ["q"], name="det"))
     result = CliRunner().invoke(app, ["explain", str(path), "--json", str(tmp_path / "r.json"), "--fail-under", "0.9"])

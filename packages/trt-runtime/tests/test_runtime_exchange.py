@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,17 @@ def test_programs_of_torch_export_save_are_read_with_trust(static_engine: TRTMod
 
 
 def test_what_pytorch_cannot_read(tmp_path: Path) -> None:
-    torch.save({"weights": X}, tmp_path / "model.pt2")
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        archive.writestr("model/archive_format", "pt2")
     with pytest.raises(PlanError, match="PyTorch cannot read the saved program"):
         load(tmp_path / "model.pt2", trust=True)
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_weights_are_no_program(tmp_path: Path, trust: bool) -> None:
+    torch.save({"weights": X}, tmp_path / "model.pt2")
+    with pytest.raises(PlanError, match="it is weights, or a pickled model"):
+        load(tmp_path / "model.pt2", trust=trust)
 
 
 def test_tensor_subclasses_are_refused(static_engine: TRTModule, tmp_path: Path) -> None:

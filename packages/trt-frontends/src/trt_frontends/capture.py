@@ -394,13 +394,16 @@ def on_cpu(inputs: Any) -> Any:
     return pytree.tree_map(replace, inputs)
 
 
-def require_weights(program: torch.export.ExportedProgram) -> None:
-    """Checks that a program can be compiled, not only explained.
+def require_weights(model: nn.Module | torch.export.ExportedProgram) -> None:
+    """Checks that a model can be compiled and run, not only explained.
 
     Raises:
         InputError: Some of its tensors have no data.
     """
-    tensors = {**program.state_dict, **program.constants}
+    if isinstance(model, nn.Module):
+        tensors: dict[str, Any] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    else:
+        tensors = {**model.state_dict, **model.constants}
     empty = [name for name, value in tensors.items() if isinstance(value, torch.Tensor) and is_weightless(value)]
     if empty:
         raise InputError(

@@ -125,7 +125,8 @@ class OnnxReport(ShownReport):
         for node in self.nodes:
             if not node.supported:
                 label = f" {node.name!r}" if node.name else ""
-                lines.append(f"node {node.index}{label}, {node.operator}: {node.code}: {node.reason}")
+                why = f": {node.code}: {node.reason}" if node.code else ""  # else what stands against the whole does
+                lines.append(f"node {node.index}{label}, {node.operator}{why}")
         return printable("\n".join(lines)) + "\n"
 
     def to_json(self) -> str:
@@ -315,7 +316,9 @@ def _parse(file: Path, network: Any) -> None:
         raise InputError(
             f"{file} cannot be an engine",
             why="; ".join(map(_described, found)) or take_errors(),
-            hint=f"trtc explain {file} lists every node that is refused",
+            hint=f"trtc explain {file} lists every node that is refused"
+            if not found or any(error.node() >= 0 for error in found)
+            else "see that the file is whole, and that the files of its weights lie where it says, beside it",
         )
 
 

@@ -55,6 +55,13 @@ def write_new(path: Path | None, text: str) -> None:
             file.write(text.encode())
 
 
+_Model = Annotated[
+    str,
+    typer.Argument(
+        help="A .pt2 program, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning (model, inputs)."
+    ),
+]
+_RandomWeights = Annotated[bool, typer.Option("--random-weights", help="Do not fetch weights of a model by name.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--setting", "-s", help="A compilation setting as NAME=VALUE, such as precision=float16; repeatable."),
@@ -180,6 +187,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
 
     from trt_core import Device, InputError
     from trt_core.dtypes import parse_dtype
+    from trtc.model_source import without_configuration
 
     try:
         import transformers
@@ -213,6 +221,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
     except Exception as error:  # whatever a configuration leads transformers to
         is_bare = not random_weights and path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]
         hint = "--random-weights reads the configuration alone" if is_bare else ""
+        hint = without_configuration(path) or hint
         raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0], hint=hint) from error
 
 
@@ -392,9 +401,7 @@ def compile_model(
         str | None, typer.Option(help="Type of weights and inputs of a model by name: float16, bfloat16.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="Where a model by name runs: cuda, cpu.")] = None,
-    random_weights: Annotated[
-        bool, typer.Option("--random-weights", help="Do not fetch weights of a model by name.")
-    ] = False,
+    random_weights: _RandomWeights = False,
     setting: Settings = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings and errors.")] = False,
 ) -> None:
@@ -425,13 +432,11 @@ def _read_model(
 
     if is_onnx_path(model):
         return model, None, inputs_of_types(model, shapes) if shapes else None
-    from trtc.model_source import load_model, load_named_model
+    from trtc.model_source import load_model, load_named_model, on_device
 
     named = load_named_model(model, shapes, dtype, random_weights=random_weights)
     if named is not None:
-        import torch
-
-        return named[0].to(device or ("cuda" if torch.cuda.is_available() else "cpu")), None, named[1]
+        return on_device(named[0], device), None, named[1]
     for option, value in (("--dtype", dtype), ("--device", device)):
         if value:
             raise InputError(
@@ -444,9 +449,14 @@ def _read_model(
 @export_app.command("onnx")
 def export_onnx_model(
     model: Annotated[
-        str, typer.Argument(help="A .pt2 program, module:callable returning (model, inputs), or an .onnx model.")
+        str,
+        typer.Argument(
+            help="A .pt2 program, an .onnx model, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning "
+            "(model, inputs)."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The ONNX model, x.onnx.")],
+    random_weights: _RandomWeights = False,
     setting: Settings = None,
 ) -> None:
     """Writes what would be a model's engine as an ONNX model, for Netron, ONNX Runtime and others.
@@ -463,7 +473,7 @@ def export_onnx_model(
     else:
         from trtc.model_source import load_model
 
-        module, arg_inputs, kwarg_inputs = load_model(model)
+        module, arg_inputs, kwarg_inputs = load_model(model, random_weights=random_weights)
         data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
     with replacing(output) as file:
         file.write(data)
@@ -523,7 +533,6 @@ _FAILED: Final = 1
 
 _Report = TypeVar("_Report")
 
-_Model = Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")]
 _Json = Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")]
 _Samples = Annotated[int, typer.Option(min=0, help="How many random inputs are tried.")]
 _MOST_SEED: Final = 1 << 62  # what PyTorch takes, with room for a sample's number
@@ -540,6 +549,7 @@ def verify(
     seed: _Seed = 0,
     exact: Annotated[bool, typer.Option(help="Compare both with float64 as well.")] = True,
     depth: Annotated[bool, typer.Option(help="Compare the values inside the engines as well.")] = False,
+    random_weights: _RandomWeights = False,
     json: _Json = None,
     html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as an HTML page.")] = None,
 ) -> None:
@@ -553,7 +563,15 @@ def verify(
 
     given = read_assignments(setting or ())
     report = _examined(
-        verify_model, model, tolerance=fail_above, samples=samples, seed=seed, exact=exact, depth=depth, **given
+        verify_model,
+        model,
+        random_weights,
+        tolerance=fail_above,
+        samples=samples,
+        seed=seed,
+        exact=exact,
+        depth=depth,
+        **given,
     )
     if html is not None:
         write_new(html, report.to_html())
@@ -570,6 +588,7 @@ def bisect(
     state: Annotated[
         Path | None, typer.Option(dir_okay=False, help="File that keeps answers; a search that was stopped goes on.")
     ] = None,
+    random_weights: _RandomWeights = False,
     json: _Json = None,
 ) -> None:
     """Finds the operators that make a compiled model's output wrong, and the setting that avoids them.
@@ -582,7 +601,15 @@ def bisect(
 
     given = read_assignments(setting or ())
     report = _examined(
-        bisect_model, model, tolerance=tolerance, samples=samples, seed=seed, most=most, state=state, **given
+        bisect_model,
+        model,
+        random_weights,
+        tolerance=tolerance,
+        samples=samples,
+        seed=seed,
+        most=most,
+        state=state,
+        **given,
     )
     _conclude(report, json, is_right=report.stage is Stage.NONE)
 
@@ -596,6 +623,7 @@ def precision(
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, or auto for the better one.")] = "auto",
     setting: Settings = None,
     engines: Annotated[bool, typer.Option(help="Build the engines, and hold them to the error as well.")] = True,
+    random_weights: _RandomWeights = False,
     json: _Json = None,
 ) -> None:
     """Chooses by measuring which operators may compute in a reduced type, and prints the settings that say so.
@@ -609,16 +637,16 @@ def precision(
     given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_assignments(setting or ())}
     if max_error is not None:
         given["max_error"] = max_error
-    report = _examined(choose_precision, model, engines=engines, **given)
+    report = _examined(choose_precision, model, random_weights, engines=engines, **given)
     _conclude(report, json, is_right=report.reduced_share > 0)
 
 
-def _examined(examine: Callable[..., _Report], model: str, **options: Any) -> _Report:
+def _examined(examine: Callable[..., _Report], model: str, random_weights: bool, **options: Any) -> _Report:
     """What a function reports of a model, whose progress is shown meanwhile."""
     from trtc.model_source import load_model
     from trtc.progress import ConsoleProgress
 
-    module, arg_inputs, kwarg_inputs = load_model(model)
+    module, arg_inputs, kwarg_inputs = load_model(model, random_weights=random_weights)
     with ConsoleProgress() as progress:
         return examine(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **options)
 
@@ -692,8 +720,9 @@ def prune(
 
 @cache_app.command("why-miss")
 def why_miss(
-    model: Annotated[str, typer.Argument(help="A saved .pt2 program, or module:callable returning (model, inputs).")],
+    model: _Model,
     setting: Settings = None,
+    random_weights: _RandomWeights = False,
     directory: _Directory = None,
 ) -> None:
     """Says for each engine of a model whether it is cached, and in what it differs from the nearest one that is.
@@ -706,7 +735,7 @@ def why_miss(
 
     given = read_assignments(setting or ())
     given |= _cache_settings(directory)
-    module, arg_inputs, kwarg_inputs = load_model(model)
+    module, arg_inputs, kwarg_inputs = load_model(model, random_weights=random_weights)
     lowered = lower(capture_model(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True))
     blocks = lowered.split(lowered.plan()).blocks
     misses = [lowered.source.why_miss(block, lowered.ranges, name) for name, block in blocks.items()]
@@ -894,7 +923,11 @@ def quickstart(
 
 def explain(
     model: Annotated[
-        str, typer.Argument(help="A .pt2 program, an .onnx model, or module:callable returning (model, inputs).")
+        str,
+        typer.Argument(
+            help="A .pt2 program, an .onnx model, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning "
+            "(model, inputs)."
+        ),
     ],
     min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
     setting: Settings = None,
@@ -919,7 +952,7 @@ def explain(
     from trt_frontends.compiler import explain as explain_model
     from trtc.model_source import load_model
 
-    module, arg_inputs, kwarg_inputs = load_model(model)
+    module, arg_inputs, kwarg_inputs = load_model(model, random_weights=True)  # no weights are read
     given = {"min_block_size": size, **read_assignments(setting or ())}
     report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given)
     say(report.to_text(), end="")

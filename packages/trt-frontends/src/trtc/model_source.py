@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 import traceback
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,7 @@ from torch import nn
 from trt_core import Input, InputError
 from trt_core.dtypes import dtype_of_weights, parse_dtype
 from trt_core.exported_programs import module_of
+from trt_core.files.foreign import EXPORTED_PROGRAM, ForeignFile, foreign_file
 from trt_core.files.opening import opened
 from trt_core.internals import pytree
 from trt_core.wording import did_you_mean, kind_of
@@ -31,17 +32,22 @@ Shapes = Mapping[str, Sequence[tuple[int, ...]]]
 """One shape of an input, or three: least, usual, greatest."""
 
 
-def load_model(source: str, shapes: Shapes | None = None, *, needs_inputs: bool = True) -> Model:
-    """Loads a model from a saved program or from Python code.
+def load_model(
+    source: str, shapes: Shapes | None = None, *, needs_inputs: bool = True, random_weights: bool = False
+) -> Model:
+    """Loads a model from a saved program, from Python code, or by its name in a library.
 
     Args:
-        source: Path of a `.pt2` file, or `module:callable` where the callable returns `(model, inputs)`,
-            `(model, inputs, keyword inputs)`, or an exported program. The current directory is on the import path.
-        shapes: Shapes of inputs by name, for a callable that returns a model alone.
+        source: Path of a `.pt2` file, a name that `load_named_model` takes, or `module:name`: a module of PyTorch, or a
+            callable that returns `(model, inputs)`, `(model, inputs, keyword inputs)`, or an exported program. The
+            current directory is on the import path.
+        shapes: Shapes of inputs by name, for a model alone.
         needs_inputs: Whether a model alone, without shapes, is refused.
+        random_weights: Do not fetch weights of a model by name.
 
     Returns:
-        The model, its positional inputs and its keyword inputs; None for a program, which knows its own.
+        The model, its positional inputs and its keyword inputs; None for a program, which knows its own. A model by
+        name is on a GPU where there is one.
 
     Raises:
         InputError: There is no such file, module or callable, it fails, or it returns something else.
@@ -51,16 +57,32 @@ def load_model(source: str, shapes: Shapes | None = None, *, needs_inputs: bool 
         if shapes:
             raise _has_inputs(source)
         return _load_program(path), None, None
+    named = load_named_model(source, shapes or {}, random_weights=random_weights)
+    if named is not None:
+        return on_device(named[0]), None, named[1]
     module_name, separator, name = source.partition(":")
     if not separator:
+        is_module = Path(f"{module_name.replace('.', os.sep)}.py").exists() or path.suffix == ".py"
         raise InputError(
             f"cannot find the model {source!r}",
-            hint="give the path of a .pt2 file, or module:callable",
+            hint=f"write {source.removesuffix('.py')}:NAME, where NAME is a function of the module that returns "
+            "(model, inputs)"
+            if is_module
+            else "give the path of a .pt2 file, module:callable, or torchvision:NAME, timm:NAME or hf:FOLDER",
         )
-    return _read_result(source, _find(_import(module_name), module_name, name), shapes or {}, needs_inputs)
+    return _read_result(source, _find(_import(module_name, name), module_name, name), shapes or {}, needs_inputs)
+
+
+def on_device(model: nn.Module, device: str | None = None) -> nn.Module:
+    """Moves a model to a device; by default to a GPU where there is one."""
+    return model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def _load_program(path: Path) -> torch.export.ExportedProgram:
+    if path.is_dir():
+        raise InputError(
+            f"{path} is a folder", hint=f"hf:{path} is the checkpoint of transformers in it; or give a .pt2 file"
+        )
     if not path.is_file():
         raise InputError(f"there is no file {path}", hint="give the path of a .pt2 file, or module:callable")
     if path.suffix == ".onnx":
@@ -71,8 +93,9 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     with opened(path) as file:
         if file.read(len(PROGRAM.magic)) == PROGRAM.magic:
             raise _already_compiled(path)
-        if not zipfile.is_zipfile(file):  # PyTorch would write of it to the log, with a traceback
-            raise _no_program(path, "it is no archive")
+    kind = foreign_file(path)
+    if kind is not EXPORTED_PROGRAM:  # PyTorch would write of it to the log, with a traceback
+        raise _no_program(path, f"it is {kind.what}" if kind else "it is no archive of torch.export", kind)
     try:
         program = torch.export.load(path)
     except Exception as error:
@@ -82,8 +105,9 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     return program
 
 
-def _no_program(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is not a saved program", why=why, hint="save one with torch.export.save(program, path)")
+def _no_program(path: Path, why: str, kind: ForeignFile | None = None) -> InputError:
+    hint = kind.hint if kind else "save one with torch.export.save(program, path)"
+    return InputError(f"{path} is not a saved program", why=why, hint=hint)
 
 
 def _already_compiled(path: Path) -> InputError:
@@ -93,7 +117,13 @@ def _already_compiled(path: Path) -> InputError:
     )
 
 
-def _import(name: str) -> Any:
+def _import(name: str, function: str) -> Any:
+    if name.endswith(".py") or os.sep in name:
+        file = Path(name.removesuffix(".py"))
+        raise InputError(
+            f"{name} is no name of a module",
+            hint=f"write {file.name}:{function}, in the folder {file.absolute().parent}",
+        )
     directory = str(Path.cwd())
     if directory not in sys.path:
         sys.path.insert(0, directory)
@@ -110,8 +140,15 @@ def _import(name: str) -> Any:
 
 def _find(module: Any, module_name: str, name: str) -> Callable[[], Any]:
     function = getattr(module, name, None)
+    if isinstance(function, nn.Module):
+        return lambda: function
     if not callable(function):
-        raise InputError(f"{module_name} has no callable {name!r}", hint=did_you_mean(name, dir(module)))
+        is_there = hasattr(module, name)
+        raise InputError(
+            f"{module_name} has no callable {name!r}",
+            why=f"it is {kind_of(function)}" if is_there else "",
+            hint="" if is_there else did_you_mean(name, dir(module)),
+        )
     found: Callable[[], Any] = function
     return found
 
@@ -252,9 +289,20 @@ def _from_transformers(name: str, random_weights: bool) -> nn.Module:
         else:
             model = kind.from_pretrained(name, local_files_only=True)
     except (OSError, ValueError) as error:
-        raise InputError(f"transformers cannot load {name}", why=str(error).partition("\n")[0]) from error
+        raise InputError(
+            f"transformers cannot load {name}",
+            why=str(error).partition("\n")[0],
+            hint=without_configuration(Path(name)),
+        ) from error
     made: nn.Module = model
     return made
+
+
+def without_configuration(folder: Path) -> str:
+    """What to do about a folder that is no checkpoint of transformers, since it says of no model what it is."""
+    if not folder.is_dir() or (folder / "config.json").is_file():
+        return ""
+    return f"{folder} has no config.json: give the folder that save_pretrained wrote, or a function by module:function"
 
 
 def _from_timm(name: str, random_weights: bool) -> nn.Module:

@@ -34,6 +34,7 @@ from trt_frontends.accuracy.subject import (
     without_wrapper,
 )
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
+from trt_frontends.capture import require_weights
 from trt_frontends.comparison.output_error import jsonable, measure_error, tensors_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.entry_point import outside_autocast
@@ -279,11 +280,13 @@ def bisect(
         The report: where the error arises, the operators, their inputs, and the setting that avoids it.
 
     Raises:
-        InputError: There are no inputs, the model has engines already, or `state` belongs to another search.
+        InputError: There are no inputs, the model has engines already or no weights, or `state` belongs to another
+            search.
         TrtError: What compiling raises.
     """
     model = without_wrapper(model)
     require_no_engines(model)
+    require_weights(model)
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
     require_tolerance(tolerance)
     cases = cases_of(subject, inputs, samples, seed)

@@ -29,7 +29,7 @@ from trt_frontends.accuracy.subject import (
     run_engines,
     without_wrapper,
 )
-from trt_frontends.capture import device_of
+from trt_frontends.capture import device_of, require_weights
 from trt_frontends.comparison.output_error import (
     HISTOGRAM_LOW,
     NUMERIC,
@@ -293,7 +293,7 @@ def verify(
 
     Raises:
         InputError: There are no inputs, the two return results of different structure, shape or type, or the model
-            has engines and `compiled` is left out.
+            has no weights, or engines and `compiled` is left out.
         ExecutionError: One of the two fails on an input.
         TrtError: What compiling raises.
 
@@ -307,6 +307,7 @@ def verify(
     if compiled is None:
         require_no_engines(model)
     model = without_wrapper(model)
+    require_weights(model)
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
     cases = cases_of(subject, inputs, samples, seed)
     require_tolerance(tolerance)

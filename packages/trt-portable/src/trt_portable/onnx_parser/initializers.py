@@ -304,8 +304,9 @@ class _ExternalData:
             with opened(Folder.open(str(root)).file(str(path.relative_to(root)))) as file:
                 return self._part(file, offset, length, proto, location, count)
         except (ValueError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise Unsupported(
-                f"the file {location!r} of the constant {proto.name!r} cannot be read: {error}", ErrorCode.INVALID_VALUE
+                f"the file {location!r} of the constant {proto.name!r} cannot be read: {why}", ErrorCode.INVALID_VALUE
             ) from error
 
     def _part(

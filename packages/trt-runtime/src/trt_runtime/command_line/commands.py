@@ -556,7 +556,11 @@ def _bench(parsed: argparse.Namespace, peers: Peers | None) -> None:
     if peers is not None and parsed.beside is not None:
         ways |= peers.make(parsed.beside, parsed.peer or peers.names[:1], args, kwargs)
     load = Load(parsed.calls, parsed.warm_up, parsed.threads, parsed.streams, parsed.duration)
-    errors = {name: _largest_error(program, way, args, kwargs) for name, way in ways.items() if name != "program"}
+    errors = {
+        name: _error_beside(f"{name} {parsed.beside}", program, way, args, kwargs)
+        for name, way in ways.items()
+        if name != "program"
+    }
     measured = measure_in_turns(ways, args, kwargs, load)
     own = measured.pop("program")
     beside = {
@@ -573,6 +577,29 @@ def _bench(parsed: argparse.Namespace, peers: Peers | None) -> None:
             f"\n{name}: {beside[name]['ratio']:.2f} times the program's p50; outputs differ by "
             f"{errors[name]:.1e} of the largest value\n{other}"
         )
+
+
+def _error_beside(
+    peer: str, program: Callable[..., Any], way: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> float:
+    """How far a peer's results are from the program's.
+
+    Raises:
+        InputError: The peer does not take what the program takes.
+    """
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return way(*args, **kwargs)
+        except Exception as error:  # a model of anybody's
+            raise InputError(
+                f"{peer} fails on the inputs of the program",
+                where="--beside",
+                why=f"{type(error).__name__}: {error}".partition("\n")[0],
+                hint="give the model that the program was compiled from",
+            ) from error
+
+    return _largest_error(program, told, args, kwargs)
 
 
 @torch.inference_mode()

@@ -14,6 +14,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import records
+from trt_core.files.foreign import foreign_file
 from trt_core.files.opening import map_file
 from trt_core.sizes.expressions import format_extent
 from trt_core.wording import human_bytes
@@ -46,11 +47,12 @@ def inspect_file(path: Path, content: mmap.mmap | None = None) -> dict[str, Any]
         header, _ = plan_from_memory(content, where=str(path), check=False)
         return {"kind": "plan", "bytes": data.nbytes, "engines": [_engine(header)]}
     if start != PROGRAM.magic:
+        found = foreign_file(path)
         raise PlanError(
             "this is neither a saved program nor a plan",
             where=str(path),
-            why=f"it begins with {start!r}",
-            hint="give a file that trt_runtime.save or trt_runtime.write_plan wrote",
+            why=f"it is {found.what}" if found else f"it begins with {start!r}",
+            hint=found.hint if found else "give a file that trt_runtime.save or trt_runtime.write_plan wrote",
         )
     return {"kind": "program", "bytes": data.nbytes, **_program(data)}
 

@@ -21,6 +21,7 @@ from torch import nn
 from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError, PlanError, TrtError
 from trt_core.files.container import Section, kinds_in
+from trt_core.files.foreign import EXPORTED_PROGRAM, foreign_file
 from trt_core.files.opening import FileOfFolder, map_file
 from trt_core.files.replacing import Path, file_name
 from trt_core.held_arguments import held_to_signature
@@ -596,13 +597,18 @@ def _content(path: Path, *, copy: bool | None, check: Callable[[Any], None] = la
     """The bytes of a file of our format; None for one of PyTorch's.
 
     Raises:
-        PlanError: It is the plan of an engine.
+        PlanError: It is the plan of an engine, or a file of another tool.
     """
     content = map_file(path, "a saved program", "trt_runtime.save", copy=copy)
     check(content)
     start = bytes(content[: len(PROGRAM.magic)])
     if start == PLAN.magic:
         raise PlanError("this is the plan of one engine, not a saved program", hint="read it with read_plan")
+    if start == PROGRAM.magic:
+        return content
+    found = foreign_file(path)
+    if found is not None and found is not EXPORTED_PROGRAM:
+        raise PlanError("this is not a saved program", why=f"it is {found.what}", hint=found.hint)
     return None if start.startswith(_ZIP) else content
 
 
