@@ -10,6 +10,7 @@ import builtins
 import doctest
 import re
 import shlex
+import sys
 import textwrap
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ import typer
 from trtc.app import app
 from trtc.model_source import PEERS
 from typer.core import TyperGroup
+from typer.testing import CliRunner
 
 from trt_runtime.command_line.commands import _parser
 
@@ -64,8 +66,8 @@ def test_samples_name_only_what_their_page_makes(page: Path) -> None:
     assert not read - known, "a reader who types this in has not got them"
 
 
-COMMANDS = [
-    pytest.param(words, id=f"{page.stem}: {' '.join(words)}")
+_COMMANDS = [
+    (page.stem, words)
     for page in sorted(ROOT.glob("docs/**/*.md"))
     for _, body in _SHELL.findall(page.read_text(encoding="utf-8"))
     for program, text in _COMMAND.findall(body.replace("\\\n", ""))
@@ -73,7 +75,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [pytest.param(words, id=f"{page}: {' '.join(words)}") for page, words in _COMMANDS])
 def test_commands_are_such_as_the_command_line_takes(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +95,34 @@ def test_commands_are_such_as_the_command_line_takes(
         context = command.make_context(name, list(left), parent=context)
     if context.ignore_unknown_options:  # passed on to trt-runtime
         _parser(program, PEERS).parse_args(words[1:])
+
+
+def _shown_models() -> str:
+    """The module `models` that the page about the command line shows, and commands of other pages name."""
+    (shown,) = (code for code in _samples_of("command_line") if code.startswith("# models.py"))
+    return shown
+
+
+def _samples_of(page: str) -> list[str]:
+    text = (ROOT / "docs" / "howto" / f"{page}.md").read_text(encoding="utf-8")
+    return [textwrap.dedent(body) for _, _, body in _SAMPLE.findall(text)]
+
+
+@pytest.mark.parametrize("page", ["command_line", "accuracy", "mixed_precision", "engine_cache", "profile"])
+def test_commands_run_in_the_order_of_their_page(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of pages that need a model and nothing else: the one that the page about the command line shows."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRT_ENGINE_CACHE_DIR", str(tmp_path / "engines"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "models", raising=False)
+    (tmp_path / "models.py").write_text(_shown_models())
+    assert CliRunner().invoke(app, ["compile", "models:classifier", "-o", "model.trtp", "-q"]).exit_code == 0
+    commands = [words for found, words in _COMMANDS if found == page and words[0] == "trtc"]
+    assert commands
+    for words in commands:
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, (words, result.output)
+    monkeypatch.delitem(sys.modules, "models", raising=False)
 
 
 def test_modules_that_pages_run_are_there() -> None:
