@@ -260,6 +260,35 @@ TASKS: dict[str, tuple[Any, Any]] = {
 }
 
 
+def test_masks_are_those_of_the_model_with_its_encoder_compiled(tmp_path: Path) -> None:
+    """The pipeline calls a method of the model, which calls the encoder: that is compiled, in its place."""
+    side, coarse = {"image_size": 64, "patch_size": 16}, {"height": 64, "width": 64}
+    vision = {**side, "hidden_size": 16, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"window_size": 2, "global_attn_indexes": [0], "mlp_dim": 32, "num_pos_feats": 8}
+    decoder = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 32}
+    decoder |= {"iou_head_hidden_dim": 16, "iou_head_depth": 2}
+    prompts = {**side, "hidden_size": 16, "mask_input_channels": 4}
+    parts = {"vision_config": vision, "prompt_encoder_config": prompts, "mask_decoder_config": decoder}
+    model = _made("SamModel", "SamConfig", **parts).eval()
+    fine = {"mask_size": {"longest_edge": 16}, "mask_pad_size": {"height": 16, "width": 16}}
+    processor = transformers.SamImageProcessor(size={"longest_edge": 64}, pad_size=coarse, **fine)
+
+    def masks_of(module: Any) -> list[Any]:
+        around = transformers.pipeline("mask-generation", model=module, image_processor=processor, device="cpu")
+        none_left_out = {"pred_iou_thresh": -100.0, "stability_score_thresh": -1.0, "crops_nms_thresh": 1.0}
+        found = around(_picture(), points_per_crop=2, **none_left_out)
+        return _flat([found["scores"], *found["masks"]])
+
+    wanted = masks_of(model)
+    pixels = (torch.zeros(1, 3, 64, 64),)
+    compiled = trt_frontends.compile(model.vision_encoder, arg_inputs=pixels, optimization_level=0)
+    trt_frontends.save(compiled, tmp_path / "encoder.trtp")
+    for encoder in (compiled, trt_runtime.load(tmp_path / "encoder.trtp")):
+        model.vision_encoder = encoder
+        assert masks_of(model) == pytest.approx(wanted, rel=1e-3, abs=1e-5)
+    assert len(wanted) > 64 * 64
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_pipelines_of_each_task(task: str, tmp_path: Path) -> None:
     make, result_type = TASKS[task]

@@ -298,7 +298,8 @@ def test_numbers_out_of_range_are_told_before_the_file_is_read(
 
 
 def test_threads_that_cannot_be_started_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, started = threading.Thread.start, []
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
 
     def start_some(thread: threading.Thread) -> None:
         if len(started) == 2:
