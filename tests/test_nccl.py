@@ -22,7 +22,7 @@ PROGRAM = Path(__file__).resolve().parent / "support" / "nccl_program.py"
 def test_engines_communicate_through_nccl(gpus: int, tmp_path: Path) -> None:
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} GPUs")
-    parts = ["collectives", "tensor_parallel", "fully_sharded", "whole_module_graphs"]
+    parts = ["collectives", "tensor_parallel", "fully_sharded", "own_sizes", "whole_module_graphs"]
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={gpus}", str(PROGRAM)]
     found = subprocess.run(
         [*run, str(tmp_path / "model"), *parts],

@@ -77,6 +77,18 @@ def fully_sharded(_: str) -> None:
     compare(model, torch.randn(4, 4, 16, device="cuda"), ((4, 4, 16),), rtol=1e-3, atol=1e-3)
 
 
+def own_sizes(_: str) -> None:
+    """Ranks call with sizes that come again at other calls than those of the others."""
+    torch.manual_seed(0)
+    model = rank_programs.SummedMeans().cuda().eval().requires_grad_(False)
+    given = Input(min_shape=(1, 8), opt_shape=(4, 8), max_shape=(16, 8))
+    orders = [(1 + call // 2, 8) if dist.get_rank() else (1 + call % 3, 8) for call in range(2 * CALLS)]
+    compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+    for size in orders:
+        x = torch.randn(size, device="cuda")
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-3, atol=1e-3)
+
+
 def whole_module_graphs(folder: str) -> None:
     """Graphs over whole modules, of which collectives run in engines and in PyTorch; compiled and loaded, two sizes."""
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))

@@ -14,6 +14,7 @@ from torch import nn
 import trt_core
 import trt_frontends as trt
 from trt_core import Input, InputError
+from trt_runtime.module import engines_of
 
 FAKE_GROUPS_COPY = torch.__version__ >= (2, 12)
 """Whether groups of ranks that are not there give results; before, these are memory that nobody wrote."""
@@ -272,3 +273,63 @@ def test_another_failure_of_such_a_model_is_told_as_it_is() -> None:
 
     with pytest.raises(trt_core.ExportError, match="not today"):
         trt.explain(Failing(), arg_inputs=(torch.randn(4, 3),))
+
+
+class Exchanging(nn.Module):
+    """Sums something of its input over the ranks.
+
+    Args:
+        form: How the rows, columns and features of the input show in what is summed.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self._form = form
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, S, 8)."""
+        operators: Any = torch.ops._c10d_functional
+        name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+
+        def summed(value: torch.Tensor) -> torch.Tensor:
+            return operators.wait_tensor(operators.all_reduce(value, "sum", name))  # type: ignore[no-any-return]
+
+        if self._form == "weights":
+            return x * summed(self.weight)
+        if self._form == "means":
+            return x + summed(x.mean((0, 1)))
+        if self._form == "rows":
+            return x + summed(x.mean(1, keepdim=True))
+        if self._form == "tokens":
+            return summed(x.flatten(0, 1) * 2).reshape(x.shape)
+        if self._form == "tokens and rows":
+            return summed(x.flatten(0, 1) * 2).reshape(x.shape) + summed(x.mean(1, keepdim=True))
+        return x + summed(torch.relu(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "varying", "records"),
+    [
+        ("all", 2, True),
+        ("rows", 1, True),
+        ("rows", 2, False),
+        ("tokens", 1, True),
+        ("tokens", 2, False),
+        ("tokens and rows", 2, True),
+        ("means", 1, False),
+        ("means", 0, True),
+        ("weights", 1, False),
+        ("weights", 0, True),
+    ],
+)
+def test_ranks_record_calls_only_where_what_they_exchange_tells_their_sizes(
+    form: str, varying: int, records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    least, most = ([*sizes[:varying], *(4, 4)[varying:], 8] for sizes in ((2, 2), (8, 8)))
+    given = Input(min_shape=least, opt_shape=(4, 4, 8), max_shape=most)
+    compiled = trt.compile(Exchanging(form).eval(), arg_inputs=(given,), min_block_size=1)
+    (engine,) = engines_of(compiled)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
+    found = {layer._can_be_recorded() for layer in engine.native._state.layers if layer.type.name == "DIST_COLLECTIVE"}
+    assert found == {records}

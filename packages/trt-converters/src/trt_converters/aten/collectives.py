@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from torch import fx
 
 from trt_converters.call import Call
 from trt_converters.checks import computable
@@ -19,7 +20,15 @@ from trt_converters.context import ConversionContext, Operand, Size
 from trt_converters.layers import reshape
 from trt_converters.registry import converter
 from trt_core import Provider, Reason, Verdict, current_provider, trt
-from trt_core.process_groups import GroupMembers, group_members, group_of, groups_in, has_communicators, is_wait
+from trt_core.process_groups import (
+    GroupMembers,
+    group_members,
+    group_of,
+    groups_in,
+    has_communicators,
+    is_collective,
+    is_wait,
+)
 
 collectives = torch.ops._c10d_functional
 
@@ -178,11 +187,36 @@ def _collective(
     if layer is not None:
         layer.num_ranks = len(group.ranks)
     result = ctx.output(layer)
-    layer.metadata = _metadata(layer.metadata, group)
+    assert ctx.node is not None
+    layer.metadata = _metadata(layer.metadata, group, ctx.node.graph)
     return result
 
 
-def _metadata(location: str, group: GroupMembers) -> str:
-    """Says which group a layer means, for readers and for providers that know groups by name."""
-    named = f"process group '{group.name}'"
+def _metadata(location: str, group: GroupMembers, graph: fx.Graph) -> str:
+    """Says which group a layer means, for readers and for providers that know groups by name, and how sizes come."""
+    named = f"process group '{group.name}'{'' if _is_told_sizes(group, graph) else ' of ranks with own sizes'}"
     return f"{location}, {named}" if location else named
+
+
+def _is_told_sizes(group: GroupMembers, graph: fx.Graph) -> bool:
+    """Whether all sizes that vary show in what a group exchanges, so that its ranks have the same ones in each call.
+
+    What ranks exchange has one shape on all of them. Weights in parts, and sums over rows, say nothing of the rows that
+    a rank was called with.
+    """
+    unknown = set().union(*(symbols for node in graph.find_nodes(op="placeholder") for symbols in _symbols_of(node)))
+    exchanged = [
+        symbols
+        for node in graph.nodes
+        if is_collective(node) and group_of(node) == group
+        for symbols in _symbols_of(node.args[0])
+    ]
+    while told := next((symbols & unknown for symbols in exchanged if len(symbols & unknown) == 1), None):
+        unknown -= told
+    return not unknown
+
+
+def _symbols_of(node: Any) -> list[set[Any]]:
+    """The symbols in each extent of a tensor."""
+    extents = getattr(node.meta.get("val"), "shape", ())
+    return [extent.node.expr.free_symbols for extent in extents if isinstance(extent, torch.SymInt)]

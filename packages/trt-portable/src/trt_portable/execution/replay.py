@@ -7,7 +7,8 @@ Where the same addresses keep coming back, a second recording is made at these a
 input.
 
 Ranks that communicate in an engine record at the same call: NCCL wants a collective to be in a graph on all of them or
-on none. So their recordings depend neither on addresses nor on what a rank's own build has chosen.
+on none. So their recordings depend neither on addresses nor on what a rank's own build has chosen, and engines that
+ranks may give other sizes than each other are not recorded.
 
 What cannot be recorded is launched directly: runs inside somebody else's capture, engines that wait for
 data, and whatever made PyTorch or the driver refuse.

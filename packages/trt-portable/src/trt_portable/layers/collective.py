@@ -55,7 +55,7 @@ _REDUCTIONS: Final[Mapping[ReduceOperation, str]] = {
     ReduceOperation.MIN: "min",
     ReduceOperation.AVG: "avg",
 }
-_GROUP_NAME: Final = re.compile(r"process group '([^']*)'")
+_GROUP_NAME: Final = re.compile(r"process group '([^']*)'( of ranks with own sizes)?")
 
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("trt_portable_rehearsal", default=False)
 
@@ -82,7 +82,9 @@ def _to_groups(value: Any) -> tuple[int, ...]:
 class IDistCollectiveLayer(ILayer):
     """A collective operation of several devices.
 
-    The metadata may name the process group to be preferred among those with the same ranks: ``process group 'tp'``.
+    The metadata may name the process group to be preferred among those with the same ranks: ``process group 'tp'``,
+    and say that its ranks may run the engine with other sizes than each other: ``process group 'dp' of ranks with own
+    sizes``.
     """
 
     _KIND = LayerType.DIST_COLLECTIVE
@@ -149,7 +151,13 @@ class IDistCollectiveLayer(ILayer):
         )
 
     def _can_be_recorded(self) -> bool:
-        """Whether runs may become CUDA graphs: NCCL's kernels can, and what goes through the host cannot."""
+        """Whether runs may become CUDA graphs: NCCL's kernels can, and what goes through the host cannot.
+
+        NCCL wants all ranks to record at once, and each records the second call of a size.
+        """
+        named = _GROUP_NAME.search(self._metadata)
+        if named is not None and named[2]:
+            return False
         try:
             group = _find_group(self.members, self.group_name)
         except Refusal:
