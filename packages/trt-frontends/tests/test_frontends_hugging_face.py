@@ -476,3 +476,21 @@ def test_mixtures_of_experts_are_one_engine(family: str, way: str) -> None:
     assert result.meta["partition_report"].coverage == 1.0
     assert sum(isinstance(child, trt_runtime.TRTModule) for child in result.modules()) == 1
     torch.testing.assert_close(result(ids), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_experts_that_split_tokens_by_counts_take_other_weights_and_lengths() -> None:
+    sizes = {**SMALL, "num_hidden_layers": 1, "num_key_value_heads": 2, "pad_token_id": 0, "kv_channels": 8, **_LOCAL}
+    models = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        models.append(transformers.JetMoeForCausalLM(transformers.JetMoeConfig(**sizes)).eval())
+    tokens = Input(min_shape=(1, 2), opt_shape=(2, 6), max_shape=(3, 16), dtype=torch.int64)
+    how: dict[str, Any] = {"optimization_level": 0, "refit": True}
+    compiled = trt_frontends.compile(models[0], kwarg_inputs={"input_ids": tokens}, **how)
+    assert sum(isinstance(child, trt_runtime.TRTModule) for child in compiled.modules()) == 1
+    for model in models:
+        compiled = trt_frontends.refit_module_weights(compiled, model, kwarg_inputs={"input_ids": tokens})
+        for shape in ((1, 2), (3, 11)):
+            ids = torch.randint(1, len(WORDS), shape)
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(input_ids=ids).logits, model(ids).logits, rtol=1e-4, atol=1e-5)

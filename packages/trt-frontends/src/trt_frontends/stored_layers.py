@@ -1,4 +1,4 @@
-"""What stands for layers in a capture: those of quantized checkpoints, and those sharded over processes.
+"""What stands for layers in a capture: quantized ones, experts that split by data, and those sharded over processes.
 
 A linear layer of a quantized checkpoint, as other libraries load it, holds codes, packed by its library, and calls
 kernels, caches and hooks of that library, which nothing can trace. While a model is captured, a `StoredLinear` that
@@ -12,6 +12,9 @@ is all that a format takes:
 | bitsandbytes | `Linear4bit` (NF4, FP4, scales quantized or not), `Linear8bitLt` |
 | compressed_tensors | every format of linear layers, before its first call and after it |
 | transformers | `FP8Linear` |
+
+Experts of JetMoe read how many tokens chose each of them, and split the tokens by that. What stands for them leaves the
+counts where they are and multiplies rows in groups, as experts of other mixtures do.
 
 None of them is imported here. A layer in a layout that is not known stays as it is.
 
@@ -163,7 +166,7 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
         yield opened.get(model, model)
 
 
-def _opened(module: nn.Module) -> StoredLinear | None:
+def _opened(module: nn.Module) -> nn.Module | None:
     reader = _reader_of(module)
     tensors = [value for value in (*vars(module).get("_buffers", {}).values(),) if isinstance(value, torch.Tensor)]
     if reader is None or any(value.is_meta or isinstance(value, FakeTensor) for value in tensors):
@@ -177,7 +180,7 @@ def _opened(module: nn.Module) -> StoredLinear | None:
     return None if found is None else found.train(module.training)
 
 
-def _reader_of(module: nn.Module) -> Callable[[Any], StoredLinear | None] | None:
+def _reader_of(module: nn.Module) -> Callable[[Any], nn.Module | None] | None:
     if getattr(module, "quantization_scheme", None) is not None and isinstance(module, nn.Linear):
         return _compressed_tensors
     library, name = type(module).__module__.partition(".")[0], type(module).__name__
@@ -186,8 +189,58 @@ def _reader_of(module: nn.Module) -> Callable[[Any], StoredLinear | None] | None
     if library == "bitsandbytes" and isinstance(module, nn.Linear):
         is_small = hasattr(module, "compute_dtype")
         return _bitsandbytes_4bit if is_small else _bitsandbytes_8bit if hasattr(module, "state") else None
-    is_float8 = library == "transformers" and name == "FP8Linear"
-    return _transformers_float8 if is_float8 and module.weight.element_size() == 1 else None  # type: ignore[operator]
+    if library != "transformers":
+        return None
+    if name == "FP8Linear":
+        return _transformers_float8 if module.weight.element_size() == 1 else None  # type: ignore[operator]
+    return {"JetMoeParallelExperts": GroupedExperts, "JetMoeTopKGating": CountingGate}.get(name)
+
+
+class GroupedExperts(nn.Module):
+    """Linear layers of experts, each for a group of rows; how many rows each has stays a tensor.
+
+    Args:
+        experts: The layers, with a `weight` (experts, N, K), which is shared.
+    """
+
+    weight: torch.Tensor
+
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self.weight = experts.weight
+
+    def forward(self, inputs: torch.Tensor, expert_size: torch.Tensor) -> torch.Tensor:
+        """Returns the rows (n, K), which come expert by expert, times the weights: (n, N)."""
+        multiply = torch.ops.transformers.grouped_mm_fallback
+        product: torch.Tensor = multiply(inputs, self.weight.mT, expert_size.cumsum(0).to(torch.int32))
+        return product
+
+
+class CountingGate(nn.Module):
+    """What chooses experts for tokens, and counts for each expert how many chose it, in a tensor.
+
+    Args:
+        gate: The one that reads the counts; its `layer` is shared.
+    """
+
+    def __init__(self, gate: Any) -> None:
+        super().__init__()
+        self.layer: nn.Module = gate.layer
+        self._top_k, self._experts = int(gate.top_k), int(gate.num_experts)
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns, expert by expert, which choice each is, of which token, and its share; the counts, and the scores.
+
+        Args:
+            hidden_states: (tokens, K).
+        """
+        scores = self.layer(hidden_states).float()
+        best, chosen = scores.topk(self._top_k, dim=1)
+        shares = best.softmax(1).type_as(hidden_states).flatten()
+        experts = chosen.flatten()
+        counts = (experts[:, None] == torch.arange(self._experts, device=experts.device)).sum(0)
+        order = experts.argsort(stable=True)
+        return order, order // self._top_k, shares[order], counts, scores
 
 
 def _pause_offloading(module: nn.Module, undo: contextlib.ExitStack) -> None:
