@@ -86,7 +86,7 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
 def model_of(name: str) -> Any:
     sizes = ARCHITECTURES[name]
     name = name.partition("-")[0]
-    config = getattr(transformers, f"{name}TextConfig" if name == "Gemma3" else f"{name}Config")(**sizes)
+    config = getattr(transformers, f"{name}TextConfig" if name in ("Gemma3", "Llama4") else f"{name}Config")(**sizes)
     kind = "GPT2LMHeadModel" if name == "GPT2" else f"{name}ForCausalLM"
     model = getattr(transformers, kind)(config).eval()
     for parameter in model.parameters():
@@ -158,10 +158,53 @@ def test_steps_generate_what_transformers_does(name: str) -> None:
     """In PyTorch, which takes no build: chunks of prompts, padding and windows are those of every architecture."""
     model, (ids, mask) = model_of(name), padded_prompts()
     count = 256 if "TRT_STRESS" in os.environ else 48  # three windows
-    limits = GenerationLimits(max_batch=2, max_length=count + 32, prefill_chunk=4)
-    made = TextGenerator(CachedStep(model, limits), limits).generate(ids, mask, max_new_tokens=count, eos_token_id=())
+    parts = _parts(model, GenerationLimits(max_batch=2, max_length=count + 32, prefill_chunk=4), 0, None)
+    made = TextGenerator(parts.step, parts.limits).generate(ids, mask, max_new_tokens=count, eos_token_id=())
     expected = model.generate(ids, attention_mask=mask, max_new_tokens=count, do_sample=False, eos_token_id=None)
     assert torch.equal(made, expected)
+
+
+LINEAR: Final = {"linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2} | {
+    "linear_num_value_heads": 4
+}
+MAMBA: Final = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 2, "mamba_expand": 2}
+TWO_KINDS: Final = {**SIZES, "head_dim": 16, "layer_types": ["linear_attention", "full_attention"]}
+WITH_STATES: Final[dict[str, dict[str, Any]]] = {
+    "Mamba": {**SIZES, "state_size": 16},
+    "Mamba2": {**SIZES, "num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "chunk_size": 8},
+    "Lfm2": {**SIZES, "layer_types": ["conv", "full_attention"]},
+    "Qwen3Next": {**TWO_KINDS, **LINEAR, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    | {"shared_expert_intermediate_size": 32},
+    "Jamba": {**SIZES, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4, "use_mamba_kernels": False},
+    "Bamba": {**SIZES, **MAMBA, "attn_layer_indices": [1]},
+    "FalconH1": {**SIZES, **MAMBA, "head_dim": 16, "mamba_d_ssm": 128},  # each layer has both
+    "GraniteMoeHybrid": {**SIZES, **MAMBA, "layer_types": ["mamba", "attention"], "num_local_experts": 4},
+}
+"""Models with states of convolutions and recurrences."""
+ARCHITECTURES.update(WITH_STATES)
+ARCHITECTURES["Llama4"] = {**SIZES, "head_dim": 16, "attention_chunk_size": 16, "no_rope_layer_interval": 2} | {
+    "num_local_experts": 4
+}
+
+
+def test_models_with_states_continue_texts() -> None:
+    """In PyTorch: beams copy states whole, guesses are refused, and what was read is not taken back."""
+    model, (ids, mask) = model_of("Lfm2"), padded_prompts()
+    limits = GenerationLimits(6, 96, 8)
+    parts = _parts(model, limits, 96, None)
+    assert parts.limits.prefill_chunk == 1
+    generator = TextGenerator(parts.step, parts.limits)
+    found = generator.generate(ids, mask, max_new_tokens=20, num_beams=3, eos_token_id=())
+    how: dict[str, Any] = {"num_beams": 3, "do_sample": False, "eos_token_id": None}
+    assert torch.equal(found, model.generate(ids, attention_mask=mask, max_new_tokens=20, **how))
+    for taken in (0, 0, 3, 0):
+        made = generator.generate(ids, mask, max_new_tokens=8, eos_token_id=(), keep_cache=True)
+        expected = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, eos_token_id=None)
+        assert torch.equal(made, expected)
+        ids = torch.cat([made[:, : made.shape[1] - taken], torch.randint(3, 300, (2, 3))], 1)
+        mask = torch.cat([mask, torch.ones(2, ids.shape[1] - mask.shape[1], dtype=torch.int64)], 1)
+    with pytest.raises(InputError, match="hold every token that was read, wrong guesses too"):
+        compile_generation(model, max_length=32, assisted_tokens=4)
 
 
 @pytest.mark.parametrize("name", ["Llama", "Mistral", "GPT2", "Gemma3", "Bart"])
@@ -584,7 +627,9 @@ def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.Lo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*ARCHITECTURES] if "TRT_STRESS" in os.environ else ["Llama", "GPT2", "Gemma2"])
+@pytest.mark.parametrize(
+    "name", [*ARCHITECTURES] if "TRT_STRESS" in os.environ else ["Llama", "GPT2", "Gemma2", "Lfm2", "Mamba2"]
+)
 def test_compiled_models_generate_what_transformers_does(name: str) -> None:
     model, (ids, mask) = model_of(name), padded_prompts()
     count = 256 if "TRT_STRESS" in os.environ else 40
@@ -754,11 +799,8 @@ def test_other_programs_generate_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "other", "said"),
     [
-        ("MambaForCausalLM", {}, "takes no past_key_values: it keeps state in cache_params"),
         ("RwkvForCausalLM", {}, "takes no past_key_values: it keeps state in state"),
         ("BertModel", {"hidden_size": 48}, "no keys and values|has no attribute 'logits'"),
-        ("Lfm2ForCausalLM", {"layer_types": ["conv", "full_attention"]}, "state of convolutions and recurrences"),
-        ("Qwen3NextForCausalLM", {"layer_types": ["linear_attention", "full_attention"]}, "state of convolutions and"),
         # local layers look back from the end of the cache, not from a token: wrong tokens, before this was compared
         (
             "GPTNeoForCausalLM",

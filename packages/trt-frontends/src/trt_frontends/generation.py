@@ -35,7 +35,9 @@ _PREFILL_CHUNK: Final = 512
 _FIRST_TOKENS: Final = 8
 """The same of encoder-decoders, whose texts begin with few."""
 
-_FULL, _SLIDING = "full_attention", "sliding_attention"
+_FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+_KINDS_WITH_STATES: Final = ("conv", "linear_attention", "hybrid", "moe", "mlp")
+"""Kinds of layers that keep states of convolutions and recurrences, beside keys and values or alone, or nothing."""
 
 _FORM_ERROR: Final = 0.1
 """Share of scores up to which those with and without a cache differ by rounding, in bfloat16 and other experts too."""
@@ -255,7 +257,8 @@ def _parts(
         return _with_pictures(model, limits, source_inputs)
     if source_inputs:
         raise InputError(f"{type(model).__name__} has no encoder, and takes no {', '.join(source_inputs)}")
-    return GenerationParts(CachedStep(model, limits).eval(), limits)
+    step = CachedStep(model, limits).eval()
+    return GenerationParts(step, step.limits)
 
 
 def _cannot(model: Any, why: str, hint: str = "", cause: Exception | None = None) -> InputError:
@@ -281,24 +284,45 @@ class CachedStep(nn.Module):
     def __init__(self, model: PreTrainedModel, limits: GenerationLimits) -> None:
         super().__init__()
         self.model = model
-        self._limits = limits
+        self.limits = limits
         self._length = limits.max_length
         parameters = inspect.signature(model.forward).parameters
         self._require(parameters)
+        self._caches_as = _CACHES if _CACHES in parameters else _STATES
         self._takes_places = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
         self._masks_places = self._knows_length = False
         self._require_positions()
         layers = self._probe()
-        self._layers = len(layers)
-        self._window = _window(model, layers)
-        self._slides_all = all(layer.is_sliding for layer in layers)
-        self._lengths = [self._kept_length(layer) for layer in layers]
+        kept = [layer for layer in layers if _has_keys(layer)]
+        self._window = _window(model, kept)
+        self._chunk = _chunk(model) if self._window is None else None
+        self._slides_all = all(layer.is_sliding for layer in kept)
+        self._lengths = [self._kept_length(layer) if _has_keys(layer) else None for layer in layers]
+        self._states = [_states_of(layer) for layer in layers]
+        if any(self._states):
+            self._read_alone()
         for index, (layer, length) in enumerate(zip(layers, self._lengths, strict=True)):
-            for name, tensor in (("keys", layer.keys), ("values", layer.values)):
+            for name, tensor in (("keys", layer.keys), ("values", layer.values)) if length is not None else ():
                 shape = (limits.max_batch, tensor.shape[1], length, tensor.shape[3])
                 self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape))
+            for name, tensor in self._states[index].items():
+                self.register_buffer(f"{name}_{index}", tensor.new_zeros(limits.max_batch, tensor[0].numel()))
         self._find_form()
+
+    def _read_alone(self) -> None:
+        """Has every call take one token: what layers with states do of several they do where a text begins alone.
+
+        Raises:
+            InputError: Guesses are to be scored, of which a state forgets none.
+        """
+        if self.limits.assisted_tokens > 1:
+            raise _cannot(
+                self.model,
+                "states of its convolutions and recurrences hold every token that was read, wrong guesses too",
+                "leave assisted_tokens out",
+            )
+        self.limits = replace(self.limits, prefill_chunk=1, has_states=True)
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
         """Holds the model to what a step calls it with.
@@ -306,8 +330,8 @@ class CachedStep(nn.Module):
         Raises:
             InputError: It takes something else.
         """
-        lacking = [name for name in ("input_ids", "past_key_values") if name not in parameters]
-        if lacking:
+        lacking = [name for name in ("input_ids", _CACHES) if name not in parameters]
+        if lacking and not (lacking == [_CACHES] and _STATES in parameters):
             instead = [name for name in _OTHER_STATE if name in parameters]
             raise _cannot(
                 self.model,
@@ -324,7 +348,7 @@ class CachedStep(nn.Module):
         """
         config: Any = self.model.config.get_text_config(decoder=True)
         said = {getattr(config, name, None) for name in ("max_position_embeddings", "max_target_positions")}
-        decoder: Any = self.model.get_decoder() or self.model
+        decoder: Any = _decoder_of(self.model)
         words = decoder.get_input_embeddings()
         tables = [each for each in decoder.modules() if isinstance(each, nn.Embedding) and each is not words]
         rows = [table.num_embeddings - int(getattr(table, "offset", 0)) for table in tables]
@@ -346,7 +370,7 @@ class CachedStep(nn.Module):
         Raises:
             InputError: Neither is.
         """
-        rows, count = self._limits.max_batch, min(4, self._length)
+        rows, count = self.limits.max_batch, min(4, self._length)
         device = self.model.device
         padding = torch.zeros(rows, dtype=torch.int64, device=device)
         padding[0] = count // 2
@@ -387,10 +411,10 @@ class CachedStep(nn.Module):
     def _in_pieces(self, ids: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         """Returns the last scores of tokens of which some are read at once, where the step may, and others alone."""
         count = ids.shape[1]
-        most, begin = min(2, self._limits.prefill_chunk, count), 0
+        most, begin = min(2, self.limits.prefill_chunk, count), 0
         while True:
             places = torch.arange(begin, min(begin + most, count), device=ids.device)
-            caches = self._caches(places[:1], places)
+            caches = self._caches(places[:1], places, padding)
             found = self._scores(ids[:, begin : begin + most], places, padding, caches, 1, ())[:, -1]
             begin, most = begin + most, 1
             if begin >= count:
@@ -404,7 +428,7 @@ class CachedStep(nn.Module):
         try:
             cache = StaticCache(self.model.config, max_cache_len=self._length)
             with torch.no_grad():
-                scores = self.model(input_ids=token, past_key_values=cache, use_cache=True).logits
+                scores = self.model(input_ids=token, **{self._caches_as: cache}, use_cache=True).logits
                 others = torch.tensor([[0, 0], [0, 1]], device=token.device)
                 first, same = self.model(input_ids=others, use_cache=False).logits[:, 0].float()
             apart = float((first - same).abs().max())
@@ -425,7 +449,7 @@ class CachedStep(nn.Module):
         """How many places a layer keeps: all, or a window and a piece more, in whole pieces."""
         if self._window is None or self._ahead or not layer.is_sliding:  # pieces that look ahead begin anywhere
             return self._length
-        chunk = self._limits.prefill_chunk
+        chunk = self.limits.prefill_chunk
         return min(self._length, -(-(self._window + chunk - 1) // chunk) * chunk)
 
     def forward(
@@ -442,10 +466,10 @@ class CachedStep(nn.Module):
         Returns:
             (rows, vocabulary), of the model's type; (rows, k, vocabulary) where several are scored.
         """
-        is_told = self._limits.assisted_tokens > 1
+        is_told = self.limits.assisted_tokens > 1
         kept, context = (others[0], others[1:]) if is_told else (None, others)
         places = start + torch.arange(input_ids.shape[1], device=input_ids.device)
-        caches = self._caches(start, places)
+        caches = self._caches(start, places, padding)
         logits = self._scores(input_ids, places, padding, caches, 1 if kept is None else kept, context)
         return logits[:, -1] if kept is None else logits
 
@@ -465,11 +489,14 @@ class CachedStep(nn.Module):
             result = self.model(
                 **self._embedded(input_ids, context),
                 attention_mask=next(iter(masks.values())) if isinstance(masks, dict) else masks,
-                past_key_values=caches,
+                **{self._caches_as: caches},
                 use_cache=True,
                 **({"position_ids": positions} if self._takes_positions else {}),
                 **({"logits_to_keep": kept} if self._takes_places and isinstance(kept, int) else {}),
             )
+        for index, layer in enumerate(caches.layers):
+            for name, state in (_states_of(layer) if self._states[index] else {}).items():
+                self.get_buffer(f"{name}_{index}").copy_(state.flatten(1))
         logits: torch.Tensor = result.logits
         return logits
 
@@ -492,9 +519,11 @@ class CachedStep(nn.Module):
 
         For models that read places from it, (rows, length) int64: which of them hold tokens.
         Padding looks at itself, so that no row of a softmax is empty. Tokens that look ahead to the same `ends` see
-        each other in layers with windows, too.
+        each other in layers with windows, too. None for models of states alone.
         """
-        masks = {}
+        masks: dict[str, Any] = {}
+        if not any(self._lengths):
+            return None
         if self._masks_places:
             cached = torch.arange(self._length, device=places.device)
             return ((cached <= places[-1:]) & (cached >= padding[:, None])).long()
@@ -504,15 +533,23 @@ class CachedStep(nn.Module):
                 cached = places[-1:] - (places[-1:] - cached) % length
             itself = cached == places[:, None]
             seen = (cached <= last[..., None]) & (cached >= padding[:, None, None])
-            if window is not None:
+            if kind == _CHUNKED and window is not None:
+                begun, held = ((at - padding[:, None]) // window for at in (places, cached))
+                seen = seen & (begun[..., None] == held[:, None])
+            elif window is not None:
                 near = cached > places[:, None] - window
                 seen = seen & (near if ends is None else near | (ends[:, None] == last[..., None]))
             masks[kind] = self._as_attention_takes_it((seen | itself)[:, None])
-        return masks if len(masks) > 1 else next(iter(masks.values()))
+        if len(masks) == 1:
+            return next(iter(masks.values()))
+        config: Any = self.model.config.get_text_config(decoder=True)
+        return {**dict.fromkeys(config.layer_types), **masks}  # layers with states alone have no mask
 
     def _kinds(self) -> list[tuple[str, int | None, int]]:
         """What kinds of layers there are, how far they look back, and how many places they keep."""
-        shortest = min(self._lengths)
+        shortest = min((length for length in self._lengths if length is not None), default=self._length)
+        if self._chunk is not None:
+            return [(_FULL, None, self._length), (_CHUNKED, self._chunk, self._length)]
         if self._window is None:
             return [(_FULL, None, self._length)]
         sliding = (_SLIDING, self._window, shortest)
@@ -525,16 +562,30 @@ class CachedStep(nn.Module):
         dtype = self.model.dtype  # attention that is written out adds masks to its scores
         return torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
 
-    def _caches(self, start: torch.Tensor, places: torch.Tensor) -> Any:
-        """Returns the buffers as a cache of transformers, in which a call writes to the given places."""
+    def _caches(self, start: torch.Tensor, places: torch.Tensor, padding: torch.Tensor) -> Any:
+        """Returns the buffers as a cache of transformers, in which a call writes to the given places.
+
+        States are copies, of rows whose text has begun; of others they are zero, as where nothing was read.
+        """
         cache, layer = _cache_classes()
+        has_begun = (start > padding)[:, None]
         layers = []
         for index, length in enumerate(self._lengths):
-            written = places
-            if length < self._length:
-                written = start % length + torch.arange(places.shape[0], device=places.device)
-            keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
-            layers.append(layer(keys, values, None if self._knows_length else places, written))
+            states = {
+                name: self.get_buffer(f"{name}_{index}").where(has_begun, 0).view(-1, *example.shape[1:])
+                for name, example in self._states[index].items()
+            }
+            written, keys, values = places, None, None
+            if length is not None:
+                if length < self._length:
+                    written = start % length + torch.arange(places.shape[0], device=places.device)
+                keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
+            told = None if self._knows_length else places
+            layers.append(
+                _layer_with_states(states, keys, values, told, written)
+                if keys is None or states
+                else layer(keys, values, told, written)
+            )
         return cache(layers=layers)
 
 
@@ -554,8 +605,13 @@ def _told_masks(model: Any, masks: Any) -> contextlib.AbstractContextManager[Any
     def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return given, {**named, "attention_mask": masks}
 
-    decoder: nn.Module = model.get_decoder()
-    return decoder.register_forward_pre_hook(tell, with_kwargs=True)
+    return _decoder_of(model).register_forward_pre_hook(tell, with_kwargs=True)
+
+
+def _decoder_of(model: Any) -> nn.Module:
+    """Returns the layers of a model's text, with the table of words; some call another part of them a decoder."""
+    decoder: nn.Module = model.get_decoder() or model
+    return decoder if hasattr(decoder, "get_input_embeddings") else model.base_model
 
 
 @contextlib.contextmanager
@@ -583,8 +639,12 @@ def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         yield
 
 
-_OTHER_STATE: Final = ("cache_params", "state", "mems", "cache")
-"""What models of recurrent state are given it as: Mamba, RWKV, XLNet, XLM."""
+_CACHES: Final = "past_key_values"
+_STATES: Final = "cache_params"
+"""What models are given caches as; the second has states alone (Mamba)."""
+
+_OTHER_STATE: Final = ("state", "mems", "cache")
+"""What models of recurrent state are given it as that is no cache: RWKV, XLNet, XLM."""
 
 _AT_POSITIONS: Final = 2
 _POSITIONED: Final = ["past_key_values_length", "position_ids"]
@@ -601,11 +661,22 @@ def _checked_layers(model: Any, scores: torch.Tensor, cache: Any) -> list[Any]:
     if not layers or scores.dim() != 3:
         raise _cannot(model, "it keeps no keys and values, which static caches are made of")
     for index, layer in enumerate(layers):
-        found = [getattr(layer, name, None) for name in ("keys", "values")]
-        if any(not isinstance(tensor, torch.Tensor) or tensor.dim() != 4 for tensor in found):
-            held = "convolutions and recurrences" if hasattr(layer, "recurrent_states") else type(layer).__name__
+        if not _has_keys(layer) and not hasattr(layer, "recurrent_states"):
+            held = type(layer).__name__
             raise _cannot(model, f"layer {index} keeps the state of {held}, not keys and values alone")
     return layers
+
+
+def _has_keys(layer: Any) -> bool:
+    """Whether a layer of a cache has been given keys and values of four axes."""
+    found = [getattr(layer, name, None) for name in ("keys", "values")]
+    return all(isinstance(tensor, torch.Tensor) and tensor.dim() == 4 for tensor in found)
+
+
+def _states_of(layer: Any) -> dict[str, torch.Tensor]:
+    """Returns the states of convolutions and recurrences that a layer of a cache holds, by name."""
+    held = {name: getattr(layer, name, None) or {} for name in ("conv_states", "recurrent_states")}
+    return {f"{name}_{at}": state for name, of in held.items() for at, state in of.items() if state is not None}
 
 
 def _window(model: PreTrainedModel, layers: Sequence[Any]) -> int | None:
@@ -616,13 +687,20 @@ def _window(model: PreTrainedModel, layers: Sequence[Any]) -> int | None:
     """
     config: Any = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ())
-    if unknown := kinds - {_FULL, _SLIDING}:
+    if unknown := kinds - {_FULL, _SLIDING, _CHUNKED, *_KINDS_WITH_STATES}:
         raise _cannot(
             model,
             f"it has layers of kind {', '.join(sorted(unknown))}, which no static cache of keys and values serves",
         )
     window: int | None = getattr(config, "sliding_window", None)
-    return window if any(layer.is_sliding for layer in layers) else None
+    return window if any(layer.is_sliding for layer in layers) and _CHUNKED not in kinds else None
+
+
+def _chunk(model: PreTrainedModel) -> int | None:
+    """How many tokens see each other in layers that cut a text into chunks (Llama 4); None where there are none."""
+    config: Any = model.config.get_text_config(decoder=True)
+    is_cut = _CHUNKED in (getattr(config, "layer_types", None) or ())
+    return int(config.attention_chunk_size) if is_cut else None
 
 
 class CrossCachedStep(CachedStep):
@@ -993,8 +1071,8 @@ def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[
         source = replace(source, grid=tuple(extent // merged for extent in sizes[0][1:]))
     if source.ahead or source.grid:
         context.append(_fixed(3 if source.grid else 1, limits.max_batch, limits.max_length))
-    limits = replace(limits, source=source)
-    step = PictureStep(model, limits, source).eval()
+    step = PictureStep(model, replace(limits, source=source), source).eval()
+    limits = step.limits
     _require_own_scores(model, TextGenerator(step, replace(limits, rules=TokenRules()), encoder), shape, told)
     taken = Input(shape, dtype=model.dtype, name="pixel_values")
     return GenerationParts(step, limits, tuple(context), encoder, (taken,))
@@ -1201,6 +1279,42 @@ def _cache_classes() -> tuple[Any, Any]:
             return self.keys.shape[2]
 
     return Cache, Layer
+
+
+def _layer_with_states(states: Mapping[str, torch.Tensor], *held: Any) -> Any:
+    """Returns a layer of a cache that holds states; each is written to where it is.
+
+    Args:
+        states: The states, as `_states_of` names them.
+        held: Keys and values and where they are written, or None and None.
+    """
+    made = _layers_with_states()[0 if held[0] is None else 1](*(() if held[0] is None else held))
+    for name in ("conv_states", "recurrent_states"):
+        of = {int(key.rpartition("_")[2]): state for key, state in states.items() if key.startswith(name)}
+        setattr(made, name, of)
+        setattr(made, f"is_{name}_initialized", dict.fromkeys(of, True))
+    made.conv_kernel_size = {at: state.shape[-1] for at, state in made.conv_states.items()}
+    made.has_previous_state = dict.fromkeys(made.conv_states or made.recurrent_states, True)
+    return made
+
+
+@functools.cache
+def _layers_with_states() -> tuple[Any, Any]:
+    """Returns the class of a cache's layers with states alone, and that of those with keys and values beside."""
+    from transformers.cache_utils import LinearAttentionLayer
+
+    base: Any = LinearAttentionLayer
+    with_keys: Any = _cache_classes()[1]
+
+    class Both(base, with_keys):  # type: ignore[misc]
+        def __init__(self, *held: Any) -> None:
+            base.__init__(self)
+            with_keys.__init__(self, *held)
+
+        def lazy_initialization(self, *_: Any, **__: Any) -> None:
+            pass
+
+    return base, Both
 
 
 @dataclass(frozen=True, repr=False)

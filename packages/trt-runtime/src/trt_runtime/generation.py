@@ -118,6 +118,7 @@ class GenerationLimits:
         choice: How tokens are chosen, unless a call says otherwise.
         source: What the encoder takes; None where there is none.
         vocabulary: Tokens that the model knows, from 0 on; 0 where the file does not say.
+        has_states: Whether caches hold states of all tokens that were read, of which none is taken back.
     """
 
     max_batch: int
@@ -130,6 +131,7 @@ class GenerationLimits:
     source: SourceLimits | None = None
     choice: TokenChoice = field(default_factory=TokenChoice)
     vocabulary: int = 0
+    has_states: bool = False
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -174,6 +176,7 @@ def _limits_of(fields: Any) -> GenerationLimits:
         ),
         choice=TokenChoice(**fields.get("choice") or {}),
         vocabulary=typed.integer(fields.get("vocabulary", 0), "vocabulary", 0),
+        has_states=typed.flag(fields.get("has_states", False), "has_states"),
     )
     if source is None:
         return limits
@@ -516,6 +519,8 @@ class TextGenerator(nn.Module):
         same = ((tokens[:, :most] == prompt[:, :most]) | is_padding).all(0)
         known = int(same.to(torch.int64).cumprod(0).sum())
         limits = self.limits
+        if limits.has_states and known < tokens.shape[1]:
+            return 0
         forgets = any(cache.dim() == 4 and cache.shape[2] < limits.max_length for cache in self._caches())
         # rings of keys hold a window and a piece more: what is further back was written over
         return 0 if forgets and tokens.shape[1] - known >= limits.prefill_chunk else known
