@@ -238,6 +238,32 @@ CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]]
 }
 
 
+LAYER = torch.nn.Linear(4, 4)
+DERIVATIVES: dict[str, Callable[[torch.Tensor], Any]] = {
+    "grad": lambda x: torch.func.grad(lambda v: (v**3).sum())(x),
+    "grad through a layer": lambda x: torch.func.grad(lambda v: LAYER(v).pow(2).sum())(x),
+    "grad of parameters": lambda x: torch.func.grad(
+        lambda held: torch.func.functional_call(LAYER, held, (x,)).pow(2).sum()
+    )({"weight": LAYER.weight, "bias": LAYER.bias}),
+    "grad of each row": lambda x: torch.vmap(torch.func.grad(lambda v: v.sin().sum()))(x),
+    "jacrev": lambda x: torch.func.jacrev(torch.sin)(x),
+    "hessian": lambda x: torch.func.hessian(lambda v: (v**3).sum())(x),
+    "jvp": lambda x: torch.func.jvp(torch.square, (x,), (x,)),
+}
+
+
+@pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", DERIVATIVES)
+def test_functions_differentiated_inside_have_their_gradients(name: str, context: Callable[[], Any]) -> None:
+    """Operators that stay whole have none, and gradients that are off where a graph is made functional are zero."""
+    function = DERIVATIVES[name]
+    optimized = torch.compile(function, backend="torch_tensorrt", options={"min_block_size": 1})
+    x = torch.randn(3, 4)
+    expected = function(x)
+    with context():
+        torch.testing.assert_close(optimized(x.clone()), expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_behaves_as_with_aot_eager(name: str) -> None:
     function, inputs, how = CASES[name]

@@ -144,22 +144,37 @@ def _compile(
         return graph.compiled
 
     preserve = preserve_predicate(settings, registry)
-    whole = [operator for operator in registry if isinstance(operator, OpOverload) and preserve(operator)]
+    derives = computes_gradients(gm)  # through what operators are made of, so none stays whole
+    whole = [
+        operator for operator in registry if isinstance(operator, OpOverload) and preserve(operator) and not derives
+    ]
     # what specializes sizes is taken apart here, where PyTorch may still guard them
     early = {
         target: found.function
         for target in (torch.ops.aten._transformer_encoder_layer_fwd.default,)
         if not preserve(target) and (found := find_decomposition(target)) and not is_kept_in_torch(target, settings)
     }
+
+    def leave(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
+        graph.in_pytorch = "it computes gradients, of tensors that require some"
+        runner: Runner = functional.forward
+        return runner
+
     backend = aot_autograd(
-        fw_compiler=lambda gm, _: gm.forward,
+        fw_compiler=leave,
         inference_compiler=compile_functional,
         decompositions=early,
         keep_inference_input_mutations=True,
     )
     try:
-        # without gradients AOTAutograd hands over one graph, without a backward pass
-        with torch.no_grad(), keep_recurrent_layers(), keep_whole(whole), sizes_taken_apart():
+        # without gradients AOTAutograd hands over one graph, without a backward pass; those that a graph computes
+        # itself (torch.func.grad) would be zero
+        with (
+            torch.set_grad_enabled(derives and torch.is_grad_enabled()),
+            keep_recurrent_layers(),
+            keep_whole(whole),
+            sizes_taken_apart(),
+        ):
             return backend(gm, sample_inputs)
     except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph
         graph.is_dropped = True
@@ -266,6 +281,15 @@ def gradients_needed_at(gm: fx.GraphModule) -> tuple[int, ...]:
     results: Any = gm.graph.output_node().args[0]
     values = [item.meta.get("example_value") if isinstance(item, fx.Node) else None for item in results]
     return tuple(at for at, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad)
+
+
+def computes_gradients(gm: fx.GraphModule) -> bool:
+    """Whether a graph that Dynamo captured computes gradients itself, as `torch.func.grad` and `jvp` do."""
+    names = {getattr(node.target, "__name__", "") for node in gm.graph.nodes if node.op == "call_function"}
+    return not names.isdisjoint(_NESTINGS)
+
+
+_NESTINGS: Final = ("_grad_increment_nesting", "_jvp_increment_nesting")
 
 
 def refuse_gradients(run: Callable[..., Any], positions: Collection[int]) -> Callable[..., Any]:
