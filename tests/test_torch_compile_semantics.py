@@ -264,6 +264,15 @@ def test_functions_differentiated_inside_have_their_gradients(name: str, context
         torch.testing.assert_close(optimized(x.clone()), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_nested_tensors_are_computed_with_in_pytorch() -> None:
+    rows = [torch.randn(2, 3), torch.randn(4, 3)]
+    optimized = torch.compile(lambda x: x.relu() * 2, backend="torch_tensorrt", options={"min_block_size": 1})
+    with torch.no_grad():
+        for given in (rows, rows[:1], [*rows, *rows]):
+            found = optimized(torch.nested.nested_tensor(given, layout=torch.jagged))
+            torch.testing.assert_close(list(found.unbind()), [row.relu() * 2 for row in given])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_behaves_as_with_aot_eager(name: str) -> None:
     function, inputs, how = CASES[name]

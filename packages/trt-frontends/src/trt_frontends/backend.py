@@ -140,6 +140,10 @@ def _compile(
         if functional.graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
             graph.in_pytorch = "it gives a weight other memory, as libraries do that pack weights at a first call"
             return functional.forward
+        sizes = (node.meta.get("val") for node in functional.graph.find_nodes(op="placeholder"))
+        if any(isinstance(size, torch.SymInt) and size.node.is_nested_int() for size in sizes):
+            graph.in_pytorch = "it is given nested tensors, of which a size is no number"
+            return functional.forward
         graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry, cache)
         return graph.compiled
 
