@@ -13,9 +13,13 @@ from subprocess import PIPE
 from typing import Any, Final
 
 import pytest
+import torch
 import typer
+from torch import nn
 from trtc import app
 from typer.testing import CliRunner
+
+import trt_frontends
 
 ARGUMENTS: Final = {
     "explain": "IN --json OUT.json",
@@ -121,6 +125,60 @@ def test_absurd_values_of_any_option_are_no_traceback(
         assert "error:" in result.output.lower() and "Traceback" not in result.output
     assert {file.name for file in tmp_path.iterdir()} == {"here", "text.trtp"}
     assert not any((tmp_path / "here").iterdir())
+
+
+USABLE: Final = {
+    "explain": "usable_model:make",
+    "verify": "usable_model:make --samples 0 --no-exact",
+    "bisect": "usable_model:make",
+    "precision": "usable_model:make --no-engines",
+    "export onnx": "usable_model:make -o out.onnx",
+    "inspect": "model.trtp",
+    "run": "model.trtp",
+    "bench": "model.trtp --calls 1 --warm-up 0",
+    "profile": "model.trtp --calls 1",
+}
+"""What each command is called with, where nothing is wrong with its model."""
+
+
+@pytest.mark.parametrize("command", USABLE)
+def test_absurd_values_beside_a_usable_model_are_one_error_or_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "usable_model", raising=False)
+    (tmp_path / "usable_model.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Linear(4, 2).eval(), (torch.ones(2, 4),)\n"
+    )
+    x = (torch.ones(2, 4),)
+    trt_frontends.save(trt_frontends.compile(nn.Linear(4, 2).eval(), arg_inputs=x, min_block_size=1), "model.trtp")
+    for option, absurd in itertools.product(sorted(_options_with_values(command)), ABSURD_BESIDE):
+        before = set(tmp_path.rglob("*"))
+        result = CliRunner().invoke(app, [*command.split(), *USABLE[command].split(), option, absurd])
+        assert isinstance(result.exception, SystemExit | None), (option, absurd, result.exception)
+        assert result.exit_code in (0, 1, 2) and "Traceback" not in result.output, (option, absurd, result.output)
+        made = {path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts} - before
+        if result.exit_code == 2:
+            assert "error:" in result.output.lower() and not made, (option, absurd, result.output)
+        for path in made:
+            assert path.stat().st_size
+            path.unlink()
+
+
+ABSURD_BESIDE: Final = ("", "nan", "9" * 30, "/proc/self/mem")
+
+
+def _options_with_values(command: str) -> set[str]:
+    """The options of a command that are given something."""
+    found: Any = typer.main.get_command(app)
+    for name in command.split():
+        found = found.commands[name]
+    named = {name for option in found.params if not getattr(option, "is_flag", False) for name in option.opts}
+    if options := {name for name in named if name.startswith("--")}:
+        return options
+    text = CliRunner().invoke(app, [command, "--help"]).output  # which the command line of trt-runtime reads
+    return set(re.findall(r"\[(--[a-z-]+) [A-Z{]", text))
 
 
 _MODELS: Final = """

@@ -534,7 +534,7 @@ _FAILED: Final = 1
 _Report = TypeVar("_Report")
 
 _Json = Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")]
-_Samples = Annotated[int, typer.Option(min=0, help="How many random inputs are tried.")]
+_Samples = Annotated[int, typer.Option(min=0, max=100_000, help="How many random inputs are tried.")]
 _MOST_SEED: Final = 1 << 62  # what PyTorch takes, with room for a sample's number
 _Seed = Annotated[int, typer.Option(min=-_MOST_SEED, max=_MOST_SEED, help="Seed of the first random input.")]
 

@@ -90,9 +90,13 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
             f"{path} is an ONNX model, and this command takes programs of PyTorch",
             hint="trtc explain, compile and export onnx take ONNX models",
         )
-    with opened(path) as file:
-        if file.read(len(PROGRAM.magic)) == PROGRAM.magic:
-            raise _already_compiled(path)
+    try:
+        with opened(path) as file:
+            start = file.read(len(PROGRAM.magic))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+    if start == PROGRAM.magic:
+        raise _already_compiled(path)
     kind = foreign_file(path)
     if kind is not EXPORTED_PROGRAM:  # PyTorch would write of it to the log, with a traceback
         raise _no_program(path, f"it is {kind.what}" if kind else "it is no archive of torch.export", kind)

@@ -208,15 +208,20 @@ def read_descriptor(descriptor: int, path: str, most_bytes: int) -> bytes:
 
     Raises:
         PlanError: It is not a regular file, or too large.
+        OSError: It cannot be read.
     """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         raise PlanError("this is not a regular file", where=path)
     parts = []
     left = most_bytes + 1 if status.st_size <= most_bytes else 0
-    while left and (part := os.read(descriptor, min(left, 1 << 20))):
-        parts.append(part)
-        left -= len(part)
+    try:
+        while left and (part := os.read(descriptor, min(left, 1 << 20))):
+            parts.append(part)
+            left -= len(part)
+    except OSError as error:
+        error.filename = path  # by a descriptor the system knows none
+        raise
     if not left:
         raise PlanError("the file is too large", where=path, why=f"it has more than {most_bytes} bytes")
     return b"".join(parts)
