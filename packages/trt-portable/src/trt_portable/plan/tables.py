@@ -17,13 +17,12 @@ FORMAT_VERSION: Final = 21
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
 NETWORK: Final = (
-    "name", "flags", "inputs", "outputs", "shape_outputs", "tensors", "weight_names", "refittable", "layers",
-)  # fmt: skip
-TENSOR: Final = ("id", "name", "dtype", "shape", "dimension_names", "formats", "debug")
+    *("name", "flags", "inputs", "outputs", "shape_outputs", "tensors", "weight_names", "refittable", "layers"),
+)
 LAYER: Final = (
-    "type", "name", "metadata", "num_ranks", "inputs", "outputs", "attributes", "weights", "weight_specs",
+    *("type", "name", "metadata", "num_ranks", "inputs", "outputs", "attributes", "weights", "weight_specs"),
     "implementation",
-)  # fmt: skip
+)
 REGION: Final = ("boundary", "body")
 """What loops and conditionals have beside the fields of a layer."""
 LOOP: Final = (*REGION, "recurrence")
