@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -193,7 +194,7 @@ def test_a_module_that_communicates_runs_once_a_call_and_is_watched(
         monkeypatch.setattr(torch.cuda, name, lambda *_, found=found: found)
     block = _block(torch.ops._c10d_functional.all_reduce.default, "sum", other_rank)
     module = block if communicates else _block(ATEN.relu.default)
-    calls = GraphedCalls(module, run, torch.device("cpu"))
+    calls = GraphedCalls(weakref.ref(module), run, torch.device("cpu"))
     sizes = [2, 5, 2, 2, 5, 2, 5, 5, 2, 5]
     for size in sizes:
         assert torch.equal(calls([torch.ones(size)])[0], torch.full((size,), 2.0))

@@ -124,7 +124,9 @@ class CompiledModule(fx.GraphModule):
         graphed = None
         if graphs_on is not None:
             require_capturable(self)
-            graphed = GraphedCalls(self, functools.partial(_run_flat, weakref.ref(self), compute), graphs_on)
+            graphed = GraphedCalls(
+                weakref.ref(self), functools.partial(_run_flat, weakref.ref(self), compute), graphs_on
+            )
         has_engines = bool(engine_modules(self))
         self.__call = ModelCall(
             reader,

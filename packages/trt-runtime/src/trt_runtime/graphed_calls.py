@@ -50,14 +50,16 @@ class GraphedCalls:
     """Runs calls of a function as CUDA graphs. Calls from several threads and streams run one after the other.
 
     Args:
-        module: What is called, which this does not keep.
+        module: What is called.
         run: Runs one call without a graph, on the current stream.
         device: A CUDA device.
         capacity: Most graphs that are kept; the least recently used goes first.
     """
 
-    def __init__(self, module: nn.Module, run: Flat, device: torch.device, capacity: int = MOST_GRAPHS) -> None:
-        self._module = weakref.ref(module)
+    def __init__(
+        self, module: weakref.ref[nn.Module], run: Flat, device: torch.device, capacity: int = MOST_GRAPHS
+    ) -> None:
+        self._module = module
         self._run = run
         self._device = device
         self._watched: ReplayedCollectives | None = None
@@ -110,9 +112,7 @@ class GraphedCalls:
             self._pool = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> GraphedCalls:
-        twin = GraphedCalls(nn.Module(), self._run, self._device, self._capacity)  # recordings are not copied
-        twin._module = self._module
-        return twin
+        return GraphedCalls(self._module, self._run, self._device, self._capacity)  # recordings are not copied
 
     def _own_stream(self) -> torch.cuda.Stream:
         if self._stream is None:
@@ -250,7 +250,7 @@ class GraphedModule(nn.Module):
             outputs, result_structure[0] = pytree.tree_flatten(self.module(*args, **kwargs))
             return outputs
 
-        return GraphedCalls(self.module, run, device, self._capacity), result_structure
+        return GraphedCalls(weakref.ref(self.module), run, device, self._capacity), result_structure
 
     def release(self) -> None:
         """Gives back all graphs."""
