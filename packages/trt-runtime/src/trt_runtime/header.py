@@ -136,12 +136,12 @@ class PlanHeader:
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
     symbols: Mapping[str, tuple[int, int]]
-    settings_digest: str
     payload_sha256: str
     payload_bytes: int
     ranges: tuple[tuple[tuple[int, int, int], ...], ...]
     device: str
     name: str = ""
+    settings_digest: str = ""
     returns_tuple: bool = False
     layer_count: int = 0
     build_seconds: float = 0.0
@@ -193,20 +193,11 @@ class PlanHeader:
         inputs: Sequence[Binding],
         outputs: Sequence[Binding],
         device: torch.device | str,
-        symbols: Mapping[str, tuple[int, int]] | None = None,
         ranges: Sequence[Sequence[Range]] | None = None,
         profiles: Sequence[Sequence[Sequence[Range]]] = (),
         returns_tuple: bool | None = None,
-        name: str = "",
-        settings_digest: str = "",
-        layer_count: int = 0,
-        build_seconds: float = 0.0,
-        version_compatible: bool = False,
-        hardware_compatible: bool = False,
-        refit: RefitTable | None = None,
-        updates: Sequence[tuple[int, str]] = (),
-        places: Sequence[CachePlace] = (),
-        process_group: GroupMembers | None = None,
+        symbols: Mapping[str, tuple[int, int]] | None = None,
+        **others: Any,
     ) -> PlanHeader:
         """Describes a plan that the provider in use has just built in this process.
 
@@ -215,18 +206,11 @@ class PlanHeader:
             inputs: Inputs, in the order of the call.
             outputs: Outputs, in the order of the result.
             device: Where the engine runs. An engine of TensorRT is bound to that GPU's compute capability.
-            symbols: (input index, axis) by symbol name; needed when a shape has symbols.
             ranges: (min, opt, max) per dimension and input; may be left out when all inputs are static.
             profiles: Such ranges for each optimization profile of the engine, in its order, instead of `ranges`.
             returns_tuple: Whether the block returns a tuple; by default when it has not exactly one output.
-            name: Name of the block.
-            settings_digest: Digest of the compilation settings.
-            layer_count: Layers of the network.
-            build_seconds: How long the build took.
-            version_compatible: Whether the engine was built with TensorRT's version compatibility.
-            hardware_compatible: Whether the engine was built with TensorRT's hardware compatibility.
-            refit: How the engine's weights follow from the model's.
-            updates, places, process_group: See `PlanHeader`.
+            symbols: (input index, axis) by symbol name; needed when a shape has symbols.
+            others: More fields of `PlanHeader`.
 
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
@@ -241,6 +225,7 @@ class PlanHeader:
         several = tuple(map(as_ranges, profiles))
         if several:
             ranges = span_of(several)
+        rest: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in others.items()}
         return cls(
             provider=provider.value,
             provider_version=str(provider_module().__version__),
@@ -249,22 +234,13 @@ class PlanHeader:
             inputs=tuple(inputs),
             outputs=tuple(outputs),
             symbols=dict(symbols or {}),
-            settings_digest=settings_digest,
             payload_sha256=payload,  # type: ignore[arg-type]  # computed when it is read
             payload_bytes=plan.numel(),
             ranges=static_ranges(inputs) if ranges is None else as_ranges(ranges),
             device=target.type,
-            name=name,
             returns_tuple=len(outputs) != 1 if returns_tuple is None else returns_tuple,
-            layer_count=layer_count,
-            build_seconds=build_seconds,
-            version_compatible=version_compatible,
-            hardware_compatible=hardware_compatible,
-            refit=refit,
-            updates=tuple(updates),
-            places=tuple(places),
-            process_group=process_group,
             profiles=several if len(several) > 1 else (),
+            **rest,
         )
 
     @property
