@@ -38,13 +38,9 @@ _library.define("fake_quantize_blocks(Tensor input, Tensor? outer, int block_siz
 
 _UNDOING: Final = frozenset(
     (
-        "trt::dequantize",
-        "trt::fake_quantize_blocks",
-        "quantized_decomposed::dequantize_per_tensor",
-        "quantized_decomposed::dequantize_per_channel",
-        "quantized_decomposed::dequantize_per_channel_group",
-        "tensorrt::quantize_op",
-        "tensorrt::dynamic_block_quantize_op",
+        *("trt::dequantize", "trt::fake_quantize_blocks", "quantized_decomposed::dequantize_per_tensor"),
+        *("quantized_decomposed::dequantize_per_channel", "quantized_decomposed::dequantize_per_channel_group"),
+        *("tensorrt::quantize_op", "tensorrt::dynamic_block_quantize_op"),
     )
 )
 

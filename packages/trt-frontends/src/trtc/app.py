@@ -1055,14 +1055,7 @@ def _program_command(name: str) -> Callable[[typer.Context], None]:
 
 
 # in the order of a reader's work, which is that of `trtc --help`
-for _command in (
-    quickstart,
-    explain,
-    diff,
-    verify,
-    bisect,
-    precision,
-):
+for _command in (quickstart, explain, diff, verify, bisect, precision):
     app.command(epilog=_EXIT_CODES)(_command)
 add_program_commands(app)
 app.command("compile", epilog=_EXIT_CODES)(compile_model)

@@ -15,21 +15,21 @@ from trt_core.operators import packet_name
 
 _SYMBOLIC_FUNCTIONS = frozenset(
     {
-        operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.pow,
-        operator.neg, operator.pos, operator.abs, operator.lshift, operator.rshift, operator.eq, operator.ne,
-        operator.lt, operator.le, operator.gt, operator.ge, operator.and_, operator.or_, operator.not_,
-        operator.getitem, round,
+        *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.pow),
+        *(operator.neg, operator.pos, operator.abs, operator.lshift, operator.rshift, operator.eq, operator.ne),
+        *(operator.lt, operator.le, operator.gt, operator.ge, operator.and_, operator.or_, operator.not_),
+        *(operator.getitem, round),
     }
-)  # fmt: skip
+)
 
 # Composite operators that can return their input, or a view of it, without their schema saying so.
 SILENT_ALIASES = frozenset(
     {
-        "aten::alpha_dropout", "aten::atleast_1d", "aten::atleast_2d", "aten::atleast_3d",
-        "aten::broadcast_tensors", "aten::dropout", "aten::einsum", "aten::feature_alpha_dropout",
-        "aten::feature_dropout", "aten::meshgrid", "aten::type_as",
+        *("aten::alpha_dropout", "aten::atleast_1d", "aten::atleast_2d", "aten::atleast_3d"),
+        *("aten::broadcast_tensors", "aten::dropout", "aten::einsum", "aten::feature_alpha_dropout"),
+        *("aten::feature_dropout", "aten::meshgrid", "aten::type_as"),
     }
-)  # fmt: skip
+)
 
 
 @functools.cache
@@ -91,10 +91,10 @@ def is_symbolic_function(target: Any) -> bool:
 _RUNNING_STATISTICS: Final = frozenset(
     f"aten::{name}"
     for name in (
-        "batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index",
+        *("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index"),
         "instance_norm",
     )
-)  # fmt: skip
+)
 """Operators that write to running statistics in training; PyTorch keeps their schemas for old programs."""
 
 

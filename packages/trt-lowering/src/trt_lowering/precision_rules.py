@@ -275,16 +275,16 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
             *(f"conv_transpose{axes}d" for axes in (1, 2)),
             "conv_transpose3d",
         ),
-        _convolution
+        _convolution,
     ),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(
         (
-            "sum", "nansum", "mean", "nanmean", "var", "std", "var_mean", "std_mean", "prod", "norm",
-            "linalg_vector_norm", "logsumexp", "softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum",
-            "cumprod", "logcumsumexp",
+            *("sum", "nansum", "mean", "nanmean", "var", "std", "var_mean", "std_mean", "prod", "norm"),
+            *("linalg_vector_norm", "logsumexp", "softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum"),
+            *("cumprod", "logcumsumexp"),
         ),
-        _over_dims("dim")
+        _over_dims("dim"),
     ),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), _layer_norm),
     "group_norm": _group_norm,
@@ -293,7 +293,7 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
     **dict.fromkeys((f"avg_pool{axes}d" for axes in (1, 2, 3)), _average_pool),
     **dict.fromkeys((f"adaptive_avg_pool{axes}d" for axes in (1, 2, 3)), _adaptive_pool),
     **dict.fromkeys(("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"), _adaptive_pool),
-}  # fmt: skip
+}
 
 
 class ExcludeFromReduction(GraphPass):

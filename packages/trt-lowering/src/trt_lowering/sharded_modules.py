@@ -698,12 +698,8 @@ _REFUSED: Final = {
     **dict.fromkeys(("send", "recv", "isend", "irecv", "batch_isend_irecv"), _BY_PAIRS),
     **dict.fromkeys(
         (
-            "all_gather_object",
-            "broadcast_object_list",
-            "gather_object",
-            "recv_object_list",
-            "scatter_object_list",
-            "send_object_list",
+            *("all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list"),
+            *("scatter_object_list", "send_object_list"),
         ),
         _OF_OBJECTS,
     ),

@@ -16,11 +16,7 @@ from trt_partition.planner import Leveling, node_kinds
 
 _LASTING: Final = frozenset(
     {
-        Reason.FORCED_MODULE,
-        Reason.NOT_CONSTANT,
-        Reason.UNSUPPORTED_VALUE,
-        Reason.MUTATION,
-        Reason.SIDE_EFFECT,
+        *(Reason.FORCED_MODULE, Reason.NOT_CONSTANT, Reason.UNSUPPORTED_VALUE, Reason.MUTATION, Reason.SIDE_EFFECT),
         Reason.HIGHER_ORDER,
     }
 )

@@ -114,10 +114,10 @@ _FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], i
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), _biased_product),
     **dict.fromkeys(
         (
-            "convolution", "_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+            *("convolution", "_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
             "conv_transpose3d",
         ),
-        _convolution
+        _convolution,
     ),
     **dict.fromkeys(
         (
@@ -127,9 +127,9 @@ _FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], i
             "_scaled_dot_product_efficient_attention",
             "_scaled_dot_product_cudnn_attention",
         ),
-        _attention
+        _attention,
     ),
-}  # fmt: skip
+}
 
 
 RULE: Final = (
@@ -140,10 +140,10 @@ RULE: Final = (
 
 _COPIES: Final = frozenset(
     {
-        "aten::_to_copy", "aten::clone", "aten::copy", "aten::lift_fresh_copy", "aten::_reshape_copy",
-        "prims::convert_element_type", "prims::view_of", "prims::clone", "prims::broadcast_in_dim",
+        *("aten::_to_copy", "aten::clone", "aten::copy", "aten::lift_fresh_copy", "aten::_reshape_copy"),
+        *("prims::convert_element_type", "prims::view_of", "prims::clone", "prims::broadcast_in_dim"),
     }
-)  # fmt: skip
+)
 
 
 def counts_as_computation(node: fx.Node) -> bool:

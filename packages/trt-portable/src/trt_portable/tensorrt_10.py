@@ -321,18 +321,18 @@ class _Normalization(INormalizationLayer):
 
 _OF_MANY_TYPES: Final = frozenset(
     {
-        LayerType.QUANTIZE, LayerType.DEQUANTIZE, LayerType.DYNAMIC_QUANTIZE, LayerType.PLUGIN_V2,
-        LayerType.PLUGIN_V3, LayerType.MOE,
+        *(LayerType.QUANTIZE, LayerType.DEQUANTIZE, LayerType.DYNAMIC_QUANTIZE, LayerType.PLUGIN_V2),
+        *(LayerType.PLUGIN_V3, LayerType.MOE),
     }
-)  # fmt: skip
+)
 """Layers whose operands have types of their own."""
 _IN_LOW_PRECISION: Final = frozenset({LayerType.CONVOLUTION, LayerType.DECONVOLUTION, LayerType.MATRIX_MULTIPLY})
 _FOLLOWING: Final = frozenset(
     {
-        LayerType.ACTIVATION, LayerType.CONCATENATION, LayerType.ELEMENTWISE, LayerType.IDENTITY, LayerType.POOLING,
-        LayerType.SCALE, LayerType.SHUFFLE, LayerType.SLICE,
+        *(LayerType.ACTIVATION, LayerType.CONCATENATION, LayerType.ELEMENTWISE, LayerType.IDENTITY, LayerType.POOLING),
+        *(LayerType.SCALE, LayerType.SHUFFLE, LayerType.SLICE),
     }
-)  # fmt: skip
+)
 """Layers that stay in the type of such layers where they read nothing else, so that nothing is cast in between."""
 
 
@@ -681,10 +681,10 @@ _MEMBERS: Final[dict[type, type]] = {
     Runtime: _Runtime,
 }
 _CLASSES: Final[tuple[type, ...]] = (
-    IAlgorithm, IAlgorithmContext, IAlgorithmIOInfo, IAlgorithmSelector, IAlgorithmVariant, IInt8Calibrator,
-    IInt8EntropyCalibrator, IInt8EntropyCalibrator2, IInt8LegacyCalibrator, IInt8MinMaxCalibrator, IStreamReader,
+    *(IAlgorithm, IAlgorithmContext, IAlgorithmIOInfo, IAlgorithmSelector, IAlgorithmVariant, IInt8Calibrator),
+    *(IInt8EntropyCalibrator, IInt8EntropyCalibrator2, IInt8LegacyCalibrator, IInt8MinMaxCalibrator, IStreamReader),
     SubGraphCollection,
-)  # fmt: skip
+)
 
 
 def install() -> dict[str, Any]:

@@ -428,12 +428,8 @@ def aten_native_dropout(ctx: ConversionContext, input: Operand, p: float, train:
 convert_each(
     {
         (
-            aten.detach.default,
-            aten.detach_copy.default,
-            aten.alias.default,
-            aten.alias_copy.default,
-            aten.lift_fresh.default,
-            aten.lift_fresh_copy.default,
+            *(aten.detach.default, aten.detach_copy.default, aten.alias.default, aten.alias_copy.default),
+            *(aten.lift_fresh.default, aten.lift_fresh_copy.default),
         ): lambda ctx, self: self,
         (aten.clone.default, aten.contiguous.default): lambda ctx, self, memory_format: self,
         torch.ops.prims.view_of.default: lambda ctx, a: a,

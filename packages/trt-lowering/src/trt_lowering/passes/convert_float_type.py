@@ -454,12 +454,12 @@ def _recompute(node: fx.Node) -> torch.Tensor | None:
 
 MATRIX_OPERATORS: Final = frozenset(
     {
-        "aten::addbmm", "aten::addmm", "aten::addmv", "aten::baddbmm", "aten::bilinear", "aten::bmm",
-        "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::conv_transpose1d", "aten::conv_transpose2d",
-        "aten::conv_transpose3d", "aten::convolution", "aten::einsum", "aten::linear", "aten::matmul", "aten::mm",
-        "aten::mv", "aten::scaled_dot_product_attention",
+        *("aten::addbmm", "aten::addmm", "aten::addmv", "aten::baddbmm", "aten::bilinear", "aten::bmm"),
+        *("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::conv_transpose1d", "aten::conv_transpose2d"),
+        *("aten::conv_transpose3d", "aten::convolution", "aten::einsum", "aten::linear", "aten::matmul", "aten::mm"),
+        *("aten::mv", "aten::scaled_dot_product_attention"),
     }
-)  # fmt: skip
+)
 """Operators whose cost is products, and which accumulate in float32 whatever their inputs are."""
 
 

@@ -253,18 +253,8 @@ class AliasClasses:
 # Views that can have the layout of their base and still be another part of it, or the same part in another order.
 _PARTS = frozenset(
     {
-        "aten::select",
-        "aten::slice",
-        "aten::narrow",
-        "aten::split",
-        "aten::chunk",
-        "aten::unbind",
-        "aten::transpose",
-        "aten::permute",
-        "aten::as_strided",
-        "aten::diagonal",
-        "aten::flip",
-        "aten::real",
+        *("aten::select", "aten::slice", "aten::narrow", "aten::split", "aten::chunk", "aten::unbind"),
+        *("aten::transpose", "aten::permute", "aten::as_strided", "aten::diagonal", "aten::flip", "aten::real"),
         "aten::imag",
     }
 )

@@ -297,12 +297,12 @@ def is_known(value: Any) -> bool:
 
 _MOVES: Final = frozenset(
     {
-        torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype, torch.ops.aten.t.default,
-        torch.ops.aten.transpose.int, torch.ops.aten.permute.default, torch.ops.aten.reshape.default,
-        torch.ops.aten.view.default, torch.ops.aten.flatten.using_ints, torch.ops.aten.squeeze.dim,
-        torch.ops.aten.unsqueeze.default, torch.ops.aten.detach.default,
+        *(torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype, torch.ops.aten.t.default),
+        *(torch.ops.aten.transpose.int, torch.ops.aten.permute.default, torch.ops.aten.reshape.default),
+        *(torch.ops.aten.view.default, torch.ops.aten.flatten.using_ints, torch.ops.aten.squeeze.dim),
+        *(torch.ops.aten.unsqueeze.default, torch.ops.aten.detach.default),
     }
-)  # fmt: skip
+)
 
 
 def _is_symmetric(gm: fx.GraphModule, node: fx.Node) -> bool:

@@ -298,13 +298,13 @@ Rule = Callable[[Emitter, fx.Node, tuple[Any, ...], dict[str, Any]], Any]
 
 _PART_BY_PART: Final = frozenset(
     {
-        "_unsafe_view", "alias", "broadcast_to", "cat", "chunk", "clone", "contiguous", "copy", "cumsum", "detach",
-        "diagonal", "expand", "expand_as", "flatten", "flip", "gather", "index", "index_select", "lift_fresh_copy",
-        "mean", "movedim", "narrow", "neg", "permute", "repeat", "reshape", "roll", "select", "select_scatter", "slice",
-        "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "sum", "swapaxes", "t", "transpose", "tril",
-        "triu", "unbind", "unflatten", "unfold", "unsqueeze", "view", "where",
+        *("_unsafe_view", "alias", "broadcast_to", "cat", "chunk", "clone", "contiguous", "copy", "cumsum", "detach"),
+        *("diagonal", "expand", "expand_as", "flatten", "flip", "gather", "index", "index_select", "lift_fresh_copy"),
+        *("mean", "movedim", "narrow", "neg", "permute", "repeat", "reshape", "roll", "select", "select_scatter"),
+        *("slice", "slice_scatter", "split", "split_with_sizes", "squeeze", "stack", "sum", "swapaxes", "t"),
+        *("transpose", "tril", "triu", "unbind", "unflatten", "unfold", "unsqueeze", "view", "where"),
     }
-)  # fmt: skip
+)
 """Operators that move, name, add up or negate elements, whose parts are their operands' parts."""
 
 

@@ -54,13 +54,8 @@ _MAX_PINNINGS: Final = 16
 
 _WAITING: Final = frozenset(
     {
-        LayerType.NON_ZERO,
-        LayerType.NMS,
-        LayerType.CONDITION,
-        LayerType.ASSERTION,
-        LayerType.PLUGIN,
-        LayerType.PLUGIN_V2,
-        LayerType.PLUGIN_V3,
+        *(LayerType.NON_ZERO, LayerType.NMS, LayerType.CONDITION, LayerType.ASSERTION, LayerType.PLUGIN),
+        *(LayerType.PLUGIN_V2, LayerType.PLUGIN_V3),
     }
 )
 _capturing = threading.Lock()

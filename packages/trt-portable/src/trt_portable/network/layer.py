@@ -83,19 +83,8 @@ class ITensor:
     """A tensor of a network: an input, or an output of a layer."""
 
     __slots__ = (
-        "__weakref__",
-        "_broadcast",
-        "_consumers",
-        "_declared",
-        "_dimension_names",
-        "_dtype",
-        "_extents",
-        "_formats",
-        "_host",
-        "_index",
-        "_name",
-        "_network",
-        "_producer",
+        *("__weakref__", "_broadcast", "_consumers", "_declared", "_dimension_names", "_dtype", "_extents"),
+        *("_formats", "_host", "_index", "_name", "_network", "_producer"),
     )
 
     def __init__(

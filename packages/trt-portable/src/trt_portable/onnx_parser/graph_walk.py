@@ -44,11 +44,11 @@ NEWEST_OPSET: Final = 24
 
 _MORE_TYPES_ONLY: Final = frozenset(
     [
-        "Cast", "CastLike", "Compress", "Constant", "ConstantOfShape", "DequantizeLinear", "Einsum", "Flatten",
-        "Identity", "If", "Loop", "OneHot", "Pad", "QuantizeLinear", "Range", "ReduceLogSum", "ReduceLogSumExp",
-        "Reshape", "ReverseSequence", "Scan", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze", "DepthToSpace",
+        *("Cast", "CastLike", "Compress", "Constant", "ConstantOfShape", "DequantizeLinear", "Einsum", "Flatten"),
+        *("Identity", "If", "Loop", "OneHot", "Pad", "QuantizeLinear", "Range", "ReduceLogSum", "ReduceLogSumExp"),
+        *("Reshape", "ReverseSequence", "Scan", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze", "DepthToSpace"),
     ]
-)  # fmt: skip
+)
 """Operators whose newer definitions differ in the types that they take, and not in their meaning."""
 
 _DOMAINS: Final = {"ai.onnx": ""}

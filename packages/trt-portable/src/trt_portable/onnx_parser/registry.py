@@ -13,16 +13,8 @@ from trt_portable.enums import ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
 
 FAMILIES: Final = (
-    "control_flow",
-    "convolution",
-    "indexing",
-    "movement",
-    "pointwise",
-    "products",
-    "quantization",
-    "reductions",
-    "resampling",
-    "sources",
+    *("control_flow", "convolution", "indexing", "movement", "pointwise", "products", "quantization", "reductions"),
+    *("resampling", "sources"),
 )
 """The modules of converters."""
 

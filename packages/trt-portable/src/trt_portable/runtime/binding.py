@@ -35,22 +35,8 @@ class Binding:
     """
 
     __slots__ = (
-        "_dtype",
-        "_engine_device",
-        "_layout",
-        "_linear",
-        "_value",
-        "_value_address",
-        "_value_shape",
-        "_window",
-        "address",
-        "allowed",
-        "device",
-        "is_cuda",
-        "is_packed",
-        "room",
-        "shape",
-        "tensor",
+        *("_dtype", "_engine_device", "_layout", "_linear", "_value", "_value_address", "_value_shape", "_window"),
+        *("address", "allowed", "device", "is_cuda", "is_packed", "room", "shape", "tensor"),
     )
 
     def __init__(self, tensor: IOTensor, device: torch.device) -> None:

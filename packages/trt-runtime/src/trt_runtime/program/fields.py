@@ -48,27 +48,10 @@ UNTOLD = 1 << 26
 DTYPES: dict[str, torch.dtype] = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.complex32,
-        torch.complex64,
-        torch.complex128,
-        torch.uint8,
-        torch.uint16,
-        torch.uint32,
-        torch.uint64,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.bool,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2fnuz,
-        torch.float8_e8m0fnu,
+        *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex32, torch.complex64),
+        *(torch.complex128, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16),
+        *(torch.int32, torch.int64, torch.bool, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz),
+        *(torch.float8_e5m2fnuz, torch.float8_e8m0fnu),
     )
 }
 """Types that tensors of a program may have, by name."""

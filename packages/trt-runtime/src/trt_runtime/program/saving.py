@@ -477,15 +477,7 @@ def _is_plan(node: fx.Node) -> bool:
 
 
 def _fields_after_names(entry: StoredTensor) -> tuple[Any, ...]:
-    return (
-        entry.is_parameter,
-        entry.dtype,
-        entry.storage,
-        entry.offset,
-        entry.shape,
-        entry.strides,
-        entry.device,
-    )
+    return (entry.is_parameter, entry.dtype, entry.storage, entry.offset, entry.shape, entry.strides, entry.device)
 
 
 def _no_place(what: str, node: fx.Node, why: str = "") -> ExportError:

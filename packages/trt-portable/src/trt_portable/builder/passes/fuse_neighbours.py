@@ -227,12 +227,7 @@ class _CodedProduct:
         """Equal for products of a tensor that can be merged."""
         layer = LowPrecisionProductLayer
         attributes: tuple[Attribute[Any], ...] = (
-            layer.depth,
-            layer.code_type,
-            layer.left_type,
-            layer.result_type,
-            layer.output_type,
-            layer.has_offset,
+            *(layer.depth, layer.code_type, layer.left_type, layer.result_type, layer.output_type, layer.has_offset),
             layer.levels,
         )
         rows = self.columns // self.scales.shape[0]
