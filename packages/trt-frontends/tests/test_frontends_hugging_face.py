@@ -263,7 +263,13 @@ TASKS: dict[str, tuple[Any, Any]] = {
 def test_masks_are_those_of_the_model_with_its_encoder_compiled(tmp_path: Path) -> None:
     """The pipeline calls a method of the model, which calls the encoder: that is compiled, in its place."""
     side, coarse = {"image_size": 64, "patch_size": 16}, {"height": 64, "width": 64}
-    vision = {**side, "hidden_size": 16, "output_channels": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision: dict[str, Any] = {
+        **side,
+        "hidden_size": 16,
+        "output_channels": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     vision |= {"window_size": 2, "global_attn_indexes": [0], "mlp_dim": 32, "num_pos_feats": 8}
     decoder = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "mlp_dim": 32}
     decoder |= {"iou_head_hidden_dim": 16, "iou_head_depth": 2}
