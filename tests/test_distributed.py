@@ -128,6 +128,7 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
         assert "saved with the mesh 2x2 (data, model) of ranks 0 to 3, and here is the mesh 4" in told["mesh"]
         assert rank > 1 or told["world"] == "the model was compiled for 4 processes, and here are 2"
         assert told["gone"].startswith("this process has no process group ")
+        assert told["outside"] == f"the model communicates with the ranks {rank ^ 1}, which do not save it"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(f"rank-{n}.trtp" for n in range(4))]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]

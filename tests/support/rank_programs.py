@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d
 
 import trt_frontends as trt
 import trt_runtime as runtime
-from trt_core import ExecutionError, Input, PlanError
+from trt_core import ExecutionError, Input, InputError, PlanError
 from trt_frontends import engine_source
 from trt_runtime import signatures
 
@@ -379,11 +379,21 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
     torch.testing.assert_close(loaded(x), model(x) + 0, rtol=1e-4, atol=1e-5)
     runtime.save_sharded(loaded, directory, mesh=mesh)  # the folder is replaced
     torch.testing.assert_close(trt.load(directory)(x), loaded(x))
+    own: dict[str, Any] = {"mesh": mesh["model"], "group": mesh["model"].get_group()}
+    saved = compiled
+    for turn in range(2):  # ranks that communicate may have a folder of their own
+        runtime.save_sharded(saved, f"{directory}-{rank // 2}-{turn}", **own)
+        saved = trt.load(f"{directory}-{rank // 2}-{turn}", **own)
+        torch.testing.assert_close(saved(x), loaded(x))
     told = {}
     wrong = {
         "mesh": {"mesh": init_device_mesh("cpu", (4,))},
         "world": {"group": dist.new_group([0, 1])},
     }
+    try:
+        runtime.save_sharded(compiled, f"{directory}-other", group=mesh["data"].get_group())
+    except InputError as error:
+        told["outside"] = error.what
     for name, options in wrong.items():
         if name == "world" and rank > 1:
             continue

@@ -123,7 +123,7 @@ class RankProgram:
         file: Name of its file in the folder.
         size: Bytes of the file.
         sha256: Digest of its content.
-        collectives: Digest of what it communicates in each group, by ranks.
+        collectives: Digest of what it communicates in each group, by the group's ranks among those of the folder.
     """
 
     file: str
@@ -140,7 +140,7 @@ class Manifest:
         world_size: Number of processes.
         mesh: The mesh, where one was named.
         groups: Ranks of the process groups that programs communicate in, by PyTorch's names for them.
-        programs: One for each rank.
+        programs: One for each rank. A folder counts the ranks that saved it, in the order of their group.
     """
 
     TAG: ClassVar = ("format", FORMAT_VERSION)
@@ -209,6 +209,7 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
     """
     target = Path(file_name(directory))
     rank, world = _rank_and_world(group)
+    members = _ranks_of(group)
     together = _Together(group, world)
     with contextlib.ExitStack() as held:
 
@@ -219,7 +220,7 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
         shape, folder, model = together.each(begin)[0]
         staged, seen = Path(folder), _identity(Path(folder))
         try:
-            made = together.each(lambda: _write_part(compiled, staged, rank, world, model))
+            made = together.each(lambda: _write_part(compiled, staged, rank, members, model))
             groups: dict[str, Ranks] = {}
             for _, known in made:
                 groups.update(known)
@@ -293,7 +294,7 @@ class RankPart:
             raise PlanError(
                 "the program of a rank is missing", where=str(file), hint="copy the whole folder again"
             ) from error
-        return cls(file, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group, world))
+        return cls(file, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group))
 
     def check(self, content: Any) -> None:
         """Refuses bytes that are not those of this rank's program: what is loaded is what was looked at.
@@ -331,7 +332,8 @@ class RankPart:
                 "saved",
             )
         module.meta = {**meta, "manifest": self.manifest}  # type: ignore[assignment]
-        compare_at_first_call(module, dict.fromkeys(collectives, self.digest + meta.get(SAVE, "")))
+        groups = [tuple(self.ranks[place] for place in places) for places in collectives]
+        compare_at_first_call(module, dict.fromkeys(groups, self.digest + meta.get(SAVE, "")))
         return module
 
 
@@ -564,12 +566,12 @@ class _Together:
 
 
 def _write_part(
-    compiled: nn.Module, folder: Path, rank: int, world: int, model: str
-) -> tuple[RankProgram, dict[str, Ranks]]:
+    compiled: nn.Module, folder: Path, rank: int, members: Ranks, model: str
+) -> tuple[RankProgram, Mapping[str, Ranks]]:
     from trt_runtime.program.loaded_program import LoadedProgram
     from trt_runtime.program.saving import save
 
-    collectives, groups = _communication_of(compiled)
+    collectives, groups = _communication_of(compiled, rank, members)
     if not folder.is_dir():
         raise FileError(
             f"rank {rank} does not see the folder that rank 0 has made",
@@ -579,7 +581,7 @@ def _write_part(
     path = folder / f"rank-{rank}.trtp"
     meta = compiled.meta if isinstance(compiled, LoadedProgram) else {}
     kept = {name: text for name, text in meta.items() if isinstance(text, str)}
-    save(compiled, path, metadata={**kept, RANK: _said_of(rank, world, collectives), SAVE: model})
+    save(compiled, path, metadata={**kept, RANK: _said_of(rank, len(members), collectives), SAVE: model})
     with opened(path) as file:
         return RankProgram(path.name, path.stat().st_size, _digest_of(file), collectives), groups
 
@@ -590,18 +592,31 @@ def _said_of(rank: int, world: int, collectives: Mapping[Ranks, str]) -> str:
     return f"rank {rank} of {world} with the collectives {hashlib.sha256(told.encode()).hexdigest()}"
 
 
-def _communication_of(compiled: nn.Module) -> tuple[dict[Ranks, str], dict[str, Ranks]]:
-    """What a model communicates in each group, and the names of the groups."""
+def _communication_of(
+    compiled: nn.Module, rank: int, members: Ranks
+) -> tuple[Mapping[Ranks, str], Mapping[str, Ranks]]:
+    """What a model communicates in each group, and the names of the groups; ranks are places among `members`.
+
+    Raises:
+        InputError: It communicates with others.
+    """
     meta = getattr(compiled, "meta", {})
     report = meta.get("partition_report")
-    if report is not None:
-        nodes = report.collectives
-        return digests_of(nodes), {node.communication.group: node.communication.ranks for node in nodes}
-    manifest = meta.get("manifest")
-    if isinstance(manifest, Manifest):  # it was loaded from a folder
-        rank, _ = _rank_and_world(None)
-        return dict(manifest.programs[rank].collectives), dict(manifest.groups)
-    return {}, {}
+    if report is None:
+        manifest = meta.get("manifest")  # of one that was loaded from a folder
+        return (manifest.programs[rank].collectives, manifest.groups) if isinstance(manifest, Manifest) else ({}, {})
+
+    def places(ranks: Ranks) -> Ranks:
+        if outside := {*ranks} - {*members}:
+            raise InputError(
+                f"the model communicates with the ranks {show_ranks(sorted(outside))}, which do not save it",
+                hint="name a process group of all its ranks, or none",
+            )
+        return tuple(members.index(each) for each in ranks)
+
+    told = [node.communication for node in report.collectives if len(node.communication.ranks) > 1]
+    digests = {places(ranks): digest for ranks, digest in digests_of(report.collectives).items()}
+    return digests, {each.group: places(each.ranks) for each in told}
 
 
 @contextlib.contextmanager
@@ -736,12 +751,12 @@ def _digest_of(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _ranks_of(group: Any, world: int) -> Ranks:
+def _ranks_of(group: Any) -> Ranks:
     """The ranks of a group, as the whole job counts them."""
-    if world == 1:
-        return (0,)
     import torch.distributed as dist
 
+    if not dist.is_available() or not dist.is_initialized():
+        return (0,)
     return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
 
 
