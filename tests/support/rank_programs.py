@@ -949,10 +949,11 @@ def generate_text(rank: int, directory: str) -> None:
     """Holds text of a model that is sharded by its own plan to that of the whole model, compiled and loaded."""
     _save_tiny(rank, "llama", directory, layers=1)
     from transformers import AutoModelForCausalLM
+    from transformers.distributed.configuration_utils import DistributedConfig
 
     whole, model = (
-        AutoModelForCausalLM.from_pretrained(directory, **plan).eval().requires_grad_(False)
-        for plan in ({}, {"tp_plan": "auto"})
+        AutoModelForCausalLM.from_pretrained(directory, distributed_config=plan).eval().requires_grad_(False)
+        for plan in (None, DistributedConfig(tp_plan="auto"))
     )
     prompts = torch.tensor([[1, 5, 9, 11], [1, 8, 7, 4]])
     wanted = whole.generate(prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=12, eos_token_id=None)
@@ -975,10 +976,8 @@ def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None
     from transformers import AutoModelForCausalLM
     from transformers.distributed.configuration_utils import DistributedConfig
 
-    plan: dict[str, Any] = {"tp_plan": "auto"}
-    if kind == "experts":
-        plan = {"distributed_config": DistributedConfig(tp_plan="auto", enable_expert_parallel=True)}
-    model = AutoModelForCausalLM.from_pretrained(directory, **plan).eval().requires_grad_(False)
+    plan = DistributedConfig(tp_plan="auto", enable_expert_parallel=kind == "experts")
+    model = AutoModelForCausalLM.from_pretrained(directory, distributed_config=plan).eval().requires_grad_(False)
     model.config.use_cache = False
     given = Input(min_shape=(2, 4), opt_shape=(2, 6), max_shape=(4, 8), dtype=torch.int64)
     torch.manual_seed(0)
