@@ -275,6 +275,17 @@ def test_another_failure_of_such_a_model_is_told_as_it_is() -> None:
         trt.explain(Failing(), arg_inputs=(torch.randn(4, 3),))
 
 
+def test_sizes_that_are_whole_on_all_ranks_need_not_be_multiples_of_their_number() -> None:
+    given = Input(min_shape=(1, 2, 8), opt_shape=(4, 4, 8), max_shape=(8, 8, 8))
+    compiled = trt.compile(_model(_mesh()), arg_inputs=(given,), min_block_size=1)
+    assert compiled.meta["partition_report"].coverage == 1.0
+    assert [compiled(torch.ones(rows, length, 8)).shape for rows, length in ((1, 2), (3, 5), (8, 7))] == [
+        (1, 2, 8),
+        (3, 5, 8),
+        (8, 7, 8),
+    ]
+
+
 class Exchanging(nn.Module):
     """Sums something of its input over the ranks.
 

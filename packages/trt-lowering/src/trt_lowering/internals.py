@@ -9,7 +9,7 @@
 | `torch.export._trace` | prints the graph up to a failure | |
 | `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
-| `torch.fx.experimental` | a place of guards that PyTorch does not take for a model's; how traces take sizes apart | |
+| `torch.fx.experimental` | guards that are not a model's; how traces take sizes apart; what is asked of sizes | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
 | `torch.utils._python_dispatch` | tensors that consist of tensors | |
 | `torch.utils._traceback` | how the frames become lines of text that each node of a trace keeps | |
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
     from torch.export import _trace as export_trace
     from torch.export.exported_program import _override_composite_implicit_decomp as composites_replaced
+    from torch.fx.experimental import _config as symbolic_settings
     from torch.fx.experimental import proxy_tensor, symbolic_shapes
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
     from torch.utils import _traceback as tracebacks
@@ -61,6 +62,7 @@ LATE: Final = {
     "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
     "export_trace": "torch.export:_trace",
     "proxy_tensor": "torch.fx.experimental",
+    "symbolic_settings": "torch.fx.experimental:_config",
     "symbolic_shapes": "torch.fx.experimental",
     "tracebacks": "torch.utils:_traceback",
     "uninteresting_files": "torch.fx.experimental.symbolic_shapes",

@@ -284,11 +284,22 @@ def _shardings_kept() -> Iterator[None]:
 
     While it is traced it asks anew each time, since sizes may be symbols; what is composite, as `linear`, it then takes
     apart for every way in which operands may lie, and the trace records all of that.
+
+    A view asks of each size whether the ranks divide it, also of one that is on all of them whole: a model whose
+    products are sharded would take even batches alone. Where no size that varies is sharded nothing is asked.
     """
     from torch.distributed.tensor import DTensor  # costly to import
 
+    from trt_lowering.internals import symbolic_settings
+
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
-    find, known = propagator.propagate_op_sharding_non_cached, dict[Any, Any]()
+    ask, known = propagator.propagate_op_sharding_non_cached, dict[Any, Any]()
+
+    def find(schema: Any) -> Any:
+        settings: Any = symbolic_settings
+        is_answered = any(map(_shards_varying_size, schema.args_spec))
+        with settings.patch(backed_size_oblivious=settings.backed_size_oblivious or not is_answered):
+            return ask(schema)
 
     def found(schema: Any) -> Any:
         leaves, spec = pytree.tree_flatten((schema.args_schema, schema.kwargs_schema))
@@ -310,7 +321,13 @@ def _shardings_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        propagator.propagate_op_sharding_non_cached = find
+        propagator.propagate_op_sharding_non_cached = ask
+
+
+def _shards_varying_size(spec: Any) -> bool:
+    """Whether a tensor that lies as described is sharded along an axis whose size varies."""
+    axes = [placement.dim for placement in spec.placements if hasattr(placement, "dim")]
+    return any(not isinstance(spec.shape[axis], int) for axis in axes)
 
 
 _OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
