@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import hostile_files
+import hostile_operands
+import hostile_structures
 import numpy as np
 import plan_fuzzer
 import torch
@@ -93,9 +95,9 @@ class Case:
         operands = [guarded(tensor) for tensor in given]
         found = []
         for filler in (0x5A, 0xA5):
-            _soil(filler)
+            hostile_files.soil(filler)
             try:
-                found.append(_bytes_of(module(*operands)))
+                found.append(hostile_files.bytes_of(module(*operands)))
             except TrtError as error:
                 return "out of memory" if "allocate" in str(error) else "failed"
         return "ran" if found[0] == found[1] or not self.is_exact else "another result for the same operands"
@@ -288,21 +290,6 @@ class ActCase:
 
 class At(int):
     """An input, or, counted from the end, what a step made."""
-
-
-def _soil(filler: int) -> None:
-    """Leaves memory behind that was written to, for whatever is made without being written."""
-    for size in (16, 64, 256, 1024, 4096, 65536):
-        [torch.full((size,), filler, dtype=torch.uint8) for _ in range(8)]
-
-
-def _bytes_of(result: Any) -> list[bytes]:
-    leaves = torch.utils._pytree.tree_leaves(result)
-    return [
-        bytes(leaf.detach().reshape(-1).clone().view(torch.uint8).tolist()) if leaf.numel() > 1 else repr(leaf).encode()
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor) and leaf.numel() < 1 << 16
-    ]
 
 
 def _file(steps: Sequence[tuple[str, tuple[Any, ...]]], given: Sequence[torch.Tensor]) -> ProgramFile:
@@ -1885,6 +1872,12 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "odd groups and budgets": odd_groups,
     "plugin fields": plugin_fields,
     "truths that are neither": truths,
+    "numbers from data": hostile_operands.told_numbers,
+    "numbers beyond 64 bits": hostile_operands.wrapped_numbers,
+    "tensors for numbers": hostile_operands.tensors_for_numbers,
+    "types of operands": hostile_operands.other_types,
+    "memory of operands": hostile_operands.other_memory,
+    "long to read": _acts(hostile_structures.long_to_read),
     "branches and loops": _acts(hostile_files.loops),
     "sizes from data": _acts(hostile_files.numbers_from_data),
     "signatures": _acts(hostile_files.forged_signatures),

@@ -147,6 +147,24 @@ def run(parts: ProgramFile, *inputs: torch.Tensor) -> None:
         module(*operands)
 
 
+def soil(filler: int) -> None:
+    """Leaves memory behind that was written to, for whatever is made without being written."""
+    for size in (16, 64, 256, 1024, 4096, 65536):
+        [torch.full((size,), filler, dtype=torch.uint8) for _ in range(8)]
+
+
+def bytes_of(result: Any) -> list[bytes]:
+    """What tensors of a result hold, of those that are not large."""
+    leaves = torch.utils._pytree.tree_leaves(result)
+    return [
+        bytes(leaf.detach().resolve_conj().resolve_neg().reshape(-1).clone().view(torch.uint8).tolist())
+        if leaf.numel() > 1
+        else repr(leaf).encode()
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor) and leaf.numel() < 1 << 16
+    ]
+
+
 # Branches and loops -------------------------------------------------------------------------------------------------
 
 _ROW: Final = tensor_type(torch.float32, 4)

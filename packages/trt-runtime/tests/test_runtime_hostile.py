@@ -139,6 +139,15 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an operator of another library": _in_step("operator", "name", "somebody::relu"),
     "an operator with a missing argument": _in_step("operator", "args", []),
     "an operator with an unknown argument": _in_step("operator", "kwargs", {"somewhere": 1}),
+    "a tensor for a size": _operator("aten::full", [[{"value": 1}], 1.0], [3]),
+    "a tensor for sizes": _operator("aten::full", [{"value": 1}, 1.0], [3]),
+    "a tensor for a size of data": _operator("aten::ones", [[{"value": 1}]], [None]),
+    "a tensor for a number": _operator("aten::leaky_relu", [{"value": 0}, {"value": 1}], [None, None]),
+    "a tensor for text": _operator("aten::gelu", [{"value": 0}], [None, None], approximate={"value": 1}),
+    "borders of which the sum begins anew": _operator(
+        "aten::reflection_pad1d", [{"value": 1}, [-(1 << 63)] * 2], [None, None]
+    ),
+    "long keys around many results": _set("output", {"dict": [["k" * (1 << 16), [0] * 1000]]}),
     "an operator with too many arguments": _in_step("operator", "args", [0] * 40),
     "a huge tensor": _operator("aten::ones", [[HUGE]], [HUGE]),
     "a huge tensor in two dimensions": _operator("aten::ones", [[1 << 20, 1 << 20]], [1 << 20, 1 << 20]),
@@ -251,6 +260,19 @@ def test_the_caller_says_how_much_may_depend_on_data(
     assert main(["run", str(path)]) == 0
     assert main(["run", str(path), "--data-dependent-elements", "1000"]) == 2
     assert "--data-dependent-elements" in capsys.readouterr().err
+
+
+def test_numbers_from_data_are_no_larger_than_tensors(parts: ProgramFile, path: Path) -> None:
+    first = len(parts.graph["signature"]["leaves"]) + len(parts.graph["tensors"]) + len(parts.graph["steps"])
+    _operator("aten::full", [[], -(1 << 63)], [], "int64")(parts.graph)
+    _operator("aten::_local_scalar_dense", [{"value": first}], [])(parts.graph)
+    parts.graph["steps"][-1]["result"] = "int"
+    _operator("aten::ones", [[1, 1, 4]], [1, 1, 4])(parts.graph)
+    pads = [{"value": first + 1}] * 2
+    _operator("aten::reflection_pad1d", [{"value": first + 2}, pads], [None] * 3)(parts.graph)
+    module = load(parts.write(path))
+    with pytest.raises(ExecutionError, match=r"reflection_pad1d.default is given the number -9223372036854775808"):
+        module(torch.ones(2, 3))
 
 
 def test_what_depends_on_data_and_is_known_is_refused_when_loaded(parts: ProgramFile, path: Path) -> None:
@@ -381,3 +403,16 @@ def test_whatever_is_reviewed_is_allowed() -> None:
     for namespace, names in reviewed_operators().items():
         assert names <= allowed_operators()[namespace]
         assert not any(name.startswith(("empty", "new_empty", "as_strided", "rnn", "lstm", "gru")) for name in names)
+
+
+def test_sizes_of_a_chain_of_engines_are_said_while_they_are_short(parts: ProgramFile, path: Path) -> None:
+    """An engine may say the size before it twice; so each of a chain makes what is said of it twice as long."""
+    graph = parts.graph
+    call, first = _step("engine")(graph), len(graph["signature"]["leaves"]) + len(graph["tensors"])
+    graph["engines"][call["engine"]]["header"]["outputs"][0]["shape"][0] = ["max", "s0", "s0"]
+    graph["steps"] = [{**call, "inputs": [first + at - 1 if at else 0]} for at in range(64)]
+    graph["output"] = {"value": first + 63}
+    module = load(parts.write(path))
+    (output,) = module.outputs
+    assert str(output.shape[0]) == "?"
+    main(["inspect", str(path)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from trt_core import ExecutionError
+from trt_portable.execution.program import guarded
 from trt_runtime.program.allowed_operators import COLLECTIVES, allowed_operators
 from trt_runtime.program.operand_checks import checked, checked_names
 
@@ -146,6 +148,8 @@ HOSTILE: dict[str, tuple[Any, ...]] = {
         aten.repeat_interleave.self_Tensor,
         *(torch.ones(2), _indices(2, 3), 0),
     ),
+    "borders of what is cut away": (aten.pad.default, torch.ones(1, 3, 4), [-4, 4], "circular"),
+    "borders around what is left": (aten._pad_circular.default, torch.ones(1, 3, 4), [3, -2]),
     "axes from the end, in Python": (torch.ops.prims.fft_r2c.default, torch.ones(8, 4)),
     "elements from nowhere": (aten._fft_c2r.default, torch.ones(4, 3, dtype=torch.complex64), [1], 0, LARGE),
 }
@@ -170,6 +174,8 @@ ENDLESS: dict[str, tuple[Any, ...]] = {
     "bins without end": (aten.bincount.default, _indices(0, 1 << 40)),
     "as many bins as nobody asked for": (aten.bincount.default, _indices(0), None, 1 << 40),
     "repetitions without end": (aten.repeat_interleave.Tensor, _indices(1 << 40)),
+    "repetitions that begin anew": (aten.repeat_interleave.Tensor, _indices(*[1 << 62] * 4, 5)),
+    "copies that begin anew": (aten.repeat_interleave.self_Tensor, torch.ones(4), _indices(*[1 << 62] * 4), 0),
     "copies without end": (aten.repeat_interleave.self_Tensor, torch.ones(4), _indices(1 << 38)),
     "classes without end": (aten.one_hot.default, _indices(1 << 40)),
 }
@@ -192,6 +198,60 @@ def test_every_checked_operator_may_be_called() -> None:
     assert checked_names() > COLLECTIVES - {"_c10d_functional::wait_tensor"}
     for namespace, name in (name.split("::") for name in checked_names() - COLLECTIVES):
         assert name in allowed_operators()[namespace]
+
+
+def _one(*shape: int) -> torch.Tensor:
+    return guarded(torch.ones([1] * len(shape)).expand(shape))
+
+
+def _rows(*shape: int) -> torch.Tensor:
+    """Rows that begin one element after each other."""
+    count = torch.Size(shape).numel()
+    return guarded(torch.arange(float(count)).as_strided(shape, [1] * len(shape)))
+
+
+LAID_OUT: dict[str, tuple[Any, ...]] = {
+    "the middle of one element": (aten.median.dim, _one(3, 4, 2), 1, True),
+    "the middle of all": (aten.median.default, _one(3, 4, 2)),
+    "the middle, without NaN": (aten.nanmedian.dim, _one(3, 4, 2), 1),
+    "one weight for all channels": (
+        aten.native_group_norm.default,
+        *(torch.randn(2, 4, 3, 3), _one(4), _one(4), 2, 4, 9, 2, 1e-5),
+    ),
+    "rows of queries upon each other": (
+        aten.scaled_dot_product_attention.default,
+        *(_rows(1, 2, 4, 8), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)),
+    ),
+    "queries, keys and values of one element": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        *(_one(1, 2, 4, 8), _one(1, 2, 4, 8), _one(1, 2, 4, 8)),
+    ),
+    "columns of queries": (
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        *(torch.randn(8, 4, 2, 1).permute(3, 2, 1, 0), torch.randn(1, 2, 4, 8), torch.randn(1, 2, 4, 8)),
+    ),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages as Linux has them")
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_operands_that_lie_otherwise_are_read_by_their_strides(name: str) -> None:
+    operator, *operands = LAID_OUT[name]
+    as_usual = [value.contiguous() if isinstance(value, torch.Tensor) else value for value in operands]
+    for made, expected in zip(_all(checked(operator)(*operands)), _all(operator(*as_usual)), strict=True):
+        torch.testing.assert_close(made, expected, equal_nan=True)
+
+
+def _all(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def test_heads_that_share_keys_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = torch.randn(1, 1, 4, 8).expand(1, 2, 4, 8)
+    fused = torch.randn(1, 4, 3, 2, 8).permute(2, 0, 3, 1, 4)
+    monkeypatch.setattr(torch.Tensor, "contiguous", lambda self: pytest.fail("a copy"))
+    checked(aten.scaled_dot_product_attention.default)(fused[0], shared, shared)
+    checked(aten.scaled_dot_product_attention.default)(*fused)
 
 
 def test_operators_that_look_themselves_are_called_directly() -> None:

@@ -32,6 +32,9 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.internals import OpOverload, has_operator
+from trt_runtime.program.fields import MAX_EXTENT
+from trt_runtime.program.graph import TensorType
+from trt_runtime.program.literals import values_in
 
 OWN_NAMESPACES: Final = ("aten", "prims")
 """Namespaces of PyTorch itself."""
@@ -149,23 +152,66 @@ _NAMED: Final[dict[str, type]] = {
 """Types of arguments that schemas take numbers for as well."""
 
 
-def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Says which argument is a number where a type, layout, format or device is needed; nothing if none is.
+ENDLESS: Final = frozenset(
+    f"aten::{name}" for name in ("slice", "slice_scatter", "slice_copy", "randint", "randint_like")
+)
+"""Operators of which an integer may be far larger than any tensor."""
 
-    Kernels believe such a number, whatever it is.
+
+def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Says which argument is not what its operator believes without looking; nothing if all are.
+
+    Where a type, layout, format or device is needed, kernels believe a number, whatever it is. Where a number is
+    needed, PyTorch reads it out of a tensor, after everybody who looks at numbers has looked. And kernels compute with
+    integers that no tensor is as large as until they leave 64 bits.
 
     Args:
         operator: The operator.
-        args, kwargs: What it is called with.
+        args, kwargs: What it is called with; types of tensors stand for tensors.
     """
-    arguments = operator._schema.arguments
-    given = {**dict(zip((argument.name for argument in arguments), args, strict=False)), **kwargs}
-    for argument in arguments:
-        kind = _NAMED.get(str(argument.real_type).removeprefix("Optional[").removesuffix("]"))
-        value = given.get(argument.name)
-        if kind is not None and value is not None and not isinstance(value, kind):
-            return f"{argument.name} is no {kind.__name__}"
+    given = kwargs if not args else {**dict(zip(_names_of(operator), args, strict=False)), **kwargs}
+    kinds = _believed(operator)
+    for name, value in given.items():
+        kind = kinds.get(name)
+        if kind is None or value is None:
+            continue
+        if kind is not int and kind is not float:
+            if not isinstance(value, kind):
+                return f"{name} is no {kind.__name__}"
+            continue
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, (torch.Tensor, TensorType)):
+                return f"{name} is a tensor, not a number"
+            if kind is int and type(item) is int and not -MAX_EXTENT <= item <= MAX_EXTENT:
+                return f"{name} is {item}, more than any tensor has"
     return ""
+
+
+def integers_read(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
+    """Numbers of the values among arguments that are integers which no tensor may exceed; see `why_not_an_argument`."""
+    kinds = _believed(operator)
+    given = {**dict(zip(_names_of(operator), args, strict=False)), **kwargs}
+    return [number for name, value in given.items() if kinds.get(name) is int for number in values_in(value)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(operator: OpOverload) -> tuple[str, ...]:
+    return tuple(argument.name for argument in operator._schema.arguments)
+
+
+@functools.lru_cache(maxsize=4096)
+def _believed(operator: OpOverload) -> Mapping[str, type]:
+    """What arguments have to be, by name: of a class, bounded integers (`int`), or other plain values (`float`)."""
+    found: dict[str, type] = {}
+    for argument in operator._schema.arguments:
+        text = str(argument.real_type)
+        named = _NAMED.get(text.removeprefix("Optional[").removesuffix("]"))
+        is_bounded = "int" in str(argument.type).lower() and operator._schema.name not in ENDLESS
+        if named is not None:
+            found[argument.name] = named
+        elif "Tensor" not in text:
+            found[argument.name] = int if is_bounded else float
+    return found
 
 
 def needs_trust(operator: OpOverload) -> bool:

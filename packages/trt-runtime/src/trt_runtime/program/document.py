@@ -49,6 +49,9 @@ MAX_METADATA: Final = 64
 MAX_METADATA_TEXT: Final = 1 << 20
 """Longest value of an entry of metadata."""
 
+MAX_PLACES: Final = 1 << 24
+"""Most characters of the places of all inputs, or of all results, as messages and tools write them."""
+
 MAX_MODULES: Final = 128
 """Most modules inside one another, of which PyTorch visits each by a call inside of a call."""
 
@@ -96,6 +99,7 @@ def _check(program: Program) -> None:
     for index, step in enumerate(program.steps):
         check_step(step, f"step {index}", known + index, symbols)
     _check_known(literals.values_in(program.output), "the output", known + len(program.steps))
+    _require_short_places([program.output], "the output")
     if program.refit is not None:
         program.refit.check(program.tensors)
     if len(program.metadata.keys() - OWN_METADATA) > MAX_METADATA:
@@ -161,6 +165,7 @@ def check_signature(signature: Signature, symbols: Collection[str]) -> None:
             raise malformed("the signature", f"{name!r:.80} is no name of an input")
     for index, leaf in enumerate(leaves):
         _check_leaf(leaf, f"input {index}", symbols)
+    _require_short_places(dict(zip(names, signature.structure, strict=False)), "the structure of the inputs")
     found = literals.leaves(signature.structure)
     numbers = literals.values_in(signature.structure)
     if len(signature.structure) != len(names) or numbers != list(range(len(leaves))) or len(found) != len(leaves):
@@ -168,6 +173,13 @@ def check_signature(signature: Signature, symbols: Collection[str]) -> None:
     typed.integer(signature.positional, "the signature", 0, len(names))
     for index, condition in enumerate(signature.conditions):
         _check_condition(condition, f"condition {index}", symbols)
+
+
+def _require_short_places(tree: Any, place: str) -> None:
+    """Long keys around many leaves take far more memory to write than the file has."""
+    count = literals.characters_of_places(tree)
+    if count > MAX_PLACES:
+        raise malformed(place, f"it takes {count} characters to say where its parts lie")
 
 
 def _check_condition(condition: Condition, place: str, symbols: Collection[str]) -> None:

@@ -110,6 +110,11 @@ class _Places:
         self._sorted = [start for start, _ in pairs]
         self._furthest = list(accumulate((stop for _, stop in pairs), max))
 
+    @property
+    def are_apart(self) -> bool:
+        """Whether none begins before all that begin before it have ended."""
+        return all(start >= stop for start, stop in zip(self._sorted[1:], self._furthest, strict=False))
+
     def are_reached_by(self, start: int, stop: int) -> bool:
         """Whether one of them shares an address with the place from `start` to before `stop`."""
         before = bisect_left(self._sorted, stop)
@@ -130,7 +135,7 @@ def _shared(place: str, held: HeldTensor) -> InputError:
     )
 
 
-def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -> None:
+def require_own_memory(places: Sequence[str], flat: Sequence[Any], written: Sequence[int]) -> None:
     """Checks that no other input lies in the memory of one that the model writes to.
 
     Parts of one memory that follow each other, such as the caches of several layers, are apart.
@@ -138,11 +143,22 @@ def require_own_memory(places: Sequence[str], flat: Sequence[Any], index: int) -
     Args:
         places: How messages call the inputs.
         flat: The inputs.
-        index: Number of the one that is written to.
+        written: Numbers of those that are written to.
 
     Raises:
         InputError: Another one does.
     """
+    spans = {index: addresses_of(value) for index, value in enumerate(flat) if isinstance(value, torch.Tensor)}
+    taken = _Places(*([spans[index][end] for index in written] for end in (0, 1)))
+    numbers = frozenset(written)
+    others = (span for index, span in spans.items() if index not in numbers)
+    if taken.are_apart and not any(taken.are_reached_by(*span) for span in others):
+        return
+    for index in written:
+        _require_apart(places, flat, index)
+
+
+def _require_apart(places: Sequence[str], flat: Sequence[Any], index: int) -> None:
     for other, value in enumerate(flat):
         if other == index or not isinstance(value, torch.Tensor):
             continue

@@ -97,8 +97,9 @@ class InputReader:
                 if len(self._accepted) >= _MOST_REMEMBERED:
                     self._accepted.clear()
                 self._accepted.add(key)
+        if self._written:
+            require_own_memory(self._places, flat, self._written)
         for index in self._written:
-            require_own_memory(self._places, flat, index)
             require_own_places(self._places[index], flat[index])
         return flat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -167,7 +167,7 @@ class SizeNames:
 
     def _at(self, extent: Extent, which: int) -> int | None:
         try:
-            return int(evaluate_extent(extent, {name: bounds[which] for name, bounds in self._symbols.items()}))
+            return int(evaluate_extent(extent, {name: self._symbols[name][which] for name in symbols_in(extent)}))
         except (ArithmeticError, ValueError):
             return None
 
@@ -274,4 +274,18 @@ def _substituted(extent: Extent, values: Mapping[str, Extent]) -> Extent:
     if all(isinstance(operand, int) for operand in found):
         value = evaluate_extent([name, *found], {})
         return value if isinstance(value, int) else None
-    return [name, *found]
+    return [name, *found] if _is_short(found) else None
+
+
+_MOST_NAMES: Final = 1 << 10
+"""Most numbers, symbols and functions in a size: each engine of a chain may say the one before twice."""
+
+
+def _is_short(operands: Sequence[Extent]) -> bool:
+    waiting, count = list(operands), 0
+    while waiting and count < _MOST_NAMES:
+        extent = waiting.pop()
+        count += 1
+        if isinstance(extent, list):
+            waiting += extent[1:]
+    return not waiting

@@ -176,6 +176,23 @@ def leaves(tree: Any) -> list[Any]:
     return found
 
 
+def characters_of_places(tree: Any) -> int:
+    """How many characters it takes to say of every leaf of a tree where it lies: `['state'][0]`."""
+    return _count_places(tree)[1]
+
+
+def _count_places(tree: Any) -> tuple[int, int]:
+    """Leaves of a tree, and characters of their places."""
+    if not isinstance(tree, (list, tuple, dict)):
+        return 1, 0
+    leaves_in = characters = 0
+    for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        count, inside = _count_places(item)
+        leaves_in += count
+        characters += inside + count * (len(str(key)) + 4)
+    return leaves_in, characters
+
+
 def values_in(tree: Any) -> list[int]:
     """Numbers of the values in a tree, in order."""
     return [leaf.index for leaf in leaves(tree) if type(leaf) is Value]

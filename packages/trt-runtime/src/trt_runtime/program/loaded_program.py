@@ -26,7 +26,7 @@ from trt_core.sizes.functions import bounded
 from trt_core.wording import counted, kind_of
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds
-from trt_runtime.program.fields import FACTS, UNTOLD, malformed
+from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -623,6 +623,7 @@ def operator_run(
         untold: Elements that the operator may make where how many depends on data.
     """
     from trt_core.operator_counts import can_grow  # which programs that are engines never need, and the checks neither
+    from trt_runtime.program.allowed_operators import integers_read
     from trt_runtime.program.operand_checks import checked
 
     call = checked(operator, untold)
@@ -631,6 +632,29 @@ def operator_run(
     kwargs = _on_device(dict(step.kwargs), device)
     title = f"{step.name}.{step.overload or 'default'}"
     check = list_checker(step.result, title) if _makes_list(operator) else result_checker(step.result, title)
+    run = _operator_run(call, args, kwargs, bound, check)
+    told = integers_read(operator, step.args, step.kwargs)
+    if not told:
+        return run
+
+    def run_if_few(slots: list[Any], symbols: Symbols) -> Any:
+        for index in told:
+            number = slots[index]
+            if type(number) is int and not -MAX_EXTENT <= number <= MAX_EXTENT:
+                raise ExecutionError(f"{title} is given the number {number}, more than any tensor has elements")
+        return run(slots, symbols)
+
+    return run_if_few
+
+
+def _operator_run(
+    call: Callable[..., Any],
+    args: list[Any],
+    kwargs: dict[str, Any],
+    bound: Callable[[Sequence[Any], Mapping[str, Any], Symbols], None] | None,
+    check: CheckResult,
+) -> OperatorRun:
+    """What calls an operator with what slots hold, after `bound` and before `check` have looked."""
     if not kwargs and all(type(value) is Value or not values_in(value) for value in args):
         places = [(place, value.index) for place, value in enumerate(args) if type(value) is Value]
 

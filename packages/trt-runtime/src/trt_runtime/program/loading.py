@@ -41,6 +41,7 @@ from trt_runtime.plan_notes import allow_host_code as permit
 from trt_runtime.program.allowed_operators import (
     COLLECTIVE_LIBRARY,
     COLLECTIVES,
+    ENDLESS,
     find_operator,
     needs_trust,
     why_not_an_argument,
@@ -87,9 +88,6 @@ Known = ValueType | int | float | bool | None
 
 _SIZES: Final = frozenset({"size", "sizes", "repeats", "output_size", "dims_to_repeat"})
 """Arguments of operators whose product is the number of elements that the operator makes."""
-
-_ENDLESS: Final = frozenset({"aten::slice", "aten::slice_scatter", "aten::slice_copy", "aten::randint"})
-"""Operators of which an integer may be far larger than any tensor."""
 
 _MOST_BYTES: Final = 1 << 40
 """No step makes as much: a terabyte."""
@@ -246,6 +244,10 @@ class _Agreement:
     def _operator_call(self, step: OperatorCall, operator: OpOverload, place: str) -> Known:
         place = f"{place}, {step.name}"
         _check_arguments(step, operator, place)
+        given = replace_values([list(step.args), dict(step.kwargs)], self._known.__getitem__)
+        wrong = why_not_an_argument(operator, *given)
+        if wrong:
+            raise malformed(place, wrong)
         for index in values_in([list(step.args), list(step.kwargs.values())]):
             if isinstance(self._known[index], SequenceType):
                 raise malformed(place, f"value {index} is a sequence, whose items are taken one by one")
@@ -270,7 +272,7 @@ class _Agreement:
         made = [kind for kind in types if None not in kind.shape]
         is_told = len(made) == len(types) and bool(made)
         self._check_made(step, operator, max(_count(kind.shape, place) for kind in made) if is_told else None, place)
-        if not is_told or step.name in _ENDLESS:
+        if not is_told or step.name in ENDLESS:
             return
         read = [self._known[index] for index in values_in([list(step.args), list(step.kwargs.values())])]
         involved = [*made, *(known for known in read if isinstance(known, TensorType) and None not in known.shape)]
@@ -399,9 +401,6 @@ def _check_arguments(step: OperatorCall, operator: OpOverload, place: str) -> No
     }
     if not set(step.kwargs) <= allowed or missing - set(step.kwargs):
         raise malformed(place, "arguments are missing, unknown or given twice")
-    wrong = why_not_an_argument(operator, step.args, step.kwargs)
-    if wrong:
-        raise malformed(place, wrong)
     if any(isinstance(leaf, torch.device) and leaf.type == "meta" for leaf in leaves(list(step.args))):
         raise malformed(place, "programs do not run on the meta device")
 

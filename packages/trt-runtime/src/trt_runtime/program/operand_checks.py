@@ -19,7 +19,7 @@ from trt_core.internals import FakeTensor, OpOverload
 from trt_core.operator_counts import elements_in, operands_of
 from trt_core.process_groups import group_members
 from trt_runtime.program.allowed_operators import COLLECTIVES
-from trt_runtime.program.fields import UNTOLD
+from trt_runtime.program.fields import MAX_EXTENT, UNTOLD
 from trt_runtime.program.operator_growth import how_to_allow, most_elements
 
 Operands = Mapping[str, Any]
@@ -39,7 +39,9 @@ def repetitions(operands: Operands) -> int | None:
     if not isinstance(repeats, torch.Tensor) or repeats.is_floating_point() or not has_numbers(repeats):
         return None
     is_shared = repeats.numel() == 1 and "self" in operands
-    return int(repeats.sum()) * (_repeated_extent(operands) if is_shared else 1)
+    most = int(repeats.max()) * repeats.numel() if repeats.numel() else 0
+    total = int(repeats.sum()) if most <= MAX_EXTENT else most  # sums of PyTorch begin anew beyond 64 bits
+    return total * (_repeated_extent(operands) if is_shared else 1)
 
 
 def _repeated_extent(operands: Operands) -> int:
@@ -96,7 +98,8 @@ def checked(operator: OpOverload, untold: int = UNTOLD) -> Callable[..., Any]:
     check, count = _CHECKS.get(name), DATA_COUNTS.get(name)
     if check is _quotient and name in _TRUE_QUOTIENTS and "mode" not in operator._schema.overload_name:
         check = None
-    if check is None and count is None:
+    laid_out, lies_well = _LAID_OUT.get(name, ((), None))
+    if check is None and count is None and lies_well is None:
         return operator
     arguments = operator._schema.arguments
     names = [argument.name for argument in arguments]
@@ -109,9 +112,39 @@ def checked(operator: OpOverload, untold: int = UNTOLD) -> Callable[..., Any]:
             raise ExecutionError(f"operands of {operator} do not fit each other", why=why)
         if count is not None:
             _require_few(operator, count(operands), args, kwargs, untold)
+        for name in laid_out:
+            value = operands.get(name)
+            if isinstance(value, torch.Tensor) and lies_well is not None and not lies_well(value):
+                args = tuple(value.contiguous() if item is value else item for item in args)
+                kwargs = {key: value.contiguous() if item is value else item for key, item in kwargs.items()}
         return operator(*args, **kwargs)
 
     return compare_and_run
+
+
+def _has_own_places(x: torch.Tensor) -> bool:
+    """Whether no element stands for several."""
+    return all(stride or extent == 1 for stride, extent in zip(x.stride(), x.shape, strict=True))
+
+
+def _has_rows(x: torch.Tensor) -> bool:
+    """Whether matrices consist of rows of which none begins in the one before."""
+    if x.dim() < 2:
+        return True
+    (across, along), (rows, columns) = x.stride()[-2:], x.shape[-2:]
+    return (along == 1 or columns == 1) and (across >= columns or rows == 1)
+
+
+_LAID_OUT: Final[dict[str, tuple[tuple[str, ...], Callable[[torch.Tensor], bool]]]] = {
+    **dict.fromkeys(("aten::median", "aten::nanmedian"), (("self",), _has_own_places)),
+    "aten::native_group_norm": (("weight", "bias"), torch.Tensor.is_contiguous),
+    **dict.fromkeys(
+        ("aten::scaled_dot_product_attention", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+        (("query", "key", "value"), _has_rows),
+    ),
+}
+"""Operands that kernels read as if they lay otherwise than their strides say, beyond them or not at all, and how they
+have to lie; others are copied first. Public norms and attention see to it themselves, in part."""
 
 
 def _require_few(operator: OpOverload, made: int, args: Sequence[Any], kwargs: Mapping[str, Any], untold: int) -> None:
@@ -385,6 +418,18 @@ def _repetitions(operands: Operands) -> str:
     return "" if made is None or made == total else f"{made} repetitions cannot make {total}"
 
 
+def _borders(operands: Operands) -> str:
+    """What lies around an operand that goes on from its other end is taken from what is left of it, which suffices."""
+    x, pads = operands["self"], operands["pad"]
+    if operands.get("mode", "circular") != "circular":
+        return ""
+    for axis, (before, after) in enumerate(zip(pads[::2], pads[1::2], strict=False), 1):
+        left = x.shape[-axis] + min(before, 0) + min(after, 0) if axis <= x.dim() else 0
+        if max(before, after) > left:
+            return f"borders of {before} and {after} around the {left} elements that are left along axis {-axis}"
+    return ""
+
+
 _MOST_WINDOW: Final = 1 << 20
 """Kernels compute places of windows with numbers of 32 bits, in part."""
 
@@ -465,6 +510,7 @@ _CHECKS: Final[dict[str, Check]] = {
     "aten::native_group_norm": _group_norm,
     "aten::repeat_interleave": _repetitions,
     "aten::_stack": _stacked,
+    **dict.fromkeys(("aten::pad", "aten::_pad_circular"), _borders),
     **{
         f"aten::special_{name}": _order
         for name in (
@@ -514,4 +560,4 @@ _CHECKS: Final[dict[str, Check]] = {
 @functools.cache
 def checked_names() -> frozenset[str]:
     """Names of the operators whose operands are compared."""
-    return frozenset(_CHECKS) | frozenset(DATA_COUNTS)
+    return frozenset(_CHECKS) | frozenset(DATA_COUNTS) | frozenset(_LAID_OUT)
