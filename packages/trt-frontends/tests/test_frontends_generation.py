@@ -138,6 +138,39 @@ def encoder_decoder_of(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
     return model, {"input_ids": ids, "attention_mask": mask}
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("LED", "with a static cache are not those that it has without"),  # a single token looks at all places
+        ("ProphetNet", "does not run with a static cache"),
+    ],
+)
+def test_decoders_that_cannot_have_static_caches_are_refused(name: str, said: str) -> None:
+    config = getattr(transformers, f"{name}Config")
+    known = {name: size for name, size in SEQ2SEQ_SIZES.items() if hasattr(config(), name)}
+    sizes = {"num_encoder_layers": 1, "num_decoder_layers": 2, "hidden_size": 32, "attention_window": 8}
+    known |= {name: size for name, size in sizes.items() if name != "hidden_size" or name not in known}
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config(**known)).eval()
+    with pytest.raises(InputError, match=said):
+        _parts(model, GenerationLimits(2, 32, 4), 32, None)
+
+
+def test_decoders_and_encoders_with_configurations_of_their_own_follow_texts() -> None:
+    sizes = {**{name: SIZES[name] for name in SIZES if not name.endswith("_id")}, "head_dim": 16, "sliding_window": 16}
+    config = transformers.T5GemmaConfig(encoder=dict(sizes), decoder=dict(sizes), vocab_size=300)
+    torch.manual_seed(0)
+    model = transformers.T5GemmaForConditionalGeneration(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.08)
+    given = {"input_ids": torch.randint(3, 299, (2, 9)), "attention_mask": torch.ones(2, 9, dtype=torch.int64)}
+    given["attention_mask"][1, 6:] = 0
+    parts = _parts(model, GenerationLimits(2, 64, 4), 32, None)
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    made = generator.generate(**given, max_new_tokens=40)
+    assert torch.equal(made, generated_by_transformers(model, given, 40, eos_token_id=None))
+
+
 def generated_by_transformers(model: Any, given: Mapping[str, torch.Tensor], count: int, **how: Any) -> torch.Tensor:
     """What the common loop of transformers makes, which Whisper has another one around."""
     found: torch.Tensor = transformers.GenerationMixin.generate(

@@ -43,6 +43,10 @@ _FORM_ERROR: Final = 0.1
 """Share of scores up to which those with and without a cache differ by rounding, in bfloat16 and other experts too."""
 
 
+_NOISE: Final = 100.0
+"""Magnitude of noise in caches, to be seen beside scores of a model whose weights are small."""
+
+
 @entry_point
 def compile_generation(
     model: nn.Module,
@@ -390,9 +394,6 @@ class CachedStep(nn.Module):
                 except Exception as error:
                     failure = error
                     continue
-                finally:
-                    for cache in self.buffers(recurse=False):
-                        cache.zero_()
                 if float((found - expected).norm()) <= _FORM_ERROR * float(expected.norm()):
                     return
         raise _cannot(
@@ -408,14 +409,33 @@ class CachedStep(nn.Module):
             return ((False, False),)
         return ((False, True), (True, False)) if self._window is None else ((False, True),)  # windows need masks
 
-    def _in_pieces(self, ids: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
-        """Returns the last scores of tokens of which some are read at once, where the step may, and others alone."""
+    def _in_pieces(
+        self, ids: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...] = ()
+    ) -> torch.Tensor:
+        """Returns the last scores of tokens of which some are read at once, where the step may, and others alone.
+
+        Caches hold noise before, which no score may show: some layers look at all places where they read one token.
+        They are empty after it.
+        """
+        noise = torch.Generator(ids.device).manual_seed(0)
+        caches = list(self.buffers(recurse=False))
+        try:
+            for cache in caches:
+                cache.normal_(std=_NOISE, generator=noise)
+            return self._read_in_pieces(ids, padding, context)
+        finally:
+            for cache in caches:
+                cache.zero_()
+
+    def _read_in_pieces(
+        self, ids: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...]
+    ) -> torch.Tensor:
         count = ids.shape[1]
         most, begin = min(2, self.limits.prefill_chunk, count), 0
         while True:
             places = torch.arange(begin, min(begin + most, count), device=ids.device)
             caches = self._caches(places[:1], places, padding)
-            found = self._scores(ids[:, begin : begin + most], places, padding, caches, 1, ())[:, -1]
+            found = self._scores(ids[:, begin : begin + most], places, padding, caches, 1, context)[:, -1]
             begin, most = begin + most, 1
             if begin >= count:
                 return found
@@ -720,6 +740,7 @@ class CrossCachedStep(CachedStep):
     def __init__(self, model: PreTrainedModel, limits: GenerationLimits, example: Mapping[str, torch.Tensor]) -> None:
         self._example = dict(example)
         self.crossed: list[tuple[int, ...]] = []
+        self._repeats_mask = False
         super().__init__(model, limits)
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
@@ -728,8 +749,52 @@ class CrossCachedStep(CachedStep):
         if lacking:
             raise _cannot(self.model, f"its forward takes no {', '.join(lacking)}")
 
+    def _text_mask(self, mask: torch.Tensor, count: int) -> torch.Tensor:
+        """Returns which tokens of a text, (rows, length), are looked at: (rows, 1, 1, length), or a row for each."""
+        taken = self._as_attention_takes_it(mask[:, None, None])
+        return taken.expand(-1, -1, count, -1) if self._repeats_mask else taken
+
     def _find_form(self) -> None:
         """Decoders count the places of their caches."""
+
+    def require_own_scores(self, encoder: nn.Module) -> None:
+        """Holds scores of tokens after the example to those of the model without caches.
+
+        Some models want a row of the text's mask for each token that is read at once (LED), others take one for all.
+
+        Args:
+            encoder: What gives the step keys and values of the example.
+
+        Raises:
+            InputError: They differ, or cannot be computed.
+        """
+        rows, count = self.limits.max_batch, min(4, self._length)
+        model: Any = self.model
+        head: Any = model.get_output_embeddings()
+        ids = torch.arange(rows * count, device=model.device).view(rows, count) % len(getattr(head, "weight", (0, 0)))
+        given = {name: value.expand(rows, *value.shape[1:]) for name, value in self._example.items()}
+        mask = given.get("attention_mask")
+        found, failure = None, None
+        with torch.no_grad():
+            told = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids), "use_cache": False}
+            expected = model(**given, **told).logits[:, -1].float()
+            made = encoder(*given.values())
+            context = made if mask is None else (mask.bool(), *made)
+            for self._repeats_mask in (False, True):
+                try:
+                    found = self._in_pieces(ids, torch.zeros_like(ids[:, 0]), context).float()
+                    break
+                except Exception as error:
+                    failure = error
+        if found is None:
+            raise _cannot(model, "its decoder does not run with a static cache", cause=failure)
+        apart, scale = float((found - expected).norm()), float(expected.norm())
+        if not apart <= _FORM_ERROR * scale:
+            raise _cannot(
+                model,
+                "the scores of its decoder with a static cache are not those that it has without: they are "
+                f"{apart / scale:.2g} of their norm apart",
+            )
 
     def _probe(self) -> list[Any]:
         cache = _cross_cache()
@@ -754,6 +819,7 @@ class CrossCachedStep(CachedStep):
         context: tuple[torch.Tensor, ...],
     ) -> torch.Tensor:
         from transformers import EncoderDecoderCache
+        from transformers.modeling_outputs import BaseModelOutput
 
         texts, crossed = context[: -len(self.crossed)], context[-len(self.crossed) :]
         cache, layer = _cache_classes()
@@ -764,10 +830,10 @@ class CrossCachedStep(CachedStep):
             result = self.model(
                 decoder_input_ids=input_ids,
                 decoder_attention_mask=self._mask(places, padding, places),
-                encoder_outputs=(unread,),
+                encoder_outputs=BaseModelOutput(unread),  # type: ignore[arg-type]
                 past_key_values=both,
                 use_cache=True,
-                **({"attention_mask": self._as_attention_takes_it(texts[0][:, None, None])} if texts else {}),
+                **({"attention_mask": self._text_mask(texts[0], input_ids.shape[1])} if texts else {}),
             )
         logits: torch.Tensor = result.logits
         return logits
@@ -794,7 +860,8 @@ class CrossEncoder(nn.Module):
         """
         token = torch.zeros(len(given[0]), 1, dtype=torch.int64, device=given[0].device)
         cache = _cross_cache()
-        self.model(**dict(zip(self._names, given, strict=True)), decoder_input_ids=token, past_key_values=cache)
+        taken = [value.to(torch.int64) if value.dtype is torch.bool else value for value in given]  # as tokenizers do
+        self.model(**dict(zip(self._names, taken, strict=True)), decoder_input_ids=token, past_key_values=cache)
         layers = cache.cross_attention_cache.layers
         return tuple(tensor for layer in layers for tensor in (layer.keys, layer.values))
 
@@ -833,7 +900,9 @@ def _encoder_decoder(
     crossed = [_crossed(rows, shape, longest, model.dtype) for shape in step.crossed]
     context = (*(inputs[1:] if longest else ()), *crossed)
     limits = replace(limits, source=SourceLimits(names, longest, start))
-    return GenerationParts(step, limits, context, CrossEncoder(model, names).eval(), inputs)
+    encoder = CrossEncoder(model, names).eval()
+    step.require_own_scores(encoder)
+    return GenerationParts(step, limits, context, encoder, inputs)
 
 
 def _first_token(model: Any) -> int:
