@@ -227,6 +227,7 @@ def test_models_with_states_continue_texts() -> None:
     parts = _parts(model, limits, 96, None)
     assert parts.limits.prefill_chunk == 1
     generator = TextGenerator(parts.step, parts.limits)
+    assert generator.cache_bytes == 4 * 6 * (64 * 3 + 2 * 2 * 96 * 16)  # one layer of states, one of keys and values
     found = generator.generate(ids, mask, max_new_tokens=20, num_beams=3, eos_token_id=())
     how: dict[str, Any] = {"num_beams": 3, "do_sample": False, "eos_token_id": None}
     assert torch.equal(found, model.generate(ids, attention_mask=mask, max_new_tokens=20, **how))

@@ -484,19 +484,37 @@ def test_mixtures_of_experts_are_one_engine(family: str, way: str) -> None:
     torch.testing.assert_close(result(ids), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_experts_that_split_tokens_by_counts_take_other_weights_and_lengths() -> None:
-    sizes = {**SMALL, "num_hidden_layers": 1, "num_key_value_heads": 2, "pad_token_id": 0, "kv_channels": 8, **_LOCAL}
+LOOPS: dict[str, dict[str, Any]] = {
+    "JetMoe": {"num_key_value_heads": 2, "kv_channels": 8, **_LOCAL},
+    "Dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 1, "vocab_size": len(WORDS), "max_seq_len": 64}
+    | {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}}
+    | {"ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2}},
+    "LongcatFlash": {**_LATENT, "num_layers": 1, "n_routed_experts": 4, "zero_expert_num": 2, "moe_topk": 3}
+    | {"ffn_hidden_size": 48, "expert_ffn_hidden_size": 32, "head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("family", LOOPS)
+def test_experts_that_read_counts_are_one_engine_with_other_weights_and_lengths(family: str) -> None:
+    if not hasattr(transformers, f"{family}Config"):
+        pytest.skip("this release of transformers does not have it")
+    own = {"pad_token_id": 0} if family == "Dbrx" else {**SMALL, "num_hidden_layers": 1, "pad_token_id": 0}
     models = []
     for seed in range(2):
         torch.manual_seed(seed)
-        models.append(transformers.JetMoeForCausalLM(transformers.JetMoeConfig(**sizes)).eval())
+        config = getattr(transformers, f"{family}Config")(**{**own, **LOOPS[family]})
+        models.append(getattr(transformers, f"{family}ForCausalLM")(config).eval())
+        for parameter in models[-1].parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.2)
     tokens = Input(min_shape=(1, 2), opt_shape=(2, 6), max_shape=(3, 16), dtype=torch.int64)
     how: dict[str, Any] = {"optimization_level": 0, "refit": True}
     compiled = trt_frontends.compile(models[0], kwarg_inputs={"input_ids": tokens}, **how)
+    assert compiled.meta["partition_report"].coverage == 1.0
     assert sum(isinstance(child, trt_runtime.TRTModule) for child in compiled.modules()) == 1
     for model in models:
         compiled = trt_frontends.refit_module_weights(compiled, model, kwarg_inputs={"input_ids": tokens})
         for shape in ((1, 2), (3, 11)):
             ids = torch.randint(1, len(WORDS), shape)
             with torch.no_grad():
-                torch.testing.assert_close(compiled(input_ids=ids).logits, model(ids).logits, rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(compiled(input_ids=ids).logits, model(ids).logits, rtol=1e-3, atol=1e-4)

@@ -13,8 +13,9 @@ is all that a format takes:
 | compressed_tensors | every format of linear layers, before its first call and after it |
 | transformers | `FP8Linear` |
 
-Experts of JetMoe read how many tokens chose each of them, and split the tokens by that. What stands for them leaves the
-counts where they are and multiplies rows in groups, as experts of other mixtures do.
+Experts of JetMoe read how many tokens chose each of them, and split the tokens by that; those of DBRX and LongCat-Flash
+are a loop over the experts that are hit. What stands for them leaves the counts where they are and multiplies rows in
+groups, as experts of other mixtures do.
 
 None of them is imported here. A layer in a layout that is not known stays as it is.
 
@@ -193,7 +194,7 @@ def _reader_of(module: nn.Module) -> Callable[[Any], nn.Module | None] | None:
         return None
     if name == "FP8Linear":
         return _transformers_float8 if module.weight.element_size() == 1 else None  # type: ignore[operator]
-    return {"JetMoeParallelExperts": GroupedExperts, "JetMoeTopKGating": CountingGate}.get(name)
+    return _EXPERTS.get(name)
 
 
 class GroupedExperts(nn.Module):
@@ -211,9 +212,72 @@ class GroupedExperts(nn.Module):
 
     def forward(self, inputs: torch.Tensor, expert_size: torch.Tensor) -> torch.Tensor:
         """Returns the rows (n, K), which come expert by expert, times the weights: (n, N)."""
-        multiply = torch.ops.transformers.grouped_mm_fallback
-        product: torch.Tensor = multiply(inputs, self.weight.mT, expert_size.cumsum(0).to(torch.int32))
-        return product
+        return _grouped(inputs, self.weight.mT, expert_size.cumsum(0).to(torch.int32))
+
+
+def _grouped(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Returns rows (n, K), which come group by group, times their group's matrix (K, N); zeros behind the last end."""
+    product: torch.Tensor = torch.ops.transformers.grouped_mm_fallback(rows, matrices, ends)
+    return product
+
+
+class RoutedExperts(nn.Module):
+    """Experts that are a loop over those that some token chose, computed in groups of rows.
+
+    Args:
+        experts: The loop, whose parameters are shared.
+    """
+
+    _count: int
+
+    def forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> Any:
+        """Returns, for each token, what its experts give, by their weights; as the loop does.
+
+        Args:
+            hidden_states: (tokens, K), or (rows, length, K).
+            top_k_index, top_k_weights: (tokens, k).
+        """
+        tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
+        chosen = top_k_index.flatten()
+        order = chosen.argsort(stable=True)
+        ends = (chosen[:, None] == torch.arange(self._count, device=chosen.device)).sum(0).cumsum(0).to(torch.int32)
+        owners = order // top_k_index.shape[1]
+        made = self._compute(tokens[owners], ends, chosen[order]) * top_k_weights.flatten()[order][:, None]
+        return torch.zeros_like(tokens).index_add(0, owners, made.to(tokens.dtype)).view_as(hidden_states)
+
+    def _compute(self, rows: torch.Tensor, ends: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        """Returns what the experts of rows give, which come expert by expert."""
+        raise NotImplementedError
+
+
+class _DbrxExperts(RoutedExperts):
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self.mlp = experts.mlp
+        self._count = int(experts.num_experts)
+
+    def _compute(self, rows: torch.Tensor, ends: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        mlp: Any = self.mlp
+        gate, up, down = (held.view(self._count, -1, rows.shape[1]) for held in (mlp.w1, mlp.v1, mlp.w2))
+        return _grouped(mlp.activation_fn(_grouped(rows, gate.mT, ends)) * _grouped(rows, up.mT, ends), down, ends)
+
+
+class _LongcatExperts(RoutedExperts):
+    """Those after the first ones give what they are given."""
+
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj, self.act_fn = experts.gate_up_proj, experts.down_proj, experts.act_fn
+        self._count = int(experts.num_routed_experts)
+
+    def _compute(self, rows: torch.Tensor, ends: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        gate, up = _grouped(rows, self.gate_up_proj[: self._count].mT, ends).chunk(2, -1)
+        made = _grouped(self.act_fn(gate) * up, self.down_proj.mT, ends)
+        return torch.where(experts[:, None] < self._count, made, rows)
+
+
+def _longcat(experts: Any) -> nn.Module | None:
+    return None if experts.gate_up_proj is None else _LongcatExperts(experts)
 
 
 class CountingGate(nn.Module):
@@ -241,6 +305,15 @@ class CountingGate(nn.Module):
         counts = (experts[:, None] == torch.arange(self._experts, device=experts.device)).sum(0)
         order = experts.argsort(stable=True)
         return order, order // self._top_k, shares[order], counts, scores
+
+
+_EXPERTS: Final[dict[str, Callable[[Any], nn.Module | None]]] = {
+    "JetMoeParallelExperts": GroupedExperts,
+    "JetMoeTopKGating": CountingGate,
+    "DbrxExperts": _DbrxExperts,
+    "LongcatFlashExperts": _longcat,
+}
+"""What stands for experts of transformers that read how many tokens chose each, by the names of their classes."""
 
 
 def _pause_offloading(module: nn.Module, undo: contextlib.ExitStack) -> None:

@@ -277,7 +277,6 @@ def measure(
     given = next(iter(prompts.values()))
     from trt_frontends.generation import GenerationReport
 
-    caches = [buffer for buffer in generator.step.buffers() if buffer.dim() == 4 and buffer.is_floating_point()]
     return GenerationReport(
         model=model,
         device=str(generator.device),
@@ -288,7 +287,7 @@ def measure(
         prompt_seconds=first,
         token_seconds=max(whole - first, 1e-9) / (new_tokens - 1),
         weight_bytes=weight_bytes,
-        cache_bytes=sum(cache.numel() * cache.element_size() for cache in caches),
+        cache_bytes=generator.cache_bytes,
         bandwidth=_bandwidth(generator.device),
     )
 

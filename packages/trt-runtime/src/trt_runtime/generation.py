@@ -345,6 +345,11 @@ class TextGenerator(nn.Module):
         return next((cache.dtype for cache in self._caches()), torch.float32)
 
     @property
+    def cache_bytes(self) -> int:
+        """Bytes of what the step keeps of the tokens so far: keys and values, and states of recurrences."""
+        return sum(cache.numel() * cache.element_size() for cache in self._caches())
+
+    @property
     def config(self) -> Any:
         """What pipelines of transformers ask models for, which needs transformers; it says nothing of the model."""
         from transformers import PretrainedConfig
