@@ -834,6 +834,11 @@ def test_other_programs_generate_nothing(tmp_path: Path) -> None:
     ("kind", "other", "said"),
     [
         ("RwkvForCausalLM", {}, "takes no past_key_values: it keeps state in state"),
+        (
+            "LlamaForCausalLM",
+            {"layer_types": ["full_attention", "heavily_compressed_attention"]},
+            "layers of kind heavily",
+        ),
         ("BertModel", {"hidden_size": 48}, "no keys and values|has no attribute 'logits'"),
         # local layers look back from the end of the cache, not from a token: wrong tokens, before this was compared
         (

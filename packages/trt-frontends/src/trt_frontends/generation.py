@@ -292,6 +292,7 @@ class CachedStep(nn.Module):
         self._length = limits.max_length
         parameters = inspect.signature(model.forward).parameters
         self._require(parameters)
+        _require_known_layers(model)
         self._caches_as = _CACHES if _CACHES in parameters else _STATES
         self._takes_places = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
@@ -300,7 +301,7 @@ class CachedStep(nn.Module):
         layers = self._probe()
         kept = [layer for layer in layers if _has_keys(layer)]
         self._window = _window(model, kept)
-        self._chunk = _chunk(model) if self._window is None else None
+        self._chunk = _chunk(model)
         self._slides_all = all(layer.is_sliding for layer in kept)
         self._lengths = [self._kept_length(layer) if _has_keys(layer) else None for layer in layers]
         self._states = [_states_of(layer) for layer in layers]
@@ -699,8 +700,8 @@ def _states_of(layer: Any) -> dict[str, torch.Tensor]:
     return {f"{name}_{at}": state for name, of in held.items() for at, state in of.items() if state is not None}
 
 
-def _window(model: PreTrainedModel, layers: Sequence[Any]) -> int | None:
-    """Returns how far layers look back that do not look back all the way; None where there are none.
+def _require_known_layers(model: PreTrainedModel) -> None:
+    """Holds a model to layers whose keys, values and states are known.
 
     Raises:
         InputError: There is a kind of layer that looks back in another way.
@@ -712,8 +713,14 @@ def _window(model: PreTrainedModel, layers: Sequence[Any]) -> int | None:
             model,
             f"it has layers of kind {', '.join(sorted(unknown))}, which no static cache of keys and values serves",
         )
+
+
+def _window(model: PreTrainedModel, layers: Sequence[Any]) -> int | None:
+    """Returns how far layers look back that do not look back all the way; None where there are none."""
+    config: Any = model.config.get_text_config(decoder=True)
     window: int | None = getattr(config, "sliding_window", None)
-    return window if any(layer.is_sliding for layer in layers) and _CHUNKED not in kinds else None
+    is_cut = _chunk(model) is not None
+    return window if any(layer.is_sliding for layer in layers) and not is_cut else None
 
 
 def _chunk(model: PreTrainedModel) -> int | None:
