@@ -533,7 +533,7 @@ class Trial:
         return (artifact, program) if is_right else None
 
     def _tell_failure(self, tactic: Tactic, error: BaseException) -> None:
-        """Says that a tactic failed: as a warning where that makes the engine several times slower, and nothing else."""
+        """Says that a tactic failed: as a warning where that makes an engine several times slower."""
         what = f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}"
         if self._subject.device.type == "cuda" and tactic.name not in LIBRARIES:
             self._reporter.warning(f"{what}; layers are interpreted in its place, which starts a kernel for each step")
