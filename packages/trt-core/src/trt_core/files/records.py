@@ -124,13 +124,15 @@ def _optional(form: Form) -> Form:
 
 
 def _sequence(form: Form) -> Form:
+    is_plain, read_item, write_item = form in _PLAIN.values(), form.read, form.write
+
     def read_items(value: Any, place: str) -> Any:
         items = typed.items(value, place)
-        if form in _PLAIN.values():
-            return tuple([form.read(item, place) for item in items])
-        return tuple([form.read(item, f"{place} {index}") for index, item in enumerate(items)])
+        if is_plain:
+            return tuple([read_item(item, place) for item in items])
+        return tuple([read_item(item, f"{place} {index}") for index, item in enumerate(items)])
 
-    return Form(read_items, lambda value: [form.write(item) for item in value])
+    return Form(read_items, lambda value: [write_item(item) for item in value])
 
 
 def _list(forms: list[Form], make: Callable[[list[Any]], Any], parts: Callable[[Any], Any] = _as_it_is) -> Form:
@@ -158,10 +160,11 @@ def _pairs(form: Form) -> Form:
 
 
 def _union(kinds: list[Any]) -> Form:
+    tags = [(*getattr(kind, "TAG", (_key(fields(kind)[0]), None)), kind) for kind in kinds]
+
     def read_one(value: Any, place: str) -> Any:
         found = typed.mapping(value, place)
-        for kind in kinds:
-            key, content = getattr(kind, "TAG", (_key(fields(kind)[0]), None))
+        for key, content, kind in tags:
             if key in found and content in (None, found[key]):
                 return _form(kind).read(value, place)
         raise typed.BadField(place, f"it is none of {', '.join(kind.__name__ for kind in kinds)}")
@@ -177,14 +180,20 @@ def _dataclass(kind: type) -> Form:
             [*forms.values()], lambda values: kind(*values), lambda row: [getattr(row, name) for name in forms]
         )
     tag = dict([kind.TAG] if hasattr(kind, "TAG") else ())
-    parts = [(_key(field), field.name, forms[field.name]) for field in fields(kind)]
-    keys = [*tag, *(key for key, _, _ in parts)]
+    readers = [(_key(field), field.name, forms[field.name].read) for field in fields(kind)]
+    writers = [(_key(field), field.name, forms[field.name].write) for field in fields(kind)]
+    keys = (*tag, *(key for key, _, _ in readers))
+    known = frozenset(keys)
 
     def read_fields(value: Any, place: str) -> Any:
-        found = typed.fields(value, place, keys)
-        return kind(**{name: form.read(found[key], f"{place}, {key}") for key, name, form in parts})
+        found = value if type(value) is dict and value.keys() == known else typed.fields(value, place, keys)
+        return kind(**{name: read_field(found[key], f"{place}, {key}") for key, name, read_field in readers})
 
-    return Form(read_fields, lambda record: tag | {key: form.write(getattr(record, name)) for key, name, form in parts})
+    def write_fields(record: Any) -> dict[str, Any]:
+        values = vars(record)
+        return {**tag, **{key: write_field(values[name]) for key, name, write_field in writers}}
+
+    return Form(read_fields, write_fields)
 
 
 def _key(field: Field[Any]) -> str:
