@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from trt_frontends.backend import optimize
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
-    from trt_frontends.diffusion import compile_pipeline
+    from trt_frontends.diffusion_compilation import compile_pipeline
     from trt_frontends.generation import compile_generation
     from trt_frontends.quantization import QuantizationConfig, quantize
     from trt_frontends.refit import MutableModule, refit_module_weights
     from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
-    from trt_frontends.saving import convert_method_to_trt_engine, save
+    from trt_frontends.script_saving import convert_method_to_trt_engine, save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_tensorrt import DeviceType, EngineCapability, dtype, install_alias, memory_format
     from trt_partition import PartitionReport
@@ -47,8 +47,8 @@ _LATE: Final = {
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
     "compile_generation": "trt_frontends.generation",
-    "compile_pipeline": "trt_frontends.diffusion",
-    "convert_method_to_trt_engine": "trt_frontends.saving",
+    "compile_pipeline": "trt_frontends.diffusion_compilation",
+    "convert_method_to_trt_engine": "trt_frontends.script_saving",
     "dtype": "trt_frontends.torch_tensorrt",
     "dynamo": "trt_frontends.dynamo",
     "explain": "trt_frontends.compiler",
@@ -62,7 +62,7 @@ _LATE: Final = {
     "quantize": "trt_frontends.quantization",
     "refit_module_weights": "trt_frontends.refit",
     "runtime": "trt_frontends.runtime",
-    "save": "trt_frontends.saving",
+    "save": "trt_frontends.script_saving",
     "trace": "trt_frontends.capture",
     "verify": "trt_frontends.accuracy",
 }

@@ -412,7 +412,7 @@ def compile_model(
     """
     require_new(output)
     from trt_frontends.compiler import compile as compile_
-    from trt_frontends.saving import save
+    from trt_frontends.script_saving import save
     from trtc.progress import shown_phases
 
     given = read_assignments(setting or ())

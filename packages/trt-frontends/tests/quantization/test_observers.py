@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_frontends.quantization.calibration import Histogram, make_observer, round_to, scale_of
-from trt_frontends.quantization.config import Observer, QuantizationConfig, Scheme
+from trt_frontends.quantization.quantization_config import Observer, QuantizationConfig, Scheme
 
 EVERY = [
     QuantizationConfig(dtype=scheme, observer=kind) for scheme in (Scheme.INT8, Scheme.FLOAT8) for kind in Observer

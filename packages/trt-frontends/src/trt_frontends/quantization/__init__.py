@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trt_frontends.quantization.config import Kind, Observer, QuantizationConfig, Scheme
+from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig, Scheme
 from trt_frontends.quantization.quantize import (
     LayerSensitivity,
     QuantizationReport,

@@ -21,8 +21,8 @@ from trt_core.wording import kind_of
 from trt_frontends.capture import keyword_inputs
 from trt_frontends.comparison.sample_inputs import read_inputs
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.quantization.config import Kind, Observer, QuantizationConfig, Scheme
 from trt_frontends.quantization.layers import Layer, ProgramEditor, set_operand, weight_scale
+from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig, Scheme
 from trt_lowering.operator_traits import argument
 
 Watch = Callable[[fx.Node, torch.Tensor], None]

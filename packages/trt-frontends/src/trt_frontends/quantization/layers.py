@@ -19,7 +19,7 @@ from trt_core.internals import OpOverload
 from trt_core.operators import canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
 from trt_core.quantization import quantize
-from trt_frontends.quantization.config import Kind, Observer, QuantizationConfig
+from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig
 from trt_lowering.node_metadata import fake_mode_of, insert_call
 from trt_lowering.operator_traits import argument
 

@@ -35,7 +35,6 @@ from trt_frontends.quantization.calibration import (
     read_samples,
     watch_activations,
 )
-from trt_frontends.quantization.config import Kind, QuantizationConfig, read_config
 from trt_frontends.quantization.layers import (
     Choice,
     Layer,
@@ -45,6 +44,7 @@ from trt_frontends.quantization.layers import (
     set_operand,
     weight_scale,
 )
+from trt_frontends.quantization.quantization_config import Kind, QuantizationConfig, read_config
 from trt_lowering.operator_traits import argument
 from trt_lowering.passes.open_wrapped_tensors import is_wrapper
 
