@@ -22,7 +22,7 @@ from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact, Varying
 from trt_portable.plan.container import PlanError, read_plan, write_plan
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
-from trt_portable.runtime.engine import load_engine
+from trt_portable.runtime.cuda_engine import load_engine
 
 LAYOUTS: Final = {
     3: "9428b80070799739",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from trt_portable.api_version import IS_TENSORRT_10
-from trt_portable.device import device as device  # else the module of that name takes its place when it is imported
 
 
 def read_stub(path: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -3,11 +3,20 @@
 from typing import Final
 
 from trt_portable.api_version import __version__, install_as_tensorrt
+from trt_portable.application_interfaces import (
+    IGpuAllocator,
+    IGpuAsyncAllocator,
+    InterfaceInfo,
+    IOutputAllocator,
+    IStreamReaderV2,
+    IStreamWriter,
+    IVersionedInterface,
+)
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.builder.builder import Builder
 from trt_portable.builder.config import IBuilderConfig, IProgressMonitor
 from trt_portable.builder.inductor.tactic import TraceFailure, trace_engine
-from trt_portable.device import current_device, device, set_device
+from trt_portable.device_choice import current_device, device, set_device
 from trt_portable.dims import Dims, Dims2, Dims3, Dims4, DimsHW, Permutation
 from trt_portable.dtypes import nptype, volume
 from trt_portable.enums import (
@@ -77,15 +86,6 @@ from trt_portable.enums import (
     WeightsRole,
 )
 from trt_portable.errors import NetworkError, PortableError, set_strict, strict
-from trt_portable.interfaces import (
-    IGpuAllocator,
-    IGpuAsyncAllocator,
-    InterfaceInfo,
-    IOutputAllocator,
-    IStreamReaderV2,
-    IStreamWriter,
-    IVersionedInterface,
-)
 from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.layers.convolution import (
     IConvolutionLayer,
@@ -221,7 +221,7 @@ from trt_portable.plugin.version_2 import (
 )
 from trt_portable.pybind import common_enter, common_exit
 from trt_portable.reporting import IErrorRecorder, ILogger, Logger
-from trt_portable.runtime.engine import ICudaEngine, ISerializationConfig, Runtime
+from trt_portable.runtime.cuda_engine import ICudaEngine, ISerializationConfig, Runtime
 from trt_portable.runtime.execution_context import (
     IDebugListener,
     IExecutionContext,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_portable.interfaces import IGpuAllocator
+from trt_portable.application_interfaces import IGpuAllocator
 from trt_portable.pybind import ContextManaged, Sealed, Setting, optional_of, to_integer
 from trt_portable.reporting import ILogger, RecordsErrors, Reporter
 

@@ -23,13 +23,13 @@ from weakref import WeakKeyDictionary
 import torch
 
 from trt_portable import enums
+from trt_portable.application_interfaces import IStreamReaderV2, IVersionedInterface
 from trt_portable.builder.builder import Builder
 from trt_portable.builder.config import IBuilderConfig
 from trt_portable.dtypes import CARRIERS, FLOATS, INDICES
 from trt_portable.enums import BuilderFlag, DataType, ExecutionContextAllocationStrategy, LayerType, SeekPosition
 from trt_portable.enums import NetworkDefinitionCreationFlag as CreationFlag
 from trt_portable.errors import Refusal
-from trt_portable.interfaces import IStreamReaderV2, IVersionedInterface
 from trt_portable.layers.normalization import INormalizationLayer
 from trt_portable.layers.quantization import IDequantizeLayer, IQuantizeLayer
 from trt_portable.layers.sources import ICastLayer
@@ -40,7 +40,7 @@ from trt_portable.optimization_profile import IOptimizationProfile
 from trt_portable.plugin.interfaces import BoundList, IPluginRegistry
 from trt_portable.plugin.version_2 import IPluginCreator
 from trt_portable.pybind import Setting, instance_of, optional_of, to_integer, to_number, to_text
-from trt_portable.runtime.engine import ICudaEngine, Runtime
+from trt_portable.runtime.cuda_engine import ICudaEngine, Runtime
 from trt_portable.runtime.execution_context import IExecutionContext
 from trt_portable.runtime.refitter import Refitter
 from trt_portable.weights import Weights

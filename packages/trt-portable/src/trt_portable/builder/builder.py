@@ -12,6 +12,7 @@ import torch
 from trt_core.device import without_autocast
 from trt_core.files import records
 from trt_core.paused_collection import paused_collection
+from trt_portable.application_interfaces import IStreamWriter, write_all
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
 from trt_portable.builder.config import BuildCancelled, IBuilderConfig, Phase
@@ -21,7 +22,7 @@ from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours
 from trt_portable.builder.passes.fuse_quantized import ChooseMatrices, FuseQuantizedConvolutions, FuseQuantizedProducts
 from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
-from trt_portable.device import current_device
+from trt_portable.device_choice import current_device
 from trt_portable.dtypes import PACKED
 from trt_portable.enums import (
     BuilderFlag,
@@ -37,7 +38,6 @@ from trt_portable.execution.program import Program
 from trt_portable.execution.shapes import META, load_shape_program, report_shapes
 from trt_portable.formats import choose_format
 from trt_portable.host_settings import HostSettings
-from trt_portable.interfaces import IStreamWriter, write_all
 from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
 from trt_portable.network.network import INetworkDefinition
@@ -58,7 +58,7 @@ from trt_portable.plan.nodes import Node, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import to_integer
 from trt_portable.reporting import ILogger, Reporter
-from trt_portable.runtime.engine import ICudaEngine, load_engine
+from trt_portable.runtime.cuda_engine import ICudaEngine, load_engine
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig

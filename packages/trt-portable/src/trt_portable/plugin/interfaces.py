@@ -11,6 +11,7 @@ import numpy as np
 
 from trt_core.files import typed
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
+from trt_portable.application_interfaces import IVersionedInterface
 from trt_portable.dims import Dims
 from trt_portable.enums import (
     DataType,
@@ -24,7 +25,6 @@ from trt_portable.enums import (
     TensorFormat,
     TensorRTPhase,
 )
-from trt_portable.interfaces import IVersionedInterface
 from trt_portable.plan import tables
 from trt_portable.pybind import Sealed, instance_of, optional_of, to_integer, to_text
 from trt_portable.reporting import IErrorRecorder

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_core.device import without_autocast
-from trt_portable.device import external_stream, record_event
+from trt_portable.application_interfaces import IGpuAllocator, IOutputAllocator, notify_shape, request_output
+from trt_portable.device_choice import external_stream, record_event
 from trt_portable.dims import MAX_RANK, Dims
 from trt_portable.dtypes import FROM_TORCH
 from trt_portable.enums import (
@@ -24,7 +25,6 @@ from trt_portable.execution.launcher import DirectLauncher, Launcher, is_capturi
 from trt_portable.execution.program import LayerCall, LayerFailure
 from trt_portable.execution.shapes import ShapeReport
 from trt_portable.formats import LAYOUTS
-from trt_portable.interfaces import IGpuAllocator, IOutputAllocator, notify_shape, request_output
 from trt_portable.internals import current_stream_handle
 from trt_portable.memory import CUDA_ALIGNMENT, is_aligned
 from trt_portable.plan.engine_info import Shape

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from trt_portable.device import external_stream
+from trt_portable.device_choice import external_stream
 from trt_portable.dtypes import storage_dtype
 from trt_portable.enums import DataType, ErrorCodeTRT, TensorLocation, WeightsRole
 from trt_portable.host_settings import ThreadedSettings
@@ -15,7 +15,7 @@ from trt_portable.plan.engine_info import RefitMode, WeightSlot, is_host_constan
 from trt_portable.plan.weight_store import is_of_layer
 from trt_portable.pybind import to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter
-from trt_portable.runtime.engine import ICudaEngine
+from trt_portable.runtime.cuda_engine import ICudaEngine
 from trt_portable.weights import Weights, as_weights
 
 _CPU = torch.device("cpu")

@@ -34,7 +34,7 @@ from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCache
 from trt_portable.builder.config import IProgressMonitor, Phase
 from trt_portable.builder.inductor.tactic import TACTICS
 from trt_portable.builder.tactic import INTERPRET, LIBRARY_TACTICS, PREPACKED, NotApplicable, Subject, Tactic
-from trt_portable.device import current_device
+from trt_portable.device_choice import current_device
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.execution.launch_list import CompiledProgram, with_plans

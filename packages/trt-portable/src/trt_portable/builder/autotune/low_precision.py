@@ -20,7 +20,7 @@ from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, first_diff
 from trt_portable.builder.autotune.clock import ColdWeights, race_on_device, race_ways
 from trt_portable.builder.autotune.timing_cache import TimingCacheKey
 from trt_portable.builder.tactic import Subject
-from trt_portable.device import current_device
+from trt_portable.device_choice import current_device
 from trt_portable.dtypes import CARRIERS, FP4_VALUES, volume
 from trt_portable.enums import DataType
 from trt_portable.errors import PortableError

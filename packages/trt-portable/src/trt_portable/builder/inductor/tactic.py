@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
     from trt_portable.optimization_profile import Profile
     from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
-    from trt_portable.runtime.engine import ICudaEngine
+    from trt_portable.runtime.cuda_engine import ICudaEngine
 
 
 _SEARCH_DEPTH: Final = 8

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.device import current_device
+from trt_portable.device_choice import current_device
 from trt_portable.dims import Dims
 from trt_portable.dtypes import FLOATS, storage_bytes, volume
 from trt_portable.enums import (

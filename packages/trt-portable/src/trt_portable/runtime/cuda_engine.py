@@ -13,7 +13,8 @@ import torch
 from trt_core.device import without_autocast
 from trt_core.limits import CallLimits
 from trt_core.process_groups import Collective
-from trt_portable.device import current_device
+from trt_portable.application_interfaces import IStreamReaderV2, read_all
+from trt_portable.device_choice import current_device
 from trt_portable.enums import (
     DLAWorkspaceAllocationStrategy,
     EngineStat,
@@ -26,7 +27,6 @@ from trt_portable.errors import PortableError, is_out_of_memory
 from trt_portable.execution.bounded_runs import RunBounds
 from trt_portable.formats import LAYOUTS
 from trt_portable.host_settings import HostSettings
-from trt_portable.interfaces import IStreamReaderV2, read_all
 from trt_portable.internals import below_autograd, storage_use_count
 from trt_portable.layers.collective import collectives_of
 from trt_portable.memory import IHostMemory
