@@ -100,7 +100,8 @@ def test_one_setting_under_two_names_is_refused() -> None:
     ],
 )
 def test_retired_keys_map_and_say_what_to_write(retired: str, value: object, current: str, expected: object) -> None:
-    with pytest.warns(DeprecationWarning, match=f"{retired} is retired.*write {current}"):
+    written = f"{current}={expected}" if isinstance(expected, bool) else current
+    with pytest.warns(DeprecationWarning, match=f"{retired} is retired.*write {written}"):
         settings = read_settings({retired: value})
     assert getattr(settings, current) == expected
 

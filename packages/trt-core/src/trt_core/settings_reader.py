@@ -100,8 +100,9 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         return [(key, value)]
     fate = RETIRED_SETTINGS.get(key) if isinstance(key, str) else None
     if isinstance(fate, Renamed):
-        _retired(key, f"{fate.target}={'not value' if fate.opposite else '...'}")
-        return [(fate.target, _opposite(key, value) if fate.opposite else value)]
+        meant = _opposite(key, value) if fate.opposite else value
+        _retired(key, f"{fate.target}={meant if isinstance(meant, bool) else '...'}")
+        return [(fate.target, meant)]
     if isinstance(fate, Refused):
         if not _is_among(value, fate.silent):
             raise SettingsError(f"{key}={value!r:.60} cannot be had", why=fate.why, hint=fate.instead)
