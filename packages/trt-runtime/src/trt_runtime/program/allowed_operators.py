@@ -33,7 +33,7 @@ import torch
 from trt_core.errors import PlanError
 from trt_core.internals import OpOverload, has_operator
 from trt_runtime.program.fields import MAX_EXTENT
-from trt_runtime.program.graph import TensorType
+from trt_runtime.program.graph import TensorType, Value
 from trt_runtime.program.literals import values_in
 
 OWN_NAMESPACES: Final = ("aten", "prims")
@@ -158,7 +158,9 @@ ENDLESS: Final = frozenset(
 """Operators of which an integer may be far larger than any tensor."""
 
 
-def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def why_not_an_argument(
+    operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[Any] = ()
+) -> str:
     """Says which argument is not what its operator believes without looking; nothing if all are.
 
     Where a type, layout, format or device is needed, kernels believe a number, whatever it is. Where a number is
@@ -167,11 +169,11 @@ def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mappi
 
     Args:
         operator: The operator.
-        args, kwargs: What it is called with; types of tensors stand for tensors.
+        args, kwargs: What it is called with.
+        known: What is known of the values among it; types of tensors stand for tensors.
     """
-    given = kwargs if not args else {**dict(zip(_names_of(operator), args, strict=False)), **kwargs}
     kinds = _believed(operator)
-    for name, value in given.items():
+    for name, value in (*zip(_names_of(operator), args, strict=False), *kwargs.items()):
         kind = kinds.get(name)
         if kind is None or value is None:
             continue
@@ -179,7 +181,8 @@ def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mappi
             if not isinstance(value, kind):
                 return f"{name} is no {kind.__name__}"
             continue
-        for item in value if isinstance(value, (list, tuple)) else (value,):
+        for leaf in value if isinstance(value, (list, tuple)) else (value,):
+            item = known[leaf.index] if type(leaf) is Value else leaf
             if isinstance(item, (torch.Tensor, TensorType)):
                 return f"{name} is a tensor, not a number"
             if kind is int and type(item) is int and not -MAX_EXTENT <= item <= MAX_EXTENT:
@@ -190,8 +193,14 @@ def why_not_an_argument(operator: OpOverload, args: Sequence[Any], kwargs: Mappi
 def integers_read(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int]:
     """Numbers of the values among arguments that are integers which no tensor may exceed; see `why_not_an_argument`."""
     kinds = _believed(operator)
-    given = {**dict(zip(_names_of(operator), args, strict=False)), **kwargs}
-    return [number for name, value in given.items() if kinds.get(name) is int for number in values_in(value)]
+    given = (*zip(_names_of(operator), args, strict=False), *kwargs.items())
+    return [number for name, value in given if kinds.get(name) is int for number in values_in(value)]
+
+
+@functools.lru_cache(maxsize=4096)
+def integers_of(operator: OpOverload) -> frozenset[str]:
+    """Names of the arguments that are integers, or lists of them."""
+    return frozenset(argument.name for argument in operator._schema.arguments if "int" in str(argument.type).lower())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -206,7 +215,7 @@ def _believed(operator: OpOverload) -> Mapping[str, type]:
     for argument in operator._schema.arguments:
         text = str(argument.real_type)
         named = _NAMED.get(text.removeprefix("Optional[").removesuffix("]"))
-        is_bounded = "int" in str(argument.type).lower() and operator._schema.name not in ENDLESS
+        is_bounded = argument.name in integers_of(operator) and operator._schema.name not in ENDLESS
         if named is not None:
             found[argument.name] = named
         elif "Tensor" not in text:

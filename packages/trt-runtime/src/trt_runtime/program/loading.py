@@ -43,6 +43,7 @@ from trt_runtime.program.allowed_operators import (
     COLLECTIVES,
     ENDLESS,
     find_operator,
+    integers_of,
     needs_trust,
     why_not_an_argument,
 )
@@ -244,8 +245,7 @@ class _Agreement:
     def _operator_call(self, step: OperatorCall, operator: OpOverload, place: str) -> Known:
         place = f"{place}, {step.name}"
         _check_arguments(step, operator, place)
-        given = replace_values([list(step.args), dict(step.kwargs)], self._known.__getitem__)
-        wrong = why_not_an_argument(operator, *given)
+        wrong = why_not_an_argument(operator, step.args, step.kwargs, self._known)
         if wrong:
             raise malformed(place, wrong)
         for index in values_in([list(step.args), list(step.kwargs.values())]):
@@ -279,7 +279,7 @@ class _Agreement:
         limit = max(_COMMON_SIZE, *(_count(kind.shape, place) for kind in involved))
         arguments = operator._schema.arguments
         given = [*zip((argument.name for argument in arguments), step.args, strict=False), *step.kwargs.items()]
-        integers = {argument.name for argument in arguments if "int" in str(argument.type).lower()}
+        integers = integers_of(operator)
         for name, value in given:
             if name not in integers:
                 continue
