@@ -765,7 +765,7 @@ class CrossCachedStep(CachedStep):
         """Decoders count the places of their caches."""
 
     def require_own_scores(self, encoder: nn.Module) -> None:
-        """Holds scores of tokens after the example to those of the model without caches.
+        """Holds scores of tokens after the example to those of the model with caches that grow.
 
         Some models want a row of the text's mask for each token that is read at once (LED), others take one for all.
 
@@ -783,8 +783,10 @@ class CrossCachedStep(CachedStep):
         mask = given.get("attention_mask")
         found, failure = None, None
         with torch.no_grad():
-            told = {"decoder_input_ids": ids, "decoder_attention_mask": torch.ones_like(ids), "use_cache": False}
-            expected = model(**given, **told).logits[:, -1].float()
+            own = _cross_cache()  # as its own `generate` calls it
+            for token in ids.split(1, 1):
+                result = model(**given, decoder_input_ids=token, past_key_values=own, use_cache=True)
+            expected = result.logits[:, -1].float()
             made = encoder(*given.values())
             context = made if mask is None else (mask.bool(), *made)
             for self._repeats_mask in (False, True):
@@ -799,7 +801,7 @@ class CrossCachedStep(CachedStep):
         if not apart <= _FORM_ERROR * scale:
             raise _cannot(
                 model,
-                "the scores of its decoder with a static cache are not those that it has without: they are "
+                "the scores of its decoder with a static cache are not those with one that grows: they are "
                 f"{apart / scale:.2g} of their norm apart",
             )
 
