@@ -103,3 +103,31 @@ def test_extents_that_may_differ_are_left_to_the_definition(network: Any) -> Non
     layer = network.add_elementwise(x, y, E.SUM)
     assert layer._known_facts(network._inference.symbols) is None
     assert tuple(layer.get_output(0).shape) == (-1, 4)
+
+
+@pytest.mark.timeout(60)  # PyTorch multiplies expressions out before it compares them: twice the time for each square
+@pytest.mark.parametrize("grow", ["squares", "products of sums"])
+def test_expressions_without_end_are_sizes_that_only_a_run_tells(network: Any, constant: Any, grow: str) -> None:
+    def size(name: str) -> Any:
+        shape = network.add_shape(network.add_input(name, trt.float32, (-1,))).get_output(0)
+        one = network.add_constant((1,), np.ones(1, np.int64)).get_output(0)
+        return network.add_elementwise(shape, one, E.SUM).get_output(0)
+
+    number = size("x")
+    for step in range(24):
+        other = number if grow == "squares" else size(f"x{step}")
+        number = network.add_elementwise(number, other, E.PROD).get_output(0)
+    fill = network.add_fill((0,), trt.FillOperation.LINSPACE, trt.float32)
+    fill.set_input(0, number)
+    fill.set_input(1, constant(network, np.zeros(())))
+    fill.set_input(2, constant(network, np.ones(1)))
+    assert tuple(fill.get_output(0).shape) == (-1,)
+    expression = fill.get_output(0)._extents[0]
+    assert len(expression.free_symbols) < 8 and len(str(expression)) < 400
+
+
+def test_a_sum_of_many_extents_stays_one(network: Any) -> None:
+    parts = [network.add_input(f"x{at}", trt.float32, (-1, 4)) for at in range(100)]
+    joined = network.add_concatenation(parts)
+    joined.axis = 0
+    assert len(joined.get_output(0)._extents[0].free_symbols) == 100

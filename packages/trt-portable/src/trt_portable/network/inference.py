@@ -145,7 +145,7 @@ class Inference:
     def _facts(layer: ILayer, values: Sequence[Value]) -> tuple[Facts, ...]:
         found = []
         for index, value in enumerate(values):
-            extents = tuple(expression_of(extent) for extent in value.shape)
+            extents = tuple(Symbols.expression(extent) for extent in value.shape)
             dtype = layer._output_dtype(index, value.dtype)
             host: tuple[Any, ...] | None = None
             if isinstance(value, HostValues) and value.numel() <= HOST_LIMIT:

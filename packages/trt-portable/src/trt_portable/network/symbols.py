@@ -7,10 +7,13 @@ another.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+
+from trt_portable.errors import Refusal
 
 if TYPE_CHECKING:
     from trt_core.internals import FakeTensorMode, ShapeEnv
@@ -59,8 +62,15 @@ class Symbols:
 
     @staticmethod
     def expression(number: Any) -> Any:
-        """An integer, or the expression of a symbolic one."""
-        return expression_of(number)
+        """An integer, or the expression of a symbolic one.
+
+        Raises:
+            Refusal: It takes too many terms to say.
+        """
+        found = expression_of(number)
+        if found is None:
+            raise Refusal("an extent of the output takes too many terms to say")
+        return found
 
     def settle(self) -> None:
         """Drops what one layer assumed of the symbols, and counts those that it made."""
@@ -104,13 +114,36 @@ class Symbols:
         return integer.node.expr
 
 
+_MOST_TERMS: Final = 256
+_MULTIPLIED: Final = 4
+"""How many terms of a sum take as long as one of a product of sums."""
+_MOST_POWER: Final = 8
+
+
 def expression_of(number: Any) -> Any:
-    """An integer, or the expression of a symbolic one; None for what cannot be kept."""
+    """An integer, or the expression of a symbolic one; None for what cannot be kept, as an expression without end."""
     if isinstance(number, (bool, int, float)):
         return number
     if isinstance(number, np.generic):
         return number.item()
     if isinstance(number, torch.SymInt):
         expression = number.node.expr
-        return int(expression) if expression.is_number else expression
+        if expression.is_number:
+            return int(expression)
+        return expression if _count_terms(expression) <= _MOST_TERMS else None
     return None
+
+
+def _count_terms(expression: Any) -> int:
+    """How many terms an expression has once it is multiplied out, as PyTorch does to compare it, or one too many."""
+    counts = [_count_terms(operand) for operand in expression.args]
+    if expression.is_Add:
+        return min(sum(counts), _MOST_TERMS + 1)
+    if expression.is_Mul:
+        sums = sum(count > 1 for count in counts)
+        return min(math.prod(counts) * (_MULTIPLIED if sums > 1 else 1), _MOST_TERMS + 1)
+    if expression.is_Pow:
+        exponent = expression.args[1]
+        is_small = exponent.is_Integer and abs(exponent) <= _MOST_POWER
+        return min(counts[0] ** abs(int(exponent)), _MOST_TERMS + 1) if is_small else _MOST_TERMS + 1
+    return min(1 + sum(counts), _MOST_TERMS + 1)
