@@ -33,8 +33,8 @@ import torch
 from trt_core.errors import PlanError
 from trt_core.internals import OpOverload, has_operator
 from trt_runtime.program.fields import MAX_EXTENT
-from trt_runtime.program.graph import TensorType, Value
-from trt_runtime.program.literals import values_in
+from trt_runtime.program.graph import TensorType
+from trt_runtime.program.literals import Value, values_in
 
 OWN_NAMESPACES: Final = ("aten", "prims")
 """Namespaces of PyTorch itself."""

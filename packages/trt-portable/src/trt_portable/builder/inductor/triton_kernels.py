@@ -413,7 +413,7 @@ def take_apart_wide(words, SLOTS: tl.constexpr, ASSEMBLY: tl.constexpr):  # type
     return made
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def widened(numbers):  # type: ignore[no-untyped-def]
     """Numbers in float32: those of bfloat16 are the upper halves of registers, in one instruction each."""
     if numbers.dtype == tl.bfloat16:
