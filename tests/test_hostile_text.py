@@ -118,7 +118,7 @@ def test_engines_of_evil_names_are_listed(
     entry = CacheEntry("0" * 64, {}, 1, 0.0, built)
     monkeypatch.setattr(EngineCache, "entries", lambda self: [entry])
     monkeypatch.setenv("COLUMNS", "600")
-    list_entries(tmp_path / "cache")
+    list_entries(str(tmp_path))
     out = capsys.readouterr().out
     assert not _commands(out) and "[/x][bold]" in out
 
