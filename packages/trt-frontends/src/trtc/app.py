@@ -61,6 +61,13 @@ _Model = Annotated[
         help="A .pt2 program, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning (model, inputs)."
     ),
 ]
+_ModelOrOnnx = Annotated[
+    str,
+    typer.Argument(
+        help="A .pt2 program, an .onnx model, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning "
+        "(model, inputs)."
+    ),
+]
 _RandomWeights = Annotated[bool, typer.Option("--random-weights", help="Do not fetch weights of a model by name.")]
 Settings = Annotated[
     list[str] | None,
@@ -447,13 +454,7 @@ def _read_model(
 
 @export_app.command("onnx")
 def export_onnx_model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A .pt2 program, an .onnx model, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning "
-            "(model, inputs)."
-        ),
-    ],
+    model: _ModelOrOnnx,
     output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The ONNX model, x.onnx.")],
     random_weights: _RandomWeights = False,
     setting: Settings = None,
@@ -921,13 +922,7 @@ def quickstart(
 
 
 def explain(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A .pt2 program, an .onnx model, hf:DIR, timm:NAME, torchvision:NAME, or module:callable returning "
-            "(model, inputs)."
-        ),
-    ],
+    model: _ModelOrOnnx,
     min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
     setting: Settings = None,
     html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as an HTML page.")] = None,

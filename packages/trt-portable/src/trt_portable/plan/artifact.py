@@ -57,11 +57,6 @@ class Varying(Row):
     most: int
 
 
-def _read_places(value: Any, place: str) -> Any:
-    """Where the code of an artifact lies, which is read once the rest is known."""
-    return typed.mapping(value, place)
-
-
 @dataclass(frozen=True)
 class Artifact:
     """A program compiled for fixed input shapes, or for a range of them.
@@ -80,7 +75,7 @@ class Artifact:
     machine: Mapping[str, str]
     shapes: tuple[Shape, ...]
     document: Mapping[str, Any]
-    blobs: Annotated[Mapping[str, bytes], Form(_read_places)] = field(default_factory=dict)
+    blobs: Annotated[Mapping[str, bytes], Form(typed.mapping)] = field(default_factory=dict)
     varying: tuple[Varying, ...] = ()
     equal: tuple[tuple[Expression, Expression], ...] = ()
 
