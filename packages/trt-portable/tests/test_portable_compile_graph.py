@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import trt_portable as trt
 from trt_portable.builder.inductor import tactic
@@ -21,12 +22,14 @@ from trt_portable.builder.inductor.tactic import (
     decompositions,
     fused_layout,
     graph_of,
+    order_collectives,
     rolled_by_parts,
     trace_program,
 )
 from trt_portable.execution.loaded_network import FLAT, WeightLayout, load_network
 from trt_portable.fusion import cuda_products
 from trt_portable.fusion.programs import interpreted_program, traced_program
+from trt_portable.layers.collective import collective_operator, rehearsal
 
 C = 8
 LAST = torch.channels_last
@@ -262,3 +265,45 @@ def test_settings_that_libraries_make_for_the_process_do_not_reach_engines(monke
                 graph = make_fx(lambda x: (x + 1,))(torch.empty(2, 3))
             tactic.compile_graph(graph, [torch.ones(2, 3)], options)
     assert seen == [[False] * 3, [False, False, True]]
+
+
+def test_a_compiler_starts_collectives_in_the_order_of_the_network() -> None:
+    collective = collective_operator()
+
+    def run(weights: list[torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor]:
+        parts = [collective(each, "ALL_GATHER", "", -1, [0, 1], "", str(at)) for at, each in enumerate(weights)]
+        for part in reversed(parts):  # less memory is held if the first one, which is large, is gathered last
+            x = torch.mm(x, part)
+        return (x,)
+
+    given = [torch.ones(128, 4), torch.ones(8, 256), torch.ones(2, 16), torch.ones(4, 4)]
+    mode = FakeTensorMode()
+    *weights, x = map(mode.from_tensor, given)
+    with mode:
+        traced = make_fx(run)(weights, x)
+    traced.graph.set_codegen(fx.graph.CodeGen())
+    traced.recompile()
+    order_collectives(traced)
+    labels = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is collective:
+                labels.append(args[-1])
+            return func(*args, **(kwargs or {}))
+
+    with rehearsal(), Watch():
+        tactic.compile_graph(traced, given, {})(list(given))
+    assert labels == ["0", "1", "2"]
+
+
+def test_collectives_that_follow_from_each_other_need_nothing_to_hold_them() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    for label in ("a", "b"):
+        x = graph.call_function(collective_operator(), (x, "ALL_REDUCE", "sum", -1, [0, 1], "", label))
+        x = graph.call_function(torch.ops.aten.relu.default, (x,))
+    graph.output((x,))
+    module = fx.GraphModule({}, graph)
+    order_collectives(module)
+    assert not any(node.kwargs for node in module.graph.nodes)

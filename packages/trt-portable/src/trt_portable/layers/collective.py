@@ -184,11 +184,13 @@ OPERATOR: Final = "trt_portable::collective"
 def collective_operator() -> Any:
     """The operator that layers call: tracing sees one node, whatever the groups are called when it runs.
 
-    Its last argument tells collectives of a network apart: all ranks start them in one order.
+    Its label tells collectives of a network apart: all ranks start them in one order. A compiler that moves operators
+    keeps it behind the result of another one if that is given.
     """
     library = torch.library.Library("trt_portable", "FRAGMENT")
     library.define(
-        "collective(Tensor x, str operation, str reduction, int root, int[] ranks, str group, str label) -> Tensor",
+        "collective(Tensor x, str operation, str reduction, int root, int[] ranks, str group, str label, *, "
+        "Tensor? behind=None) -> Tensor",
         tags=(torch.Tag.needs_contiguous_strides,),
     )
     library.impl("collective", _communicate, "CompositeExplicitAutograd")
@@ -210,13 +212,29 @@ def _like(x: torch.Tensor, operation: CollectiveOperation, ranks: int) -> torch.
 
 
 def _like_of(
-    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str
+    x: torch.Tensor,
+    operation: str,
+    reduction: str,
+    root: int,
+    ranks: Sequence[int],
+    group: str,
+    label: str,
+    *,
+    behind: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return _like(x, CollectiveOperation[operation], len(ranks))
 
 
 def _communicate(
-    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str
+    x: torch.Tensor,
+    operation: str,
+    reduction: str,
+    root: int,
+    ranks: Sequence[int],
+    group: str,
+    label: str,
+    *,
+    behind: torch.Tensor | None = None,
 ) -> torch.Tensor:
     return finish(begin(x, operation, reduction, root, ranks, group, label), operation, ranks)
 

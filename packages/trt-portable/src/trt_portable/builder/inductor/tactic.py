@@ -250,6 +250,8 @@ class LaunchRecorder(TorchDispatchMode):
         if self.fakes is not None and not _does_anything(func, leaves):
             return found
         arguments = [self._encoded(argument) for argument in args]
+        if func.name() == OPERATOR:
+            kwargs.pop("behind", None)  # the list is in order
         keywords = {key: self._encoded(value) for key, value in kwargs.items()}
         results: list[int | None] = []
         for value in leaves:
@@ -854,6 +856,7 @@ class Inductor(Tactic):
         fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
         if dynamic and any(node.target in own.launched for node in graph.graph.nodes):
             raise RecordingFailure("kernels of our own are started for one shape")
+        order_collectives(graph)
         ahead = [] if dynamic else _compile_ahead(graph, subject.device)
         compiled = compile_graph(graph, arguments, self._options)
         for thread in ahead:
@@ -904,6 +907,23 @@ def _end_with_updates(graph: fx.GraphModule, loaded: LoadedNetwork, first_input:
     last.args = (tuple(result for output, result in enumerate(results) if output not in gone),)
     graph.recompile()
     return written
+
+
+def order_collectives(graph: fx.GraphModule) -> None:
+    """Lets each collective of a graph follow from the one before it: ranks start them in the order of the network.
+
+    Those of weights in parts follow from nothing that the graph computes, and Inductor moves what nothing holds.
+    """
+    last: fx.Node | None = None
+    behind: set[fx.Node] = set()  # what follows from the last collective
+    for node in graph.graph.nodes:
+        if _is_collective(node):
+            if last is not None and node not in behind and behind.isdisjoint(node.all_input_nodes):
+                node.update_kwarg("behind", last)
+            last, behind = node, {node}
+        elif not behind.isdisjoint(node.all_input_nodes):
+            behind.add(node)
+    graph.recompile()
 
 
 def _require_order_of_collectives(graph: fx.GraphModule, steps: Sequence[Sequence[Any]]) -> None:
