@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_portable.errors import PortableError
 from trt_portable.execution import launch_list
-from trt_portable.execution.launch_list import CompiledProgram, with_waits
+from trt_portable.execution.launch_list import CompiledProgram, _Reader, with_waits
+from trt_portable.execution.loaded_network import FLAT
 from trt_portable.execution.program import Program
 from trt_portable.plan.artifact import Artifact, Varying, read_artifacts, write_artifacts
 from trt_portable.plan.weight_store import WeightStore
@@ -69,7 +72,7 @@ def test_values_of_a_list_die_with_their_last_reader() -> None:
     steps = [["op", "aten::relu", [{"slot": at}], {}, [at + 1]] for at in range(3)]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
     program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), NOTHING, CPU)
-    assert [dying for _, dying in program._lists[((2,),)].steps] == [[0], [], [2]]
+    assert [dying for _, dying in program._lists[((2,),)].steps] == [[], [], [2]]
     x = torch.tensor([-1.0, 2.0])
     assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2
 
@@ -78,8 +81,8 @@ def test_kernels_start_early_behind_kernels_of_the_same_list_alone(monkeypatch: 
     """What came before the list, and operators, may write what a kernel reads before it waits."""
 
     class Kernel:
-        def launch(self, grid: Any, arguments: Any, stream: int, *, is_early: bool) -> None:
-            started.append(is_early)
+        def prepare(self, grid: Any, numbers: Any, is_early: bool) -> Any:
+            return SimpleNamespace(values=[*numbers], start=lambda stream: started.append(is_early))
 
     started: list[bool] = []
     monkeypatch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [Kernel() for _ in described])
@@ -92,6 +95,131 @@ def test_kernels_start_early_behind_kernels_of_the_same_list_alone(monkeypatch: 
         [torch.ones(2)]
     )
     assert started == [False, True, False, False, True]
+
+
+class AddingKernel:
+    """Adds two vectors of four numbers to a third one, on the host."""
+
+    def prepare(self, grid: Any, numbers: Any, is_early: bool) -> Any:
+        def start(stream: int) -> None:
+            x, y, z = [(ctypes.c_float * 4).from_address(address) for address in launch.values[:3]]
+            z[:] = [a + b for a, b in zip(x, y, strict=True)]
+
+        launch = SimpleNamespace(values=[*numbers], start=start)
+        return launch
+
+
+@st.composite
+def launches(draw: st.DrawFn) -> tuple[list[Any], int, list[int]]:
+    """Steps over vectors of four numbers, the number of their slots, and results.
+
+    Slot 0 is an input of some rows, 1 a vector, and 2 a constant.
+    """
+    steps: list[Any] = [["view", 3, 0, [4], [1], 0]]
+    ready = [1, 2, 3]
+    own: set[int] = set()  # neither inputs nor constants
+    slots = 4
+    rows = {"extent": ["size", 0, 0]}
+    last_row = {"extent": ["add", ["mul", 4, ["size", 0, 0]], -4]}
+    for kind in draw(
+        st.lists(st.sampled_from(["kernel", "out", "new", "alias", "view", "in place"]), min_size=8, max_size=24)
+    ):
+        x, y, made = draw(st.sampled_from(ready)), draw(st.sampled_from(ready)), slots
+        operands = [{"slot": x}, {"slot": y}]
+        if kind in ("kernel", "out"):
+            made, slots = slots + 1, slots + 1
+            steps.append(["empty", made - 1, [rows, 4], [4, 1], "float32"])
+            steps.append(["view", made, made - 1, [4], [1], last_row])
+            out = {"slot": made}
+            as_kernel = ["kernel", 0, [1, 1, 1], [*operands, out, 4]]
+            steps.append(as_kernel if kind == "kernel" else ["op", "aten::add.out", operands, {"out": out}, [made]])
+        elif kind == "new":
+            steps.append(["op", "aten::mul.Tensor", operands, {}, [made]])
+        elif kind == "alias":
+            steps.append(["op", "aten::view", [operands[0], [-1]], {}, [made]])
+        elif kind == "view":
+            steps.append(["view", made, x, [4], [1], 0])
+        elif x in own:
+            steps.append(["op", "aten::neg_", [operands[0]], {}, [x]])
+            continue
+        if kind in ("kernel", "out", "new") or x in own:
+            own.add(made)
+        if made == slots and kind != "in place":
+            ready.append(made)
+            slots += 1
+    return steps, slots, draw(st.lists(st.sampled_from(ready), min_size=1, max_size=3, unique=True))
+
+
+def one_by_one(steps: list[Any], values: list[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """What steps compute, each with memory of its own."""
+    slots = dict(enumerate(values))
+    for kind, *rest in steps:
+        if kind == "empty":
+            slots[rest[0]] = torch.empty(len(values[0]), 4)
+        elif kind == "view":
+            made, base, shape, strides, offset = rest
+            start = 4 * len(values[0]) - 4 if offset else 0
+            slots[made] = torch.as_strided(slots[base], shape, strides, slots[base].storage_offset() + start)
+        elif kind == "kernel":
+            x, y, z = [slots[each["slot"]] for each in rest[2][:3]]
+            torch.add(x, y, out=z)
+        else:
+            name, arguments, keywords, (made,) = rest
+            given = [slots[each["slot"]] if isinstance(each, dict) else each for each in arguments]
+            named = {key: slots[each["slot"]] for key, each in keywords.items()}
+            packet, _, overload = name.removeprefix("aten::").partition(".")
+            slots[made] = getattr(getattr(torch.ops.aten, packet), overload or "default")(*given, **named)
+    return slots
+
+
+@settings(deadline=None)
+@given(launches())
+def test_runs_compute_what_their_steps_do_one_by_one(made: tuple[list[Any], int, list[int]]) -> None:
+    steps, slots, outputs = made
+    operands = [{"input": 0}, {"input": 1}, {"weights": 0, **FLAT.to_json()}]
+    document = {
+        "operands": operands,
+        "kernels": [{"early": False}],
+        "steps": steps,
+        "slots": slots,
+        "outputs": outputs,
+    }
+    constant = torch.tensor([1.0, -2.0, 3.0, 0.5])
+    store: Any = SimpleNamespace(laid_out=lambda at: constant)
+    artifact = Artifact("t", {}, ((4, 4), (4,)), document, {}, (Varying(0, 0, 1, 5),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [AddingKernel()])
+        program = CompiledProgram(artifact, store, NOTHING, CPU)
+    held = []  # so that arenas lie elsewhere in each run
+    for rows in (2, 2, 5, 1, 2):
+        values = [torch.randn(rows, 4), torch.randn(4)]
+        wanted = one_by_one(steps, [*(value.clone() for value in values), constant.clone()])
+        found = program.run(values)
+        held.append(found)
+        for slot, value in zip(outputs, found, strict=True):
+            torch.testing.assert_close(value, wanted[slot], rtol=0, atol=0, equal_nan=True)
+
+
+def test_memory_stays_while_what_an_operator_made_of_it_is_read() -> None:
+    def added(slot: int) -> list[Any]:
+        return ["op", "aten::add.out", [{"slot": 0}, {"slot": 0}], {"out": {"slot": slot}}, [slot]]
+
+    def empty(slot: int) -> list[Any]:
+        return ["empty", slot, [2], [1], "float32"]
+
+    columns = ["op", "aten::view", [{"slot": 1}, [2, 1]], {}, [2]]
+    read = ["op", "aten::mul.Tensor", [{"slot": 2}, {"slot": 3}], {}, [4]]
+    steps = [
+        empty(1),
+        added(1),
+        columns,
+        empty(3),
+        ["op", "aten::neg.out", [{"slot": 0}], {"out": {"slot": 3}}, [3]],
+        read,
+    ]
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 5, "outputs": [4]}
+    program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), NOTHING, CPU)
+    assert program.run([torch.tensor([1.0, 3.0])])[0].tolist() == [[-2.0, -6.0], [-6.0, -18.0]]
 
 
 def _collective(x: int, result: int, operation: str = "ALL_REDUCE", label: str = "a") -> list[Any]:
@@ -116,12 +244,13 @@ def _relu(x: int, result: int) -> list[Any]:
 )
 def test_what_comes_between_a_collective_and_its_first_reader_runs_beside_it(steps: list[Any], kinds: str) -> None:
     names = {"trt_portable::collective": "start", "aten::relu": "relu"}
-    assert [names.get(step[1], step[0]) for step in with_waits(steps)] == kinds.split()
+    read = [_Reader(CPU).step(*step) for step in steps]
+    assert [names.get(step[1], step[0]) for step in with_waits(read)] == kinds.split()
 
 
 def test_a_list_that_waits_by_itself_is_refused() -> None:
-    with pytest.raises(ValueError, match="that waits"):
-        with_waits([["wait", 0, 1]])
+    with pytest.raises(ValueError, match="unknown step 'wait'"):
+        _Reader(CPU).step("wait", 0, 1)
 
 
 @pytest.mark.usefixtures("fake_world")

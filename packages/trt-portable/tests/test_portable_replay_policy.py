@@ -42,8 +42,9 @@ class Watched(ReplayLauncher):
         pass
 
 
-@pytest.mark.parametrize("rounds", [2, 4, RUNS_BEFORE_PLANNING])
-def test_sizes_that_come_a_few_times_plan_nothing(rounds: int) -> None:
+@pytest.mark.parametrize("rounds", [2, 4, 16])
+def test_sizes_that_come_a_few_times_plan_nothing(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_MAX_SHAPES", 8)
     launcher = Watched(plans_late=True)
     for _ in range(rounds):
         for size in range(1, 13):
@@ -54,8 +55,21 @@ def test_sizes_that_come_a_few_times_plan_nothing(rounds: int) -> None:
 def test_a_size_that_stays_is_recorded_again_with_plans_once() -> None:
     launcher = Watched(plans_late=True)
     given = torch.empty(3)
-    assert [launcher.launch([given], ()) for _ in range(100)] == [False] + [True] * 99
+    calls = 2 * RUNS_BEFORE_PLANNING
+    assert [launcher.launch([given], ()) for _ in range(calls)] == [False] + [True] * (calls - 1)
     assert launcher.recorded == [False, True]
+
+
+def test_recordings_of_many_sizes_read_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = Watched(plans_late=False)
+    for size in (8, 3, 5, 9, 30, 16):
+        for _ in range(2):
+            launcher.launch([torch.empty(2, size)], ())
+    read = [recording.inputs[0] for recording in launcher._recordings.values()]  # type: ignore[index]
+    assert [tuple(each.shape) for each in read] == [(2, size) for size in (8, 3, 5, 9, 30, 16)]  # type: ignore[union-attr]
+    storages = [each.untyped_storage().nbytes() for each in read]  # type: ignore[union-attr]
+    assert storages == [64, 64, 64, 128, 256, 256]
+    assert len({each.data_ptr() for each in read}) == 3  # type: ignore[union-attr]
 
 
 def test_what_has_nothing_to_plan_is_recorded_once() -> None:

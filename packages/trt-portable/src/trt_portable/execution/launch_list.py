@@ -32,9 +32,10 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -45,10 +46,11 @@ from trt_portable.execution.loaded_network import WeightLayout
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.kernels.device_kernels import DeviceKernel
 from trt_portable.layers.collective import OPERATOR, begin, copies_its_operand, finish
+from trt_portable.memory import wrap_address
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import evaluate
+from trt_portable.plan.extents import Expression, evaluate
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -56,13 +58,17 @@ _NAMESPACE: Final = "aten"
 EXTENT: Final = "extent"
 _WAIT: Final = "wait"
 _ATTENTION: Final = "aten::_scaled_dot_product_cudnn_attention"
-RUNS_BEFORE_PLANNING: Final = 16  # about as many as make up for the plan
+RUNS_BEFORE_PLANNING: Final = (
+    256  # cuDNN's kernel saves a twentieth of a run at most sizes, and its plan is worth dozens
+)
 _MOST_LISTS: Final = 64
 """Of one program with varying extents, each for some shapes; some hundred kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
+_ALIGNMENT: Final = 512  # as PyTorch's allocator has it
+
 _Slots = list[Any]
-_Step = Callable[[_Slots, int], None]
+_Step = Callable[["_Frame", _Slots, int], None]
 
 
 class CompiledProgram:
@@ -89,15 +95,13 @@ class CompiledProgram:
             self._kernels = _load_kernels(document["kernels"], artifact.blobs, device)
             self._early_kernels = {at for at, kernel in enumerate(document["kernels"]) if kernel["early"] is True}
             self._outputs: list[int] = document["outputs"]
-            self._document: list[Any] = with_waits(document["steps"])
-            self._deaths = _deaths(self._document, self._outputs)
             self._size = document["slots"]
-            self._steady: list[_Step | None] = [None] * len(self._document)
-            usual = self._list_for(artifact.shapes)
-            self._lists = {artifact.shapes: usual}
-            if artifact.varying:  # most operators of a list are the same for all shapes
-                made = zip(self._document, usual.steps, strict=True)
-                self._steady = [None if _follows_extents(step) or _plans(step) else run for step, (run, _) in made]
+            reader = _Reader(device)
+            self._document = with_waits([reader.step(*step) for step in document["steps"]])
+            self._extents = reader.extents
+            constants = {at for at, operand in enumerate(self._operands) if "input" not in operand}
+            self._memory = _Memory(self._document, self._outputs, constants)
+            self._lists = {artifact.shapes: self._list_for(artifact.shapes)}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
         self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
@@ -112,7 +116,7 @@ class CompiledProgram:
     @property
     def plans_late(self) -> bool:
         """Whether runs of shapes that are new take kernels that need no plan."""
-        return bool(self.artifact.varying) and any(map(_plans, self._document))
+        return bool(self.artifact.varying) and any(step[:2] == ["op", _ATTENTION] for step in self._document)
 
     def load_constants(self) -> None:
         """Takes the engine's weights as they are now, in the layouts that the kernels want.
@@ -130,6 +134,8 @@ class CompiledProgram:
                 if template[at] is None:
                     raise PortableError(f"the compiled artifact reads tensor {operand['prepared']}, which is not held")
         self._template = template  # replaced as a whole: runs in other threads keep what they had
+        for launches in list(self._lists.values()):
+            launches.idle.clear()
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
         """Computes the outputs, on the current stream.
@@ -142,7 +148,12 @@ class CompiledProgram:
             LayerFailure: A kernel or an operator failed.
         """
         found = self._at(values)
-        slots = self._template.copy()
+        try:
+            frame = found.idle.pop()
+        except IndexError:
+            frame = _Frame(found, self._device)
+        arena = torch.empty(found.arena_bytes, dtype=torch.uint8, device=self._device)
+        slots = frame.begin(self._template, arena.data_ptr())
         for at, index in self._inputs:
             slots[at] = as_tensor(values[index])
         for home, target in zip(found.homes, targets):  # noqa: B905 - there may be no targets
@@ -151,11 +162,13 @@ class CompiledProgram:
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         try:
             for step, dying in found.steps:
-                step(slots, stream)
+                step(frame, slots, stream)
                 for at in dying:
                     slots[at] = None
         except Exception as error:
             raise LayerFailure("compiled program", error) from error
+        if frame.template is self._template:
+            found.idle.append(frame)
         results = [slots[at] for at in self._outputs]
         for index, target in enumerate(targets):
             if target is not None and found.homes[index] is not None and _is_at(results[index], target):
@@ -176,13 +189,30 @@ class CompiledProgram:
         return found
 
     def _list_for(self, shapes: tuple[Shape, ...]) -> _Launches:
-        steps = self._document
-        if self.artifact.varying:
-            steady = zip(steps, self._steady, strict=True)
-            steps = [_known(step, shapes) if run is None else step for step, run in steady]
-        made = zip(self._steady, steps, self._early(steps), strict=True)
-        runs = [run or self._step(step, is_early) for run, step, is_early in made]
-        return _Launches(list(zip(runs, self._deaths, strict=True)), _homes(steps, self._outputs))
+        numbers = [evaluate(expression, shapes) for expression in self._extents]
+        steps = [_known(step, numbers) for step in self._document] if numbers else self._document
+        offsets, arena_bytes = self._memory.arrange(steps)
+        made = _Launches(arena_bytes, _homes(steps, self._outputs))
+        writer = _Writer(made, self._memory, offsets, self._device)
+        for step, is_early, dying in zip(steps, self._early(steps), self._memory.deaths, strict=True):
+            kind, *rest = step
+            run = None
+            if kind == "empty":
+                run = writer.empty(*rest)
+            elif kind == "view":
+                run = writer.view(*rest)
+            elif kind == "kernel":
+                run = writer.kernel(self._kernels[rest[0]], *rest[1:], is_early=is_early)
+            elif kind == "op":
+                run = _call(self._operator(rest[0]), *rest[1:])
+            else:
+                run = _wait(*rest)
+            if run is not None or dying:
+                made.steps.append((run or _nothing, dying))
+        return made
+
+    def _operator(self, name: str) -> Callable[..., Any]:
+        return _attention_of_new_sizes() if name == _ATTENTION and self.artifact.varying else _operator(name)
 
     def _early(self, steps: Sequence[Sequence[Any]]) -> Iterator[bool]:
         """Whether each step may start early: what went before this list, and operators, are always waited for."""
@@ -191,97 +221,400 @@ class CompiledProgram:
             yield follows_kernel and kind == "kernel" and rest[0] in self._early_kernels
             follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))
 
-    def _step(self, step: Sequence[Any], is_early: bool) -> _Step:
-        kind, *rest = step
+
+class _Reference(int):
+    """The number of a slot whose tensor is meant."""
+
+
+class _Extent(int):
+    """The number of an expression of extents of inputs."""
+
+
+class _Open(list[Any]):
+    """A list, or a step, with references or extents in it."""
+
+
+class _Sized(_Open):
+    """One with extents in it."""
+
+
+def _marked(parts: list[Any], inner: Iterable[Any]) -> list[Any]:
+    """Parts as a list that tells what is in them."""
+    kinds = {type(part) for part in inner}
+    if kinds & {_Extent, _Sized}:
+        return _Sized(parts)
+    return _Open(parts) if kinds & {_Reference, _Open} else parts
+
+
+class _Reader:
+    """Reads steps: enumerations are in place in what it returns, tensors are references, and extents are numbered.
+
+    Args:
+        device: The engine's.
+
+    Attributes:
+        extents: The expressions that steps have.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.extents: list[Expression] = []
+        self._device = device
+        self._numbers: dict[str, _Extent] = {}
+
+    def step(self, kind: str, *rest: Any) -> list[Any]:
+        """A step.
+
+        Raises:
+            TypeError, ValueError: It makes no sense.
+        """
         if kind == "empty":
-            return self._empty(*rest)
-        if kind == "view":
-            return _view(*rest)
-        if kind == "kernel":
-            index, grid, arguments = rest
-            return _launch(self._kernels[index], grid, arguments, is_early)
+            slot, shape, strides, dtype = rest
+            parts = [kind, slot, self._read(shape), self._read(strides), _enumeration("dtype", dtype)]
+            return _marked(parts, parts)
         if kind == "op":
-            return self._call(*rest)
-        if kind == _WAIT:
-            return _wait(rest[0], *rest[2:])
+            name, arguments, keywords, results = rest
+            named = {key: self._read(value) for key, value in keywords.items()}
+            parts = [kind, name, self._read(arguments), named, results]
+            return _marked(parts, [parts[2], *named.values()])
+        if kind in ("view", "kernel"):
+            parts = [kind, *map(self._read, rest)]
+            return _marked(parts, parts)
         raise ValueError(f"unknown step {kind!r}")
 
-    def _empty(self, slot: int, shape: list[int], strides: list[int], dtype: str) -> _Step:
-        device, kind = self._device, _dtype(dtype)
-
-        def run(slots: _Slots, stream: int) -> None:
-            if slots[slot] is None:  # else a target stands there
-                slots[slot] = torch.empty_strided(shape, strides, dtype=kind, device=device)
-
-        return run
-
-    def _call(self, name: str, arguments: Any, keywords: Any, results: Sequence[int | None]) -> _Step:
-        operator = _attention_of_new_sizes() if name == _ATTENTION and self.artifact.varying else _operator(name)
-        arguments = self._read(arguments)
-        keywords = {key: self._read(value) for key, value in keywords.items()}
-
-        def run(slots: _Slots, stream: int) -> None:
-            named = {key: _filled(value, slots) for key, value in keywords.items()}
-            found = operator(*_filled(arguments, slots), **named)
-            for at, value in zip(results, pytree.tree_leaves(found), strict=True):
-                if at is not None:
-                    slots[at] = value
-
-        return run
-
     def _read(self, argument: Any) -> Any:
-        """An argument with enumerations in place; tensors stay references."""
         if isinstance(argument, list):
-            return [self._read(part) for part in argument]
-        if isinstance(argument, dict):
-            if set(argument) == {"device"}:
-                return self._device if argument["device"] == self._device.type else torch.device("cpu")
-            if len(argument) == 1 and next(iter(argument)) in ENUMERATIONS:
-                ((kind, name),) = argument.items()
-                found = getattr(torch, name)
-                if not isinstance(found, ENUMERATIONS[kind]):
-                    raise ValueError(f"{name!r} is no {kind}")
-                return found
-            if set(argument) == {"slot"}:
-                return _Reference(argument["slot"])
-            raise ValueError(f"unknown argument {argument!r}")
-        return argument
+            parts = [self._read(part) for part in argument]
+            return _marked(parts, parts)
+        if not isinstance(argument, dict):
+            return argument
+        ((kind, value),) = argument.items()
+        if kind == "slot":
+            return _Reference(value)
+        if kind == EXTENT:
+            if (text := repr(value)) not in self._numbers:
+                self._numbers[text] = _Extent(len(self.extents))
+                self.extents.append(value)
+            return self._numbers[text]
+        if kind == "device":
+            return self._device if value == self._device.type else torch.device("cpu")
+        return _enumeration(kind, value)
 
 
-@dataclass(frozen=True)
+def _enumeration(kind: str, name: str) -> Any:
+    found = getattr(torch, name)
+    if kind not in ENUMERATIONS or not isinstance(found, ENUMERATIONS[kind]):
+        raise ValueError(f"{name!r} is no {kind}")
+    return found
+
+
+def _known(part: Any, numbers: Sequence[int]) -> Any:
+    """A part of a document with numbers in place of what follows from extents of inputs."""
+    kind = type(part)
+    if kind is _Extent:
+        return numbers[part]
+    if kind is _Sized:
+        return _Open([_known(each, numbers) for each in part])
+    if kind is dict:
+        return {key: _known(each, numbers) for key, each in part.items()}
+    return part
+
+
+def _filled(argument: Any, slots: _Slots) -> Any:
+    kind = type(argument)
+    if kind is _Reference:
+        return slots[argument]
+    if kind is _Open:
+        return [_filled(part, slots) for part in argument]
+    return argument
+
+
+class _Memory:
+    """Which allocations of a list lie in one piece of memory, its arena, and how long each is needed.
+
+    Args:
+        steps: The list.
+        outputs: Slots of its results: what they lie in outlives a run.
+        constants: Slots of weights and what is prepared of them.
+
+    Attributes:
+        constants: As given.
+        read: Slots whose tensors operators read, or a caller.
+        deaths: The slots of tensors of their own that no later step reads, for each step. Views keep their memory alive
+            by themselves.
+    """
+
+    def __init__(self, steps: Sequence[Sequence[Any]], outputs: Sequence[int], constants: Set[int]) -> None:
+        self.constants = constants
+        self.read = set(outputs)
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        roots: dict[int, int] = {}
+        lies_in: dict[int, set[int]] = {}  # the allocations that a slot's tensor may lie in
+        for at, step in enumerate(steps):
+            touched = _slots_of(step)
+            if step[0] == "empty":
+                first[step[1]], lies_in[step[1]] = at, {step[1]}
+            elif step[0] == "view":
+                roots[step[1]] = roots.get(step[2], step[2])
+                lies_in[step[1]] = lies_in.get(step[2], set())
+            elif step[0] == "op":
+                self.read.update(touched)
+                shared = [lies_in.get(slot, set()) for slot in touched] if _returns_views(step[1]) else []
+                for result in step[4]:
+                    if result is not None:
+                        lies_in.setdefault(result, set()).update(*shared)
+            for slot in touched:
+                for each in (slot, roots.get(slot, slot), *lies_in.get(slot, ())):
+                    last[each] = at
+        kept = set().union(*(lies_in.get(slot, set()) for slot in outputs))
+        self._ends: list[list[int]] = [[] for _ in steps]
+        for slot in first.keys() - kept:
+            self._ends[last[slot]].append(slot)
+        self._planned = first.keys() - kept
+        self.deaths: list[list[int]] = [[] for _ in steps]
+        for slot in sorted(lies_in.keys() - set(outputs)):
+            if roots.get(slot, slot) not in self._planned:
+                self.deaths[last[slot]].append(slot)
+
+    def arrange(self, steps: Sequence[Sequence[Any]]) -> tuple[dict[int, int], int]:
+        """Where allocations lie in the arena, in bytes, and how large it is; those needed at one time never overlap.
+
+        Args:
+            steps: The list, with its sizes.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        holes: list[tuple[int, float]] = [(0, math.inf)]  # where what is free begins, and its bytes
+        for step, ending in zip(steps, self._ends, strict=True):
+            if step[0] == "empty" and step[1] in self._planned:
+                size = _room(*step[2:])
+                room, begin = min((room, begin) for begin, room in holes if room >= size)
+                holes.remove((begin, room))
+                if room > size:
+                    insort(holes, (begin + size, room - size))
+                found[step[1]] = (begin, size)
+            for slot in ending:
+                begin, size = found[slot]
+                at = bisect(holes, (begin, 0))
+                room = size
+                if at < len(holes) and holes[at][0] == begin + size:
+                    room += holes.pop(at)[1]
+                if at and sum(holes[at - 1]) == begin:
+                    begin, room = holes[at - 1][0], holes.pop(at - 1)[1] + room
+                insort(holes, (begin, room))
+        offsets = {slot: begin for slot, (begin, _) in found.items()}
+        return offsets, max((begin + size for begin, size in found.values()), default=0)
+
+
+def _room(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes of an allocation, so that the next one is aligned."""
+    elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    return max(-(-elements * dtype.itemsize // _ALIGNMENT), 1) * _ALIGNMENT
+
+
+def _returns_views(operator: str) -> bool:
+    """Whether results of an operator may lie in the memory of its operands."""
+    returned = getattr(getattr(_operator(operator), "_schema", None), "returns", ())
+    return any(each.alias_info is not None for each in returned)
+
+
 class _Launches:
     """A list for inputs of some shapes.
 
+    Args:
+        arena_bytes: The memory that a run needs beside its results and what operators return.
+        homes: Where each output lies.
+
     Attributes:
         steps: What runs, and the slots that nothing reads from then on.
-        homes: Where each output lies.
+        tensors: Slot, offset in bytes, extents, strides and type of tensors in the arena that operators read.
+        views: Slot, root, extents, strides and offset of views of constants that operators read.
+        kernels: The kernels in their order: which, its grid, its numbers (0 for tensors), whether it may start early.
+        fixed: For each, the parameters that are addresses in the arena (None and an offset in bytes) or of constants (a
+            slot and an offset in elements).
+        idle: What runs that are over have left.
     """
 
-    steps: list[tuple[_Step, list[int]]]
-    homes: list[_Home | None]
+    def __init__(self, arena_bytes: int, homes: list[_Home | None]) -> None:
+        self.arena_bytes = arena_bytes
+        self.homes = homes
+        self.steps: list[tuple[_Step, list[int]]] = []
+        self.tensors: list[tuple[int, int, list[int], list[int], torch.dtype]] = []
+        self.views: list[tuple[int, int, list[int], list[int], int]] = []
+        self.kernels: list[tuple[DeviceKernel, Sequence[int], list[Any], bool]] = []
+        self.fixed: list[list[tuple[int, int | None, int]]] = []
+        self.idle: list[_Frame] = []
 
 
-def _plans(step: Sequence[Any]) -> bool:
-    """Whether a step plans for sizes once they have come often: it counts runs, so each list has its own."""
-    return bool(step[0] == "op" and step[1] == _ATTENTION)
+class _Frame:
+    """What one run at a time needs on the host: its kernels' parameters, where the driver reads them, and tensors.
+
+    PyTorch's allocator gives the memory of the run before as a rule: then nothing but inputs and results is new.
+
+    Args:
+        launches: The list.
+        device: The engine's.
+
+    Attributes:
+        template: The constants that the parameters point to.
+        kernels: The launches.
+    """
+
+    def __init__(self, launches: _Launches, device: torch.device) -> None:
+        self.template: _Slots | None = None
+        self.kernels = [kernel.prepare(grid, numbers, early) for kernel, grid, numbers, early in launches.kernels]
+        self._list = launches
+        self._device = device
+        self._arena = 0
+        self._slots: _Slots = []
+
+    def begin(self, template: _Slots, arena: int) -> _Slots:
+        """The slots of a run, with constants and what lies in the arena.
+
+        Args:
+            template: The constants.
+            arena: The address of the run's memory.
+        """
+        if template is not self.template or arena != self._arena:
+            self._settle(template, arena)
+            self.template, self._arena = template, arena
+        return self._slots.copy()
+
+    def _settle(self, template: _Slots, arena: int) -> None:
+        self._slots = slots = template.copy()
+        flat: dict[torch.dtype, torch.Tensor] = {}
+        for slot, offset, shape, strides, dtype in self._list.tensors:
+            if dtype not in flat:
+                extent = self._list.arena_bytes // dtype.itemsize
+                flat[dtype] = wrap_address(arena, (extent,), dtype, self._device)
+            slots[slot] = torch.as_strided(flat[dtype], shape, strides, offset // dtype.itemsize)
+        for slot, root, shape, strides, offset in self._list.views:
+            slots[slot] = torch.as_strided(slots[root], shape, strides, slots[root].storage_offset() + offset)
+        for launch, fixed in zip(self.kernels, self._list.fixed, strict=True):
+            for at, constant, offset in fixed:
+                launch.values[at] = arena + offset if constant is None else _address(slots[constant], offset)
 
 
-def _follows_extents(part: Any) -> bool:
-    """Whether a part of a document has numbers that follow from extents of inputs."""
-    if isinstance(part, dict):
-        return EXTENT in part or any(map(_follows_extents, part.values()))
-    return isinstance(part, list) and any(map(_follows_extents, part))
+def _address(tensor: torch.Tensor, offset: int) -> int:
+    return tensor.data_ptr() + offset * tensor.element_size()
 
 
-def _known(part: Any, shapes: Sequence[Shape]) -> Any:
-    """A part of a document with numbers in place of what follows from extents of inputs."""
-    if isinstance(part, list):
-        return [_known(each, shapes) for each in part]
-    if isinstance(part, dict):
-        if EXTENT in part:
-            return evaluate(part[EXTENT], shapes)
-        return {key: _known(each, shapes) for key, each in part.items()}
-    return part
+class _Place(NamedTuple):
+    """Where a slot's tensor lies.
+
+    Attributes:
+        root: The slot whose memory it is.
+        offset: From there; in bytes of the arena where `dtype` is set, else in elements.
+        dtype: Its type, if it lies in the arena.
+    """
+
+    root: int
+    offset: int
+    dtype: torch.dtype | None = None
+
+
+class _Writer:
+    """Makes of steps what runs, and leaves to frames what is the same in every run.
+
+    Args:
+        launches: The list that is made.
+        memory: What lies in the arena.
+        offsets: Where, in bytes.
+        device: The engine's.
+    """
+
+    def __init__(self, launches: _Launches, memory: _Memory, offsets: Mapping[int, int], device: torch.device) -> None:
+        self._list = launches
+        self._memory = memory
+        self._offsets = offsets
+        self._device = device
+        self._places: dict[int, _Place] = {}
+
+    def empty(self, slot: int, shape: list[int], strides: list[int], dtype: torch.dtype) -> _Step | None:
+        """An allocation; nothing is left to do in a run if it is in the arena."""
+        if slot in self._offsets:
+            self._places[slot] = _Place(slot, self._offsets[slot], dtype)
+            if slot in self._memory.read:
+                self._list.tensors.append((slot, self._offsets[slot], shape, strides, dtype))
+            return None
+        device = self._device
+
+        def run(frame: _Frame, slots: _Slots, stream: int) -> None:
+            if slots[slot] is None:  # else a target stands there
+                slots[slot] = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+        return run
+
+    def view(self, slot: int, base: int, shape: list[int], strides: list[int], offset: int) -> _Step | None:
+        """A view; only what operators read is made, and that in every run only if its base is new."""
+        place = self._places.get(base, _Place(base, 0))
+        itemsize = 1 if place.dtype is None else place.dtype.itemsize
+        place = self._places[slot] = _Place(place.root, place.offset + offset * itemsize, place.dtype)
+        if slot not in self._memory.read:
+            return None
+        if place.dtype is not None:
+            self._list.tensors.append((slot, place.offset, shape, strides, place.dtype))
+            return None
+        root, start = place.root, place.offset
+        if root in self._memory.constants:
+            self._list.views.append((slot, root, shape, strides, start))
+            return None
+
+        def run(frame: _Frame, slots: _Slots, stream: int) -> None:
+            source = slots[root]
+            slots[slot] = torch.as_strided(source, shape, strides, source.storage_offset() + start)
+
+        return run
+
+    def kernel(self, kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any], *, is_early: bool) -> _Step:
+        """A launch; parameters that are addresses of inputs and results are set in every run."""
+        at = len(self._list.kernels)
+        fixed: list[tuple[int, int | None, int]] = []
+        moving: list[tuple[int, int, int]] = []
+        for parameter, argument in enumerate(arguments):
+            if type(argument) is _Reference:
+                place = self._places.get(argument, _Place(argument, 0))
+                if place.dtype is not None:
+                    fixed.append((parameter, None, place.offset))
+                elif place.root in self._memory.constants:
+                    fixed.append((parameter, place.root, place.offset))
+                else:
+                    moving.append((parameter, place.root, place.offset))
+        numbers = [0 if type(argument) is _Reference else argument for argument in arguments]
+        self._list.kernels.append((kernel, grid, numbers, is_early))
+        self._list.fixed.append(fixed)
+
+        def run(frame: _Frame, slots: _Slots, stream: int) -> None:
+            launch = frame.kernels[at]
+            for parameter, root, offset in moving:
+                launch.values[parameter] = _address(slots[root], offset)
+            launch.start(stream)
+
+        return run
+
+
+def _call(
+    operator: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None]
+) -> _Step:
+    def run(frame: _Frame, slots: _Slots, stream: int) -> None:
+        named = {key: _filled(value, slots) for key, value in keywords.items()}
+        found = operator(*[_filled(argument, slots) for argument in arguments], **named)
+        leaves = [found] if isinstance(found, torch.Tensor) else pytree.tree_leaves(found)
+        for at, value in zip(results, leaves, strict=True):
+            if at is not None:
+                slots[at] = value
+
+    return run
+
+
+def _wait(slot: int, operand: int, operation: str, ranks: Sequence[int]) -> _Step:
+    def run(frame: _Frame, slots: _Slots, stream: int) -> None:
+        slots[slot] = finish(slots[slot], operation, ranks)
+
+    return run
+
+
+def _nothing(frame: _Frame, slots: _Slots, stream: int) -> None:
+    """What is left of a step of which a run has nothing to do."""
 
 
 def _operand(entry: Any) -> Mapping[str, Any]:
@@ -310,43 +643,6 @@ def _load_kernels(
             )
             for kernel in described
         ]
-
-
-class _Reference(int):
-    """The number of a slot whose tensor is meant."""
-
-
-def _filled(argument: Any, slots: _Slots) -> Any:
-    kind = type(argument)
-    if kind is _Reference:
-        return slots[argument]
-    if kind is list:
-        return [_filled(part, slots) for part in argument]
-    return argument
-
-
-def _view(slot: int, base: int, shape: list[int], strides: list[int], offset: int) -> _Step:
-    def run(slots: _Slots, stream: int) -> None:
-        source = slots[base]
-        slots[slot] = torch.as_strided(source, shape, strides, source.storage_offset() + offset)
-
-    return run
-
-
-def _launch(kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any], is_early: bool) -> _Step:
-    known = [_Reference(a["slot"]) if isinstance(a, dict) else a for a in arguments]
-
-    def run(slots: _Slots, stream: int) -> None:
-        kernel.launch(grid, [slots[a] if type(a) is _Reference else a for a in known], stream, is_early=is_early)
-
-    return run
-
-
-def _wait(slot: int, operation: str, ranks: Sequence[int]) -> _Step:
-    def run(slots: _Slots, stream: int) -> None:
-        slots[slot] = finish(slots[slot], operation, ranks)
-
-    return run
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -411,13 +707,6 @@ def _is_for_flash(
     return is_plain and (not is_causal or q.shape[-2] == k.shape[-2])
 
 
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
-        raise ValueError(f"{name!r} is no dtype")
-    return found
-
-
 @dataclass(frozen=True)
 class _Home:
     """The allocation that an output is the whole of.
@@ -449,7 +738,7 @@ def _homes(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[_Home
             continue
         assert step is not None
         taken.add(step[1])
-        homes.append(_Home(step[1], tuple(step[2]), _dtype(step[4])))
+        homes.append(_Home(step[1], tuple(step[2]), step[4]))
     return homes
 
 
@@ -466,40 +755,19 @@ def _is_at(result: torch.Tensor, target: torch.Tensor) -> bool:
     return result.data_ptr() == target.data_ptr() and result.shape == target.shape and result.is_contiguous()
 
 
-def _deaths(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[list[int]]:
-    """The slots that no later step reads, per step. Views keep their memory alive by themselves."""
-    last: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        for slot in _slots_of(step):
-            last[slot] = index
-    deaths: list[list[int]] = [[] for _ in steps]
-    for slot, index in last.items():
-        if slot not in outputs:
-            deaths[index].append(slot)
-    return deaths
-
-
 def _slots_of(step: Sequence[Any]) -> list[int]:
     kind = step[0]
     if kind == "empty":
         return [step[1]]
     if kind in ("view", _WAIT):
         return [step[1], step[2]]
-    found = [slot for slot in step[-1] if type(slot) is int] if kind == "op" else []
-
-    def collect(part: Any) -> None:
-        if isinstance(part, dict):
-            if set(part) == {"slot"}:
-                found.append(part["slot"])
-            else:
-                for inner in part.values():
-                    collect(inner)
-        elif isinstance(part, list):
-            for inner in part:
-                collect(inner)
-
-    for part in step[2:4]:
-        collect(part)
+    found = [slot for slot in step[4] if slot is not None] if kind == "op" else []
+    parts = [step[2], *step[3].values()] if kind == "op" else [step[3]]
+    for part in parts:  # grows
+        if type(part) is _Reference:
+            found.append(part)
+        elif isinstance(part, _Open):
+            parts += part
     return found
 
 
@@ -507,9 +775,6 @@ def with_waits(steps: Sequence[Sequence[Any]]) -> list[Any]:
     """Returns a list in which each collective is waited for before the first step that needs it.
 
     That is the first one that reads its result, or touches memory which the collective still reads.
-
-    Raises:
-        ValueError: The list waits already.
     """
     roots: dict[int, int] = {}  # a view's memory is that of the tensor that it is a view of
     pending: list[tuple[list[Any], set[int]]] = []
@@ -519,8 +784,6 @@ def with_waits(steps: Sequence[Sequence[Any]]) -> list[Any]:
         return roots.get(slot, slot)
 
     for step in steps:
-        if step[0] == _WAIT:
-            raise ValueError("a list of launches that waits")
         if step[0] == "view":
             roots[step[1]] = root(step[2])
             found.append(step)
@@ -531,8 +794,8 @@ def with_waits(steps: Sequence[Sequence[Any]]) -> list[Any]:
         found.append(step)
         if step[0] == "op" and step[1] == OPERATOR:
             (operand, operation, _, _, ranks, *_), (result,) = step[2], step[4]
-            needed = {result} if copies_its_operand(operation) else {result, root(operand["slot"])}
-            pending.append(([_WAIT, result, operand["slot"], operation, ranks], needed))
+            needed = {result} if copies_its_operand(operation) else {result, root(operand)}
+            pending.append(([_WAIT, result, operand, operation, ranks], needed))
     return found + [wait for wait, _ in pending]
 
 

@@ -1,10 +1,10 @@
 """Replay: the kernels of a run, recorded once as a CUDA graph and started all together from then on.
 
 Starting kernels one by one costs the host 5 to 10 microseconds each, which at small batches is most of a
-run. A recording fixes shapes and addresses, so a context keeps one for each of a few shapes. A recording
-reads inputs from buffers of its own and leaves outputs in memory of its own; both are copied around it.
-Where the same addresses keep coming back, a second recording is made at these addresses, which copies no
-input.
+run. A recording fixes shapes and addresses, so a context keeps one for each of some shapes. Recordings
+read inputs from buffers and leave outputs in memory that all of them share, since no two run at once; both are copied
+around a replay, so that many shapes take the memory of the largest. Where the same addresses keep coming back, a second
+recording is made at these addresses, which copies no input.
 
 Ranks that communicate in an engine record at the same call: NCCL wants a collective to be in a graph on all of them or
 on none. So their recordings depend neither on addresses nor on what a rank's own build has chosen, and engines that
@@ -17,6 +17,7 @@ data, and whatever made PyTorch or the driver refuse.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -33,6 +34,7 @@ from trt_portable.execution.launch_list import RUNS_BEFORE_PLANNING, Specialized
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
 from trt_portable.layers.collective import collectives_of, rehearsal
+from trt_portable.memory import wrap_address
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
@@ -45,7 +47,7 @@ SWITCH: Final = "TRT_PORTABLE_REPLAY"
 """Environment variable that turns replay off where it is "0"; read when a context is created."""
 
 _WARM_UP_RUNS: Final = 1  # first runs choose algorithms and fill allocators
-_MAX_SHAPES: Final = 8
+_MAX_SHAPES: Final = 64  # a recording holds what the driver needs to start its kernels: some hundred kilobytes
 _MAX_KNOWN_SHAPES: Final = 256
 _RUNS_BEFORE_EVICTION: Final = 16  # keeps the cost of recordings small against runs when shapes never settle
 _RUNS_BEFORE_PINNING: Final = 4
@@ -94,7 +96,8 @@ class _Recording:
     Attributes:
         graph: Replays it on the current stream.
         inputs: Where it reads; None for all, or for some, where it reads the application's own memory.
-        results: What it computes; empty where it writes to the application's own memory.
+        results: What it computes, in memory that the recordings after it use too; empty where it writes to the
+            application's own.
         keep: What must live as long as the recording: constants of the time it was made.
     """
 
@@ -186,6 +189,7 @@ class ReplayLauncher:
         self._generation = state.generation
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
+        self._buffers: dict[int, torch.Tensor] = {}  # bytes, for each input
         self._done: torch.cuda.Event | None = None
         self._communication = watch_collectives(collectives_of(state.layers), state.device)
         self._last_stream: torch.cuda.Stream | None = None
@@ -254,6 +258,7 @@ class ReplayLauncher:
         self._runs.clear()
         self._replays.clear()
         self._uses.clear()
+        self._buffers.clear()
         self._pool = None  # PyTorch gives up a pool with the last recording in it
 
     def _record(self, key: _Key, values: Sequence[Value]) -> _Recording | None:
@@ -292,13 +297,19 @@ class ReplayLauncher:
             del self._pinned[pinned]
 
     def _with_buffers(self, values: Sequence[Value], *, may_plan: bool) -> _Recording | None:
-        """A recording that reads inputs from buffers of its own, but for those that are updated in place."""
-        buffers = [
-            None if at in self._updated else torch.empty(value.shape, dtype=value.dtype, device=self._device)
-            for at, value in enumerate(values)
-        ]
+        """A recording that reads inputs from buffers, but for those that are updated in place."""
+        buffers = [None if at in self._updated else self._buffer(at, value) for at, value in enumerate(values)]
         read = [value if buffer is None else buffer for buffer, value in zip(buffers, values, strict=True)]
         return self._capture(buffers, read, (), may_plan=may_plan, given=values)
+
+    def _buffer(self, at: int, value: Value) -> torch.Tensor:
+        """Where recordings read an input: the same memory for all shapes, until a larger one comes."""
+        count = math.prod(value.shape) * value.dtype.itemsize
+        known = self._buffers.get(at)
+        if known is None or known.numel() < count:
+            size = count if known is None else max(count, 2 * known.numel())
+            known = self._buffers[at] = torch.empty(size, dtype=torch.uint8, device=self._device)
+        return known[:count].view(value.dtype).view(value.shape)
 
     def _at_addresses(
         self, shapes: Shapes, addresses: Addresses, values: Sequence[Value], outputs: Sequence[Binding]
@@ -361,7 +372,18 @@ class ReplayLauncher:
             return None
         finally:
             _capturing.release()
-        return _Recording(graph, buffers, [] if outputs else results, self._executable.constants)
+        kept = [] if outputs else [_unowned(value) for value in results]
+        return _Recording(graph, buffers, kept, self._executable.constants)
+
+
+def _unowned(value: Value) -> Value:
+    """A result of a recording without its memory, which later recordings may use; the pool of all of them keeps it."""
+    if not isinstance(value, torch.Tensor) or not value.is_cuda:
+        return value
+    storage = value.untyped_storage()
+    extent = storage.nbytes() // value.element_size()
+    flat = wrap_address(storage.data_ptr(), (extent,), value.dtype, value.device)
+    return torch.as_strided(flat, value.shape, value.stride(), value.storage_offset())
 
 
 def _write_all(results: Sequence[Value], outputs: Sequence[Binding], inputs: Sequence[Value]) -> None:

@@ -6,8 +6,6 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, Final
 
-import torch
-
 from trt_core.device import driver
 from trt_portable.errors import PortableError
 
@@ -87,30 +85,58 @@ class DeviceKernel:
         _check(f"cuModuleGetFunction({name!r})", code)
         if shared_bytes > _PLAIN_SHARED_BYTES:
             _check("cuFuncSetAttribute", library.cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED, shared_bytes))
-        self._launch = library.cuLaunchKernelEx
 
     def __del__(self) -> None:
         if getattr(self, "_module", None):
             driver().cuModuleUnload(self._module)
 
-    def launch(self, grid: Sequence[int], arguments: Sequence[Any], stream: int, *, is_early: bool = False) -> None:
-        """Starts the kernel.
+    def prepare(self, grid: Sequence[int], numbers: Sequence[Any], is_early: bool = False) -> Launch:
+        """A launch that is started any number of times, one at a time.
 
         Args:
             grid: Three extents, in blocks.
-            arguments: A tensor, an address or a number per parameter.
-            stream: Handle of the stream.
+            numbers: One per parameter; anything for a tensor's address, which is set before the launch starts.
             is_early: Start while the kernel before it ends, for which this one waits by itself.
+        """
+        bits = [
+            int.from_bytes(bytes(kind(number)), "little") for kind, number in zip(self._kinds, numbers, strict=True)
+        ]
+        block = (self._threads, 1, 1)
+        configuration = _Configuration(
+            tuple(grid), block, self._shared_bytes, None, _EARLY if is_early else None, int(is_early)
+        )
+        return Launch(self, self._function, configuration, bits)
+
+
+class Launch:
+    """A kernel with its grid and the memory of its parameters.
+
+    Attributes:
+        values: Eight bytes per parameter; a number of fewer is in the first of them.
+    """
+
+    def __init__(
+        self, kernel: DeviceKernel, function: ctypes.c_void_p, configuration: _Configuration, bits: Sequence[int]
+    ) -> None:
+        self._kernel = kernel  # lives as long
+        self.values = (ctypes.c_uint64 * len(bits))(*bits)
+        first = ctypes.addressof(self.values)
+        pointers = (ctypes.c_void_p * len(bits))(*(first + 8 * at for at in range(len(bits))))
+        self._configuration = configuration
+        self._arguments = (ctypes.byref(configuration), function, pointers, None)
+        self._start = driver().cuLaunchKernelEx
+        self._stream: int | None = None
+
+    def start(self, stream: int) -> None:
+        """Starts the kernel with the parameters that are set.
+
+        Args:
+            stream: Handle of the stream.
 
         Raises:
             KernelError: The driver refused.
         """
-        values = [
-            kind(argument.data_ptr() if isinstance(argument, torch.Tensor) else argument)
-            for kind, argument in zip(self._kinds, arguments, strict=True)
-        ]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        attributes, block = _EARLY if is_early else None, (self._threads, 1, 1)
-        configuration = _Configuration(tuple(grid), block, self._shared_bytes, stream, attributes, int(is_early))
-        code = self._launch(ctypes.byref(configuration), self._function, pointers, None)
-        _check("cuLaunchKernelEx", code)
+        if stream != self._stream:
+            self._configuration.stream = self._stream = stream
+        if code := self._start(*self._arguments):
+            _check("cuLaunchKernelEx", code)
