@@ -181,7 +181,7 @@ class CompiledGraph:
             return False
         bounds = build.ranges.symbols
         for reading in self._sizes.readings:
-            low, _, high = bounds[str(reading.symbol)]
+            low, _, high = bounds[reading.name]
             if not low <= reading.read(inputs) <= high:
                 return False
         return True
@@ -587,6 +587,11 @@ class SizeReading:
     position: int
     axis: int | None
 
+    @functools.cached_property
+    def name(self) -> str:
+        """The symbol's name, which takes as long to print as a small engine to start."""
+        return str(self.symbol)
+
     def read(self, inputs: Sequence[Any]) -> int:
         """Returns the size."""
         value = inputs[self.position]
@@ -726,7 +731,7 @@ class Traffic:
         found = [(group_of(node), str(node.target), _bytes_of(node.args[0])) for node in nodes]
         self._calls = [(group.ranks, op, size) for group, op, size in found if group is not None]
         named = set().union(*(symbols_in(size) for _, _, size in self._calls))
-        self._readings = [reading for reading in sizes.readings if str(reading.symbol) in named]
+        self._readings = [reading for reading in sizes.readings if reading.name in named]
         self._compared = Compared()
 
     def __bool__(self) -> bool:
@@ -741,7 +746,7 @@ class Traffic:
         sizes = tuple(reading.read(inputs) for reading in self._readings)
         if self._compared.here()[sizes]:
             return
-        named = {str(reading.symbol): size for reading, size in zip(self._readings, sizes, strict=True)}
+        named = {reading.name: size for reading, size in zip(self._readings, sizes, strict=True)}
         compare_new(digests_of_calls((ranks, op, _volume([size], named)) for ranks, op, size in self._calls))
         self._compared.here()[sizes] += 1
 
