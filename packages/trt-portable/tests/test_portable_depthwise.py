@@ -138,7 +138,7 @@ def test_in_an_engine(builder: Any, load: Any, compiled_wins: None, monkeypatch:
         engine = load(network, {"x": ((1, 16, 12, 12), (2, 16, 12, 12), (4, 16, 12, 12))})
         assert isinstance(engine._state.executable, SpecializedProgram)
         compiled, *_ = engine._state.executable._compiled  # that for the optimal shape comes first
-        assert len(compiled._lists[compiled.artifact.shapes].steps) <= 12
+        assert len(compiled._steps.runs) <= 12
         for batch in (2, 3):
             given = torch.randn(batch, 16, 12, 12, device="cuda", dtype=torch.float16)
             with torch.inference_mode():

@@ -72,7 +72,7 @@ def test_values_of_a_list_die_with_their_last_reader() -> None:
     steps = [["op", "aten::relu", [{"slot": at}], {}, [at + 1]] for at in range(3)]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 4, "outputs": [3, 1]}
     program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), NOTHING, CPU)
-    assert [dying for _, dying in program._lists[((2,),)].steps] == [[], [], [2]]
+    assert [dying for _, dying in program._steps.runs] == [[], [], [2]]
     x = torch.tensor([-1.0, 2.0])
     assert [value.tolist() for value in program.run([x])] == [[0.0, 2.0]] * 2
 
@@ -80,12 +80,17 @@ def test_values_of_a_list_die_with_their_last_reader() -> None:
 def test_kernels_start_early_behind_kernels_of_the_same_list_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What came before the list, and operators, may write what a kernel reads before it waits."""
 
-    class Kernel:
-        def prepare(self, grid: Any, numbers: Any, is_early: bool) -> Any:
-            return SimpleNamespace(values=[*numbers], start=lambda stream: started.append(is_early))
+    class Launches:
+        def __init__(self, calls: Any) -> None:
+            self.values = [0] * len(calls)
+            self._early = [is_early for *_, is_early in calls]
+
+        def start(self, at: int) -> None:
+            started.append(self._early[at])
 
     started: list[bool] = []
-    monkeypatch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [Kernel() for _ in described])
+    monkeypatch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [None for _ in described])
+    monkeypatch.setattr(launch_list, "Launches", Launches)
     early, late = (["kernel", at, [1, 1, 1], [{"slot": 0}]] for at in range(2))
     between = [["empty", 1, [2], [1], "float32"], ["view", 2, 0, [1], [1], 0]]
     steps = [early, *between, early, ["op", "aten::relu", [{"slot": 0}], {}, [3]], early, late, early]
@@ -97,16 +102,15 @@ def test_kernels_start_early_behind_kernels_of_the_same_list_alone(monkeypatch: 
     assert started == [False, True, False, False, True]
 
 
-class AddingKernel:
-    """Adds two vectors of four numbers to a third one, on the host."""
+class Additions:
+    """Launches of a kernel that adds two vectors of four numbers to a third one, on the host."""
 
-    def prepare(self, grid: Any, numbers: Any, is_early: bool) -> Any:
-        def start(stream: int) -> None:
-            x, y, z = [(ctypes.c_float * 4).from_address(address) for address in launch.values[:3]]
-            z[:] = [a + b for a, b in zip(x, y, strict=True)]
+    def __init__(self, calls: Any) -> None:
+        self.values = [number for _, _, numbers, _ in calls for number in numbers]
 
-        launch = SimpleNamespace(values=[*numbers], start=start)
-        return launch
+    def start(self, at: int) -> None:
+        x, y, z = [(ctypes.c_float * 4).from_address(address) for address in self.values[4 * at : 4 * at + 3]]
+        z[:] = [a + b for a, b in zip(x, y, strict=True)]
 
 
 @st.composite
@@ -188,8 +192,13 @@ def test_runs_compute_what_their_steps_do_one_by_one(made: tuple[list[Any], int,
     store: Any = SimpleNamespace(laid_out=lambda at: constant)
     artifact = Artifact("t", {}, ((4, 4), (4,)), document, {}, (Varying(0, 0, 1, 5),))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [AddingKernel()])
+        patch.setattr(launch_list, "_load_kernels", lambda described, blobs, device: [None])
+        patch.setattr(launch_list, "Launches", Additions)
         program = CompiledProgram(artifact, store, NOTHING, CPU)
+        _compare_runs(program, steps, outputs, constant)
+
+
+def _compare_runs(program: CompiledProgram, steps: list[Any], outputs: list[int], constant: torch.Tensor) -> None:
     held = []  # so that arenas lie elsewhere in each run
     for rows in (2, 2, 5, 1, 2):
         values = [torch.randn(rows, 4), torch.randn(4)]
@@ -220,6 +229,20 @@ def test_memory_stays_while_what_an_operator_made_of_it_is_read() -> None:
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 5, "outputs": [4]}
     program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), WeightStore((), (), ()), NOTHING, CPU)
     assert program.run([torch.tensor([1.0, 3.0])])[0].tolist() == [[-2.0, -6.0], [-6.0, -18.0]]
+
+
+def test_memory_is_used_again_by_what_is_needed_later() -> None:
+    def added(slot: int, of: int) -> list[list[Any]]:
+        out = ["op", "aten::add.out", [{"slot": of}, {"slot": of}], {"out": {"slot": slot}}, [slot]]
+        return [["empty", slot, [{"extent": ["size", 0, 0]}, 256], [256, 1], "float32"], out]
+
+    steps = [step for slot in range(1, 7) for step in added(slot, slot - 1)]
+    document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 7, "outputs": [6]}
+    artifact = Artifact("t", {}, ((2, 256),), document, {}, (Varying(0, 0, 1, 8),))
+    program = CompiledProgram(artifact, WeightStore((), (), ()), NOTHING, CPU)
+    for rows in (2, 8):
+        assert torch.equal(program.run([torch.ones(rows, 256)])[0], torch.full((rows, 256), 64.0))
+        assert program._sizes[((rows, 256),)].arena_bytes == 2 * rows * 1024
 
 
 def _collective(x: int, result: int, operation: str = "ALL_REDUCE", label: str = "a") -> list[Any]:
@@ -303,21 +326,11 @@ def test_runs_of_other_sizes_are_no_reason_to_plan_attention(monkeypatch: pytest
     steps = [["op", operator, [x, x, x, None, False, 0.0, False], {}, [1, *[None] * 8]]]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 2, "outputs": [1]}
     made = Artifact("t", {}, ((2, 3, 24, 32),), document, {}, (Varying(0, 2, 1, 64),))
-    counted: list[int] = []
-
-    def counting() -> Any:
-        calls = 0
-
-        def attend(q: torch.Tensor, *_: Any, **__: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            counted.append(calls)
-            return (q, *[None] * 8)
-
-        return attend
-
-    monkeypatch.setattr(launch_list, "_attention_of_new_sizes", counting)
     program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, CPU)
-    for length in (5, 6, 7, 5):
+    plans: list[bool] = []
+    program._steps.runs[:] = [(lambda frame, slots: plans.append(frame.plans), [])]
+    program._outputs = []
+    monkeypatch.setattr(launch_list, "RUNS_BEFORE_PLANNING", 2)
+    for length in (5, 6, 5, 6, 7, 5):
         program.run([torch.zeros(2, 3, length, 32)])
-    assert counted == [1, 1, 1, 2]
+    assert plans == [False] * 5 + [True]

@@ -244,14 +244,14 @@ def test_refits_reach_it(build: Any, builder: trt.Builder, execute: Any, logger:
 def test_lists_for_shapes_are_bounded(build: Any, execute: Any, monkeypatch: Any) -> None:
     from trt_portable.execution import launch_list
 
-    monkeypatch.setattr(launch_list, "_MOST_LISTS", 3)
+    monkeypatch.setattr(launch_list, "_MOST_SIZES", 3)
     engine = build(_attention, SHAPES, Ranged())
     program = next(each for each in engine._state.executable._compiled if each.artifact.varying)
     context = engine.create_execution_context()
     for length in (*range(3, 12), 3):
         x = torch.randn(2, length, WIDTH)
         torch.testing.assert_close(execute(context, {"x": x})["y"], _attended(x))
-        assert len(program._lists) <= 3
+        assert len(program._sizes) <= 3
 
 
 def test_a_range_that_is_wrong_or_slower_is_left_to_the_layers(build: Any, execute: Any, monkeypatch: Any) -> None:

@@ -44,7 +44,7 @@ from trt_core.internals import OpOverload, pytree
 from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import WeightLayout
 from trt_portable.execution.program import LayerFailure, Program
-from trt_portable.kernels.device_kernels import DeviceKernel
+from trt_portable.kernels.device_kernels import DeviceKernel, Launches
 from trt_portable.layers.collective import OPERATOR, begin, copies_its_operand, finish
 from trt_portable.memory import wrap_address
 from trt_portable.plan import tables
@@ -61,14 +61,14 @@ _ATTENTION: Final = "aten::_scaled_dot_product_cudnn_attention"
 RUNS_BEFORE_PLANNING: Final = (
     256  # cuDNN's kernel saves a twentieth of a run at most sizes, and its plan is worth dozens
 )
-_MOST_LISTS: Final = 64
-"""Of one program with varying extents, each for some shapes; some hundred kilobytes."""
+_MOST_SIZES: Final = 256
+"""Of one program with varying extents; some ten kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
 _ALIGNMENT: Final = 512  # as PyTorch's allocator has it
 
 _Slots = list[Any]
-_Step = Callable[["_Frame", _Slots, int], None]
+_Step = Callable[["_Frame", _Slots], None]
 
 
 class CompiledProgram:
@@ -93,15 +93,17 @@ class CompiledProgram:
             document = typed.fields(artifact.document, "the list of launches", tables.COMPILED)
             self._operands = [_operand(entry) for entry in typed.items(document["operands"], "the operands")]
             self._kernels = _load_kernels(document["kernels"], artifact.blobs, device)
-            self._early_kernels = {at for at, kernel in enumerate(document["kernels"]) if kernel["early"] is True}
+            early = {at for at, kernel in enumerate(document["kernels"]) if kernel["early"] is True}
             self._outputs: list[int] = document["outputs"]
             self._size = document["slots"]
             reader = _Reader(device)
-            self._document = with_waits([reader.step(*step) for step in document["steps"]])
+            steps = with_waits([reader.step(*step) for step in document["steps"]])
             self._extents = reader.extents
             constants = {at for at, operand in enumerate(self._operands) if "input" not in operand}
-            self._memory = _Memory(self._document, self._outputs, constants)
-            self._lists = {artifact.shapes: self._list_for(artifact.shapes)}
+            self._memory = _Memory(steps, self._outputs, constants)
+            self._chains = _chains(steps, self._outputs)
+            self._steps = _Steps(steps, self._memory, self._kernels, early, plans_late=bool(artifact.varying))
+            self._sizes = {artifact.shapes: self._for(artifact.shapes)}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
         self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
@@ -116,7 +118,7 @@ class CompiledProgram:
     @property
     def plans_late(self) -> bool:
         """Whether runs of shapes that are new take kernels that need no plan."""
-        return bool(self.artifact.varying) and any(step[:2] == ["op", _ATTENTION] for step in self._document)
+        return self._steps.plans_late
 
     def load_constants(self) -> None:
         """Takes the engine's weights as they are now, in the layouts that the kernels want.
@@ -134,8 +136,8 @@ class CompiledProgram:
                 if template[at] is None:
                     raise PortableError(f"the compiled artifact reads tensor {operand['prepared']}, which is not held")
         self._template = template  # replaced as a whole: runs in other threads keep what they had
-        for launches in list(self._lists.values()):
-            launches.idle.clear()
+        for sizes in list(self._sizes.values()):
+            sizes.idle.clear()
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> list[Value]:
         """Computes the outputs, on the current stream.
@@ -147,79 +149,51 @@ class CompiledProgram:
         Raises:
             LayerFailure: A kernel or an operator failed.
         """
-        found = self._at(values)
+        sizes = self._at(values)
+        sizes.runs += 1
+        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        arena = torch.empty(sizes.arena_bytes, dtype=torch.uint8, device=self._device)
         try:
-            frame = found.idle.pop()
+            frame = sizes.idle.pop()
         except IndexError:
-            frame = _Frame(found, self._device)
-        arena = torch.empty(found.arena_bytes, dtype=torch.uint8, device=self._device)
-        slots = frame.begin(self._template, arena.data_ptr())
+            frame = _Frame(self._steps, sizes, self._device)
+        slots = frame.begin(self._template, arena.data_ptr(), stream)
         for at, index in self._inputs:
             slots[at] = as_tensor(values[index])
-        for home, target in zip(found.homes, targets):  # noqa: B905 - there may be no targets
+        for home, target in zip(sizes.homes, targets):  # noqa: B905 - there may be no targets
             if home is not None and target is not None and target.dtype is home.dtype:
                 slots[home.slot] = target.view(home.shape)
-        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
         try:
-            for step, dying in found.steps:
-                step(frame, slots, stream)
+            for step, dying in self._steps.runs:
+                step(frame, slots)
                 for at in dying:
                     slots[at] = None
         except Exception as error:
             raise LayerFailure("compiled program", error) from error
         if frame.template is self._template:
-            found.idle.append(frame)
+            sizes.idle.append(frame)
         results = [slots[at] for at in self._outputs]
         for index, target in enumerate(targets):
-            if target is not None and found.homes[index] is not None and _is_at(results[index], target):
+            if target is not None and sizes.homes[index] is not None and _is_at(results[index], target):
                 results[index] = target
         return results
 
-    def _at(self, values: Sequence[Value]) -> _Launches:
-        """The list for the shapes of inputs, which the artifact serves."""
+    def _at(self, values: Sequence[Value]) -> _Sizes:
+        """What the list is for the shapes of inputs, which the artifact serves."""
         if not self.artifact.varying:
-            return self._lists[self.artifact.shapes]
+            return self._sizes[self.artifact.shapes]
         shapes = tuple(tuple(value.shape) for value in values)
-        found = self._lists.get(shapes)
+        found = self._sizes.get(shapes)
         if found is None:
-            found = self._list_for(shapes)
-            if len(self._lists) >= _MOST_LISTS:
-                self._lists = {}  # replaced as a whole: other threads may read it
-            self._lists[shapes] = found
+            found = self._for(shapes)
+            if len(self._sizes) >= _MOST_SIZES:
+                self._sizes = {}  # replaced as a whole: other threads may read it
+            self._sizes[shapes] = found
         return found
 
-    def _list_for(self, shapes: tuple[Shape, ...]) -> _Launches:
-        numbers = [evaluate(expression, shapes) for expression in self._extents]
-        steps = [_known(step, numbers) for step in self._document] if numbers else self._document
-        offsets, arena_bytes = self._memory.arrange(steps)
-        made = _Launches(arena_bytes, _homes(steps, self._outputs))
-        writer = _Writer(made, self._memory, offsets, self._device)
-        for step, is_early, dying in zip(steps, self._early(steps), self._memory.deaths, strict=True):
-            kind, *rest = step
-            run = None
-            if kind == "empty":
-                run = writer.empty(*rest)
-            elif kind == "view":
-                run = writer.view(*rest)
-            elif kind == "kernel":
-                run = writer.kernel(self._kernels[rest[0]], *rest[1:], is_early=is_early)
-            elif kind == "op":
-                run = _call(self._operator(rest[0]), *rest[1:])
-            else:
-                run = _wait(*rest)
-            if run is not None or dying:
-                made.steps.append((run or _nothing, dying))
-        return made
-
-    def _operator(self, name: str) -> Callable[..., Any]:
-        return _attention_of_new_sizes() if name == _ATTENTION and self.artifact.varying else _operator(name)
-
-    def _early(self, steps: Sequence[Sequence[Any]]) -> Iterator[bool]:
-        """Whether each step may start early: what went before this list, and operators, are always waited for."""
-        follows_kernel = False
-        for kind, *rest in steps:
-            yield follows_kernel and kind == "kernel" and rest[0] in self._early_kernels
-            follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))
+    def _for(self, shapes: tuple[Shape, ...]) -> _Sizes:
+        numbers = tuple([evaluate(expression, shapes) for expression in self._extents])
+        return _Sizes(numbers, *self._memory.arrange(numbers), _homes(self._chains, numbers))
 
 
 class _Reference(int):
@@ -234,16 +208,9 @@ class _Open(list[Any]):
     """A list, or a step, with references or extents in it."""
 
 
-class _Sized(_Open):
-    """One with extents in it."""
-
-
 def _marked(parts: list[Any], inner: Iterable[Any]) -> list[Any]:
     """Parts as a list that tells what is in them."""
-    kinds = {type(part) for part in inner}
-    if kinds & {_Extent, _Sized}:
-        return _Sized(parts)
-    return _Open(parts) if kinds & {_Reference, _Open} else parts
+    return _Open(parts) if any(type(part) in (_Reference, _Extent, _Open) for part in inner) else parts
 
 
 class _Reader:
@@ -307,25 +274,21 @@ def _enumeration(kind: str, name: str) -> Any:
     return found
 
 
-def _known(part: Any, numbers: Sequence[int]) -> Any:
-    """A part of a document with numbers in place of what follows from extents of inputs."""
-    kind = type(part)
-    if kind is _Extent:
-        return numbers[part]
-    if kind is _Sized:
-        return _Open([_known(each, numbers) for each in part])
-    if kind is dict:
-        return {key: _known(each, numbers) for key, each in part.items()}
-    return part
-
-
-def _filled(argument: Any, slots: _Slots) -> Any:
+def _filled(argument: Any, slots: _Slots, numbers: Sequence[int]) -> Any:
+    """An argument with tensors and numbers in place of what stands for them."""
     kind = type(argument)
     if kind is _Reference:
         return slots[argument]
+    if kind is _Extent:
+        return numbers[argument]
     if kind is _Open:
-        return [_filled(part, slots) for part in argument]
+        return [_filled(part, slots, numbers) for part in argument]
     return argument
+
+
+def _known(part: Any, numbers: Sequence[int]) -> Any:
+    """A number, or several, with those in place that follow from extents of inputs."""
+    return _filled(part, [], numbers)
 
 
 class _Memory:
@@ -338,6 +301,7 @@ class _Memory:
 
     Attributes:
         constants: As given.
+        planned: Slots of what lies in the arena.
         read: Slots whose tensors operators read, or a caller.
         deaths: The slots of tensors of their own that no later step reads, for each step. Views keep their memory alive
             by themselves.
@@ -361,37 +325,44 @@ class _Memory:
                 self.read.update(touched)
                 shared = [lies_in.get(slot, set()) for slot in touched] if _returns_views(step[1]) else []
                 for result in step[4]:
-                    if result is not None:
-                        lies_in.setdefault(result, set()).update(*shared)
+                    if result is not None and result not in lies_in:
+                        lies_in[result] = set().union(*shared)
             for slot in touched:
                 for each in (slot, roots.get(slot, slot), *lies_in.get(slot, ())):
                     last[each] = at
         kept = set().union(*(lies_in.get(slot, set()) for slot in outputs))
-        self._ends: list[list[int]] = [[] for _ in steps]
-        for slot in first.keys() - kept:
-            self._ends[last[slot]].append(slot)
-        self._planned = first.keys() - kept
+        self.planned = first.keys() - kept
+        begins = {first[slot] for slot in self.planned}
+        ends: dict[int, list[int]] = {}
+        for slot in sorted(self.planned):
+            ends.setdefault(last[slot], []).append(slot)
+        self._events = [
+            (step[1:] if at in begins else None, ends.get(at, []))
+            for at, step in enumerate(steps)
+            if at in begins or at in ends
+        ]
         self.deaths: list[list[int]] = [[] for _ in steps]
         for slot in sorted(lies_in.keys() - set(outputs)):
-            if roots.get(slot, slot) not in self._planned:
+            if roots.get(slot, slot) not in self.planned:
                 self.deaths[last[slot]].append(slot)
 
-    def arrange(self, steps: Sequence[Sequence[Any]]) -> tuple[dict[int, int], int]:
-        """Where allocations lie in the arena, in bytes, and how large it is; those needed at one time never overlap.
+    def arrange(self, numbers: Sequence[int]) -> tuple[tuple[int, ...], int]:
+        """Where slots lie in the arena, in bytes, and how large that is; what is needed at one time never overlaps.
 
         Args:
-            steps: The list, with its sizes.
+            numbers: What the extents of steps are.
         """
         found: dict[int, tuple[int, int]] = {}
         holes: list[tuple[int, float]] = [(0, math.inf)]  # where what is free begins, and its bytes
-        for step, ending in zip(steps, self._ends, strict=True):
-            if step[0] == "empty" and step[1] in self._planned:
-                size = _room(*step[2:])
+        for made, ending in self._events:
+            if made is not None:
+                slot, shape, strides, dtype = made
+                size = _room(_known(shape, numbers), _known(strides, numbers), dtype)
                 room, begin = min((room, begin) for begin, room in holes if room >= size)
                 holes.remove((begin, room))
                 if room > size:
                     insort(holes, (begin + size, room - size))
-                found[step[1]] = (begin, size)
+                found[slot] = (begin, size)
             for slot in ending:
                 begin, size = found[slot]
                 at = bisect(holes, (begin, 0))
@@ -401,7 +372,7 @@ class _Memory:
                 if at and sum(holes[at - 1]) == begin:
                     begin, room = holes[at - 1][0], holes.pop(at - 1)[1] + room
                 insort(holes, (begin, room))
-        offsets = {slot: begin for slot, (begin, _) in found.items()}
+        offsets = tuple([found[slot][0] if slot in found else 0 for slot in range(max(found, default=-1) + 1)])
         return offsets, max((begin + size for begin, size in found.values()), default=0)
 
 
@@ -417,31 +388,176 @@ def _returns_views(operator: str) -> bool:
     return any(each.alias_info is not None for each in returned)
 
 
-class _Launches:
-    """A list for inputs of some shapes.
+class _Place(NamedTuple):
+    """Where a slot's tensor lies.
+
+    Attributes:
+        root: The slot whose memory it is.
+        offset: How many elements from there it begins: numbers to add up.
+        dtype: Its type, if it lies in the arena.
+    """
+
+    root: int
+    offset: tuple[int, ...] = ()
+    dtype: torch.dtype | None = None
+
+
+class _Tensor(NamedTuple):
+    """A tensor in the arena, or a view of a constant, that operators read."""
+
+    slot: int
+    place: _Place
+    shape: Sequence[int]
+    strides: Sequence[int]
+
+
+class _Steps:
+    """What the steps of a list do in a run, and what frames make ahead; the same for all sizes.
 
     Args:
+        steps: The list.
+        memory: What lies in the arena.
+        kernels: The kernels that steps name by number.
+        early: Numbers of those that may start early.
+        plans_late: Whether attention plans for sizes once they have come often.
+
+    Attributes:
+        runs: What runs, and the slots that nothing reads from then on.
+        tensors: What is made ahead of a run.
+        launches: The kernels in their order: which, its grid, its arguments, and whether it may start early.
+        fixed: Parameters of the kernels, counted through, that are addresses in the arena or of constants.
+        moving: How many elements behind the beginning of an input, or of a result, other addresses lie.
+        plans_late: Whether any step does.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Sequence[Any]],
+        memory: _Memory,
+        kernels: Sequence[DeviceKernel],
+        early: Set[int],
+        *,
+        plans_late: bool,
+    ) -> None:
+        self.runs: list[tuple[_Step, list[int]]] = []
+        self.tensors: list[_Tensor] = []
+        self.launches: list[tuple[DeviceKernel, Any, Sequence[Any], bool]] = []
+        self.fixed: list[tuple[int, _Place]] = []
+        self.moving: list[tuple[int, ...]] = []
+        self.plans_late = plans_late and any(step[:2] == ["op", _ATTENTION] for step in steps)
+        self._memory = memory
+        self._places: dict[int, _Place] = {}
+        self._parameters = 0
+        follows_kernel = False  # what went before this list, and operators, are always waited for
+        for (kind, *rest), dying in zip(steps, memory.deaths, strict=True):
+            run: _Step | None = None
+            if kind == "empty":
+                run = self._empty(*rest)
+            elif kind == "view":
+                run = self._view(*rest)
+            elif kind == "kernel":
+                run = self._kernel(kernels[rest[0]], *rest[1:], is_early=follows_kernel and rest[0] in early)
+            elif kind == "op":
+                run = _call(*rest)
+                if self.plans_late and rest[0] == _ATTENTION:
+                    run = _call_without_plan(*rest, planned=run)
+            else:
+                run = _wait(*rest)
+            follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))
+            if run is not None or dying:
+                self.runs.append((run or _nothing, dying))
+
+    def _empty(self, slot: int, shape: Any, strides: Any, dtype: torch.dtype) -> _Step | None:
+        """An allocation; nothing is left to do in a run if it is in the arena."""
+        if slot in self._memory.planned:
+            self._places[slot] = _Place(slot, (), dtype)
+            if slot in self._memory.read:
+                self.tensors.append(_Tensor(slot, self._places[slot], shape, strides))
+            return None
+
+        def run(frame: _Frame, slots: _Slots) -> None:
+            if slots[slot] is None:  # else a target stands there
+                numbers = frame.sizes.numbers
+                extents, steps = _known(shape, numbers), _known(strides, numbers)
+                slots[slot] = torch.empty_strided(extents, steps, dtype=dtype, device=frame.device)
+
+        return run
+
+    def _view(self, slot: int, base: int, shape: Any, strides: Any, offset: int) -> _Step | None:
+        """A view; only what operators read is made, and that in every run only if its base is new."""
+        place = self._places.get(base, _Place(base))
+        place = self._places[slot] = place._replace(offset=(*place.offset, offset))
+        if slot not in self._memory.read:
+            return None
+        made = _Tensor(slot, place, shape, strides)
+        if place.dtype is not None or place.root in self._memory.constants:
+            self.tensors.append(made)
+            return None
+
+        def run(frame: _Frame, slots: _Slots) -> None:
+            slots[slot] = _view_of(slots[place.root], made, frame.sizes.numbers)
+
+        return run
+
+    def _kernel(self, kernel: DeviceKernel, grid: Any, arguments: Sequence[Any], *, is_early: bool) -> _Step:
+        """A launch; parameters that are addresses of inputs and results are set in every run."""
+        at, first = len(self.launches), self._parameters
+        moving: list[tuple[int, int, int]] = []
+        for parameter, argument in enumerate(arguments, first):
+            if type(argument) is _Reference:
+                place = self._places.get(argument, _Place(argument))
+                if place.dtype is not None or place.root in self._memory.constants:
+                    self.fixed.append((parameter, place))
+                else:
+                    moving.append((parameter, place.root, len(self.moving)))
+                    self.moving.append(place.offset)
+        self._parameters += len(arguments)
+        plain = [0 if type(argument) is _Reference else argument for argument in arguments]
+        self.launches.append((kernel, grid, plain, is_early))
+
+        def run(frame: _Frame, slots: _Slots) -> None:
+            for parameter, root, moved in moving:
+                frame.launches.values[parameter] = _address(slots[root], frame.moving[moved])
+            frame.launches.start(at)
+
+        return run
+
+
+def _view_of(base: torch.Tensor, made: _Tensor, numbers: Sequence[int]) -> torch.Tensor:
+    offset = base.storage_offset() + _sum(made.place.offset, numbers)
+    return torch.as_strided(base, _known(made.shape, numbers), _known(made.strides, numbers), offset)
+
+
+def _sum(parts: Sequence[int], numbers: Sequence[int]) -> int:
+    return sum(_known(part, numbers) for part in parts)
+
+
+def _address(tensor: torch.Tensor, offset: int) -> int:
+    return tensor.data_ptr() + offset * tensor.element_size()
+
+
+class _Sizes:
+    """What a list is for inputs of some shapes. Few objects, since a process may see many.
+
+    Args:
+        numbers: What the extents of steps are.
+        offsets: Where each slot lies in the arena, in bytes.
         arena_bytes: The memory that a run needs beside its results and what operators return.
         homes: Where each output lies.
 
     Attributes:
-        steps: What runs, and the slots that nothing reads from then on.
-        tensors: Slot, offset in bytes, extents, strides and type of tensors in the arena that operators read.
-        views: Slot, root, extents, strides and offset of views of constants that operators read.
-        kernels: The kernels in their order: which, its grid, its numbers (0 for tensors), whether it may start early.
-        fixed: For each, the parameters that are addresses in the arena (None and an offset in bytes) or of constants (a
-            slot and an offset in elements).
+        runs: How many there were.
         idle: What runs that are over have left.
     """
 
-    def __init__(self, arena_bytes: int, homes: list[_Home | None]) -> None:
+    def __init__(
+        self, numbers: tuple[int, ...], offsets: tuple[int, ...], arena_bytes: int, homes: tuple[_Home | None, ...]
+    ) -> None:
+        self.numbers = numbers
+        self.offsets = offsets
         self.arena_bytes = arena_bytes
         self.homes = homes
-        self.steps: list[tuple[_Step, list[int]]] = []
-        self.tensors: list[tuple[int, int, list[int], list[int], torch.dtype]] = []
-        self.views: list[tuple[int, int, list[int], list[int], int]] = []
-        self.kernels: list[tuple[DeviceKernel, Sequence[int], list[Any], bool]] = []
-        self.fixed: list[list[tuple[int, int | None, int]]] = []
+        self.runs = 0
         self.idle: list[_Frame] = []
 
 
@@ -451,153 +567,79 @@ class _Frame:
     PyTorch's allocator gives the memory of the run before as a rule: then nothing but inputs and results is new.
 
     Args:
-        launches: The list.
+        steps: The list.
+        sizes: What it is for the sizes of the run.
         device: The engine's.
 
     Attributes:
+        sizes: As given.
+        device: As given.
         template: The constants that the parameters point to.
-        kernels: The launches.
+        launches: The kernels.
+        moving: As `_Steps.moving`, each as one number.
+        plans: Whether attention plans.
     """
 
-    def __init__(self, launches: _Launches, device: torch.device) -> None:
+    def __init__(self, steps: _Steps, sizes: _Sizes, device: torch.device) -> None:
+        self.sizes = sizes
+        self.device = device
         self.template: _Slots | None = None
-        self.kernels = [kernel.prepare(grid, numbers, early) for kernel, grid, numbers, early in launches.kernels]
-        self._list = launches
-        self._device = device
+        numbers = sizes.numbers
+        self.launches = Launches(
+            [
+                (kernel, _known(grid, numbers), [_known(argument, numbers) for argument in arguments], is_early)
+                for kernel, grid, arguments, is_early in steps.launches
+            ]
+        )
+        self.moving = tuple([_sum(parts, numbers) for parts in steps.moving])
+        self.plans = False
+        self._steps = steps
         self._arena = 0
         self._slots: _Slots = []
 
-    def begin(self, template: _Slots, arena: int) -> _Slots:
+    def begin(self, template: _Slots, arena: int, stream: int) -> _Slots:
         """The slots of a run, with constants and what lies in the arena.
 
         Args:
             template: The constants.
             arena: The address of the run's memory.
+            stream: Handle of its stream.
         """
         if template is not self.template or arena != self._arena:
             self._settle(template, arena)
             self.template, self._arena = template, arena
+        self.launches.stream = stream
+        is_on = getattr(_planning, "is_on", None)
+        self.plans = self.sizes.runs > RUNS_BEFORE_PLANNING if is_on is None else is_on
         return self._slots.copy()
 
     def _settle(self, template: _Slots, arena: int) -> None:
         self._slots = slots = template.copy()
-        flat: dict[torch.dtype, torch.Tensor] = {}
-        for slot, offset, shape, strides, dtype in self._list.tensors:
+        sizes, flat = self.sizes, dict[torch.dtype, torch.Tensor]()
+        for made in self._steps.tensors:
+            dtype = made.place.dtype
+            if dtype is None:
+                slots[made.slot] = _view_of(slots[made.place.root], made, sizes.numbers)
+                continue
             if dtype not in flat:
-                extent = self._list.arena_bytes // dtype.itemsize
-                flat[dtype] = wrap_address(arena, (extent,), dtype, self._device)
-            slots[slot] = torch.as_strided(flat[dtype], shape, strides, offset // dtype.itemsize)
-        for slot, root, shape, strides, offset in self._list.views:
-            slots[slot] = torch.as_strided(slots[root], shape, strides, slots[root].storage_offset() + offset)
-        for launch, fixed in zip(self.kernels, self._list.fixed, strict=True):
-            for at, constant, offset in fixed:
-                launch.values[at] = arena + offset if constant is None else _address(slots[constant], offset)
+                flat[dtype] = wrap_address(arena, (sizes.arena_bytes // dtype.itemsize,), dtype, self.device)
+            start = sizes.offsets[made.place.root] // dtype.itemsize + _sum(made.place.offset, sizes.numbers)
+            shape, strides = _known(made.shape, sizes.numbers), _known(made.strides, sizes.numbers)
+            slots[made.slot] = torch.as_strided(flat[dtype], shape, strides, start)
+        for parameter, (root, offset, dtype) in self._steps.fixed:
+            moved = _sum(offset, sizes.numbers)
+            self.launches.values[parameter] = (
+                _address(slots[root], moved) if dtype is None else arena + sizes.offsets[root] + moved * dtype.itemsize
+            )
 
 
-def _address(tensor: torch.Tensor, offset: int) -> int:
-    return tensor.data_ptr() + offset * tensor.element_size()
+def _call(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None]) -> _Step:
+    operator = _operator(name)
 
-
-class _Place(NamedTuple):
-    """Where a slot's tensor lies.
-
-    Attributes:
-        root: The slot whose memory it is.
-        offset: From there; in bytes of the arena where `dtype` is set, else in elements.
-        dtype: Its type, if it lies in the arena.
-    """
-
-    root: int
-    offset: int
-    dtype: torch.dtype | None = None
-
-
-class _Writer:
-    """Makes of steps what runs, and leaves to frames what is the same in every run.
-
-    Args:
-        launches: The list that is made.
-        memory: What lies in the arena.
-        offsets: Where, in bytes.
-        device: The engine's.
-    """
-
-    def __init__(self, launches: _Launches, memory: _Memory, offsets: Mapping[int, int], device: torch.device) -> None:
-        self._list = launches
-        self._memory = memory
-        self._offsets = offsets
-        self._device = device
-        self._places: dict[int, _Place] = {}
-
-    def empty(self, slot: int, shape: list[int], strides: list[int], dtype: torch.dtype) -> _Step | None:
-        """An allocation; nothing is left to do in a run if it is in the arena."""
-        if slot in self._offsets:
-            self._places[slot] = _Place(slot, self._offsets[slot], dtype)
-            if slot in self._memory.read:
-                self._list.tensors.append((slot, self._offsets[slot], shape, strides, dtype))
-            return None
-        device = self._device
-
-        def run(frame: _Frame, slots: _Slots, stream: int) -> None:
-            if slots[slot] is None:  # else a target stands there
-                slots[slot] = torch.empty_strided(shape, strides, dtype=dtype, device=device)
-
-        return run
-
-    def view(self, slot: int, base: int, shape: list[int], strides: list[int], offset: int) -> _Step | None:
-        """A view; only what operators read is made, and that in every run only if its base is new."""
-        place = self._places.get(base, _Place(base, 0))
-        itemsize = 1 if place.dtype is None else place.dtype.itemsize
-        place = self._places[slot] = _Place(place.root, place.offset + offset * itemsize, place.dtype)
-        if slot not in self._memory.read:
-            return None
-        if place.dtype is not None:
-            self._list.tensors.append((slot, place.offset, shape, strides, place.dtype))
-            return None
-        root, start = place.root, place.offset
-        if root in self._memory.constants:
-            self._list.views.append((slot, root, shape, strides, start))
-            return None
-
-        def run(frame: _Frame, slots: _Slots, stream: int) -> None:
-            source = slots[root]
-            slots[slot] = torch.as_strided(source, shape, strides, source.storage_offset() + start)
-
-        return run
-
-    def kernel(self, kernel: DeviceKernel, grid: Sequence[int], arguments: Sequence[Any], *, is_early: bool) -> _Step:
-        """A launch; parameters that are addresses of inputs and results are set in every run."""
-        at = len(self._list.kernels)
-        fixed: list[tuple[int, int | None, int]] = []
-        moving: list[tuple[int, int, int]] = []
-        for parameter, argument in enumerate(arguments):
-            if type(argument) is _Reference:
-                place = self._places.get(argument, _Place(argument, 0))
-                if place.dtype is not None:
-                    fixed.append((parameter, None, place.offset))
-                elif place.root in self._memory.constants:
-                    fixed.append((parameter, place.root, place.offset))
-                else:
-                    moving.append((parameter, place.root, place.offset))
-        numbers = [0 if type(argument) is _Reference else argument for argument in arguments]
-        self._list.kernels.append((kernel, grid, numbers, is_early))
-        self._list.fixed.append(fixed)
-
-        def run(frame: _Frame, slots: _Slots, stream: int) -> None:
-            launch = frame.kernels[at]
-            for parameter, root, offset in moving:
-                launch.values[parameter] = _address(slots[root], offset)
-            launch.start(stream)
-
-        return run
-
-
-def _call(
-    operator: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None]
-) -> _Step:
-    def run(frame: _Frame, slots: _Slots, stream: int) -> None:
-        named = {key: _filled(value, slots) for key, value in keywords.items()}
-        found = operator(*[_filled(argument, slots) for argument in arguments], **named)
+    def run(frame: _Frame, slots: _Slots) -> None:
+        numbers = frame.sizes.numbers
+        named = {key: _filled(value, slots, numbers) for key, value in keywords.items()}
+        found = operator(*[_filled(argument, slots, numbers) for argument in arguments], **named)
         leaves = [found] if isinstance(found, torch.Tensor) else pytree.tree_leaves(found)
         for at, value in zip(results, leaves, strict=True):
             if at is not None:
@@ -606,14 +648,33 @@ def _call(
     return run
 
 
+def _call_without_plan(
+    name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None], *, planned: _Step
+) -> _Step:
+    """Attention by the flash kernel, where that is able to and nothing is to be planned."""
+    result = results[0] or 0
+
+    def run(frame: _Frame, slots: _Slots) -> None:
+        if not frame.plans:
+            numbers = frame.sizes.numbers
+            given = [_filled(argument, slots, numbers) for argument in arguments]
+            found = _attended(*given, **{key: _filled(value, slots, numbers) for key, value in keywords.items()})
+            if found is not None:
+                slots[result] = found
+                return
+        planned(frame, slots)
+
+    return run
+
+
 def _wait(slot: int, operand: int, operation: str, ranks: Sequence[int]) -> _Step:
-    def run(frame: _Frame, slots: _Slots, stream: int) -> None:
+    def run(frame: _Frame, slots: _Slots) -> None:
         slots[slot] = finish(slots[slot], operation, ranks)
 
     return run
 
 
-def _nothing(frame: _Frame, slots: _Slots, stream: int) -> None:
+def _nothing(frame: _Frame, slots: _Slots) -> None:
     """What is left of a step of which a run has nothing to do."""
 
 
@@ -671,25 +732,17 @@ def with_plans(is_on: bool = True) -> Iterator[None]:
         _planning.is_on = None
 
 
-def _attention_of_new_sizes() -> Callable[..., Any]:
-    """Attention by cuDNN for some sizes, whose first calls are computed by the flash kernel where that is able to."""
-    planned = _operator(_ATTENTION)
-    calls = 0
-
-    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        is_on = getattr(_planning, "is_on", None)
-        is_new = calls <= RUNS_BEFORE_PLANNING if is_on is None else not is_on
-        if is_new and _is_for_flash(q, k, v, *rest):
-            with contextlib.suppress(RuntimeError):  # its kernels take fewer forms
-                _, _, *others = rest
-                found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
-                laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
-                return (found if found.stride() == laid_out.stride() else laid_out.copy_(found), *[None] * 8)
-        return planned(q, k, v, *rest, **keywords)
-
-    return attend
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> torch.Tensor | None:
+    """Attention by the flash kernel; None where it computes something else, or takes no such operands."""
+    if not _is_for_flash(q, k, v, *rest):
+        return None
+    _, _, *others = rest
+    try:
+        found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
+    except RuntimeError:
+        return None
+    laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
+    return found if found.stride() == laid_out.stride() else laid_out.copy_(found)
 
 
 def _is_for_flash(
@@ -722,24 +775,38 @@ class _Home:
     dtype: torch.dtype
 
 
-def _homes(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[_Home | None]:
-    """Where each output lies, if it is all of an allocation of its own in the order of its elements."""
+def _chains(steps: Sequence[Sequence[Any]], outputs: Sequence[int]) -> list[list[Any]]:
+    """For each output the steps that made it, the last first: views, and in the end an allocation, if it is in one."""
     made = {step[1]: step for step in steps if step[0] in ("empty", "view")}
+    chains: list[list[Any]] = []
+    for output in outputs:
+        chain = []
+        step = made.get(output)
+        while step is not None:
+            chain.append(step)
+            step = made.get(step[2]) if step[0] == "view" else None
+        chains.append(chain)
+    return chains
+
+
+def _homes(chains: Sequence[Sequence[Any]], numbers: Sequence[int]) -> tuple[_Home | None, ...]:
+    """Where each output lies, if it is all of an allocation of its own in the order of its elements."""
     taken: set[int] = set()
     homes: list[_Home | None] = []
-    for output in outputs:
-        step, count = made.get(output), None
-        while step is not None and step[0] == "view" and step[5] == 0 and _is_dense(step[3], step[4]):
-            count = math.prod(step[3])
-            step = made.get(step[2])
-        fits = step is not None and step[0] == "empty" and _is_dense(step[2], step[3]) and step[1] not in taken
-        if not fits or (count is not None and count != math.prod(step[2])):  # type: ignore[index]
-            homes.append(None)
-            continue
-        assert step is not None
-        taken.add(step[1])
-        homes.append(_Home(step[1], tuple(step[2]), step[4]))
-    return homes
+    for chain in chains:
+        *views, made = [_known(step, numbers) for step in chain] or [None]
+        fits = (
+            made is not None
+            and made[0] == "empty"
+            and made[1] not in taken
+            and _is_dense(*made[2:4])
+            and all(view[5] == 0 and _is_dense(*view[3:5]) for view in views)
+            and (not views or math.prod(views[-1][3]) == math.prod(made[2]))
+        )
+        if fits:
+            taken.add(made[1])
+        homes.append(_Home(made[1], tuple(made[2]), made[4]) if fits else None)
+    return tuple(homes)
 
 
 def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -90,53 +92,81 @@ class DeviceKernel:
         if getattr(self, "_module", None):
             driver().cuModuleUnload(self._module)
 
-    def prepare(self, grid: Sequence[int], numbers: Sequence[Any], is_early: bool = False) -> Launch:
-        """A launch that is started any number of times, one at a time.
+    @property
+    def handle(self) -> int:
+        """The driver's handle of the function."""
+        return self._function.value or 0
+
+    def bits(self, numbers: Sequence[Any]) -> list[int]:
+        """Parameters as the driver reads them, eight bytes each; a number of fewer is in the first of them."""
+        pairs = zip(self._kinds, numbers, strict=True)
+        return [int.from_bytes(bytes(kind(number)), "little") for kind, number in pairs]
+
+    def configuration(self, grid: Sequence[int], *, is_early: bool) -> _Configuration:
+        """How the driver is to start it, on the default stream.
 
         Args:
             grid: Three extents, in blocks.
-            numbers: One per parameter; anything for a tensor's address, which is set before the launch starts.
             is_early: Start while the kernel before it ends, for which this one waits by itself.
         """
-        bits = [
-            int.from_bytes(bytes(kind(number)), "little") for kind, number in zip(self._kinds, numbers, strict=True)
-        ]
-        block = (self._threads, 1, 1)
-        configuration = _Configuration(
-            tuple(grid), block, self._shared_bytes, None, _EARLY if is_early else None, int(is_early)
-        )
-        return Launch(self, self._function, configuration, bits)
+        attributes, block = _EARLY if is_early else None, (self._threads, 1, 1)
+        return _Configuration(tuple(grid), block, self._shared_bytes, None, attributes, int(is_early))
 
 
-class Launch:
-    """A kernel with its grid and the memory of its parameters.
+class Launches:
+    """Launches of kernels, whose parameters stay where the driver reads them. One thread at a time starts them.
+
+    Args:
+        calls: A kernel, its grid, a number per parameter (any in place of an address that is set before it starts), and
+            whether it may start while the kernel before it ends.
 
     Attributes:
-        values: Eight bytes per parameter; a number of fewer is in the first of them.
+        values: The parameters of all of them, one after the other.
     """
 
-    def __init__(
-        self, kernel: DeviceKernel, function: ctypes.c_void_p, configuration: _Configuration, bits: Sequence[int]
-    ) -> None:
-        self._kernel = kernel  # lives as long
-        self.values = (ctypes.c_uint64 * len(bits))(*bits)
-        first = ctypes.addressof(self.values)
-        pointers = (ctypes.c_void_p * len(bits))(*(first + 8 * at for at in range(len(bits))))
-        self._configuration = configuration
-        self._arguments = (ctypes.byref(configuration), function, pointers, None)
-        self._start = driver().cuLaunchKernelEx
-        self._stream: int | None = None
+    def __init__(self, calls: Sequence[tuple[DeviceKernel, Sequence[int], Sequence[Any], bool]]) -> None:
+        self._kernels = [kernel for kernel, *_ in calls]  # live as long
+        bits = [kernel.bits(numbers) for kernel, _, numbers, _ in calls]
+        self.values = (ctypes.c_uint64 * sum(map(len, bits)))(*itertools.chain.from_iterable(bits))
+        first, size = ctypes.addressof(self.values), ctypes.sizeof(ctypes.c_uint64)
+        self._pointers = (ctypes.c_void_p * len(self.values))(*range(first, first + ctypes.sizeof(self.values), size))
+        self._configurations = (_Configuration * len(calls))(
+            *(kernel.configuration(grid, is_early=is_early) for kernel, grid, _, is_early in calls)
+        )
+        self._arguments: list[tuple[int, int, int, None]] = []
+        configuration, pointer = ctypes.addressof(self._configurations), ctypes.addressof(self._pointers)
+        for kernel, own in zip(self._kernels, bits, strict=True):
+            self._arguments.append((configuration, kernel.handle, pointer, None))
+            configuration += ctypes.sizeof(_Configuration)
+            pointer += len(own) * ctypes.sizeof(ctypes.c_void_p)
+        self._start = _start_of_kernels() if calls else None
+        self._stream = 0
 
-    def start(self, stream: int) -> None:
-        """Starts the kernel with the parameters that are set.
+    @property
+    def stream(self) -> int:
+        """Handle of the stream that they start on."""
+        return self._stream
 
-        Args:
-            stream: Handle of the stream.
+    @stream.setter
+    def stream(self, handle: int) -> None:
+        if handle != self._stream:
+            self._stream = handle
+            for configuration in self._configurations:
+                configuration.stream = handle
+
+    def start(self, at: int) -> None:
+        """Starts one of them with the parameters that are set.
 
         Raises:
             KernelError: The driver refused.
         """
-        if stream != self._stream:
-            self._configuration.stream = self._stream = stream
-        if code := self._start(*self._arguments):
+        if code := self._start(*self._arguments[at]):  # type: ignore[misc]
             _check("cuLaunchKernelEx", code)
+
+
+@functools.cache
+def _start_of_kernels() -> Any:
+    """The driver's function, which takes addresses as plain numbers."""
+    function = driver()["cuLaunchKernelEx"]
+    function.argtypes = [ctypes.c_void_p] * 4
+    return function
