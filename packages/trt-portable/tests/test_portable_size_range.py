@@ -332,6 +332,18 @@ def test_sizes_that_have_to_be_equal_are_compared() -> None:
     assert read_artifacts(write_artifacts([made])) == [made]
 
 
+def test_sizes_that_must_leave_a_remainder_are_compared() -> None:
+    """As strides ask of images: one of every four extents would be left around the usual one."""
+    x = _traced((64, 8))
+    rows, columns = x.shape
+    assert ((rows - 1) // 2) % 2 != 0 and 64 * (columns % 3) != 0
+    varying, equal = served_sizes([x], [Limits((4, 4), (64, 8), (96, 32))])
+    assert varying == (Varying(0, 0, 4, 96), Varying(0, 1, 4, 32))
+    made = Artifact("t", {}, ((64, 8),), {}, {}, varying, equal)
+    assert [extent for extent in range(32, 41) if made.serves(((extent, 8),))] == [32, 35, 36, 39, 40]
+    assert [extent for extent in range(4, 12) if made.serves(((64, extent),))] == [5, 8, 11]
+
+
 def test_a_size_that_became_a_number_leaves_nothing_open() -> None:
     x = _traced((6, 8))
     assert x.shape[0] == 6 and x.shape[1] == 8

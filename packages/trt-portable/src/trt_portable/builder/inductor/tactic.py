@@ -1335,7 +1335,7 @@ def served_sizes(
     varying: list[Varying] = []
     equal: list[tuple[Expression, Expression]] = []
     for guard in _guards(inputs):
-        sides = _scattered_equality(guard, spans, places)
+        sides = _scattered_equality(guard, spans, places, usual)
         if sides is None:
             spans = _narrowed(guard, spans, usual)
         else:
@@ -1368,16 +1368,34 @@ def _guards(inputs: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def _scattered_equality(
-    guard: Any, spans: Mapping[Any, range], places: Mapping[Any, tuple[int, int]]
+    guard: Any, spans: Mapping[Any, range], places: Mapping[Any, tuple[int, int]], usual: Mapping[Any, int]
 ) -> tuple[Expression, Expression] | None:
-    """Both sides of an equality that holds for sizes here and there, as for multiples of 8; None for other guards."""
-    if type(guard).__name__ != "Equality":
+    """Both sides of an equality that holds for sizes here and there, as for multiples of 8; None for other guards.
+
+    That a remainder is not 0 holds where it is that of the usual sizes, too.
+    """
+    kind = type(guard).__name__
+    left: Expression
+    right: Expression
+    if kind == "Unequality" and guard.args[1] == 0:
+        remainder = next((part for part in _factors(guard.args[0]) if type(part).__name__ == "Mod"), None)
+        if remainder is None:
+            return None
+        left, right = expression_of(remainder, places), int(remainder.subs(usual))
+    elif kind == "Equality":
+        left, right = (expression_of(side, places) for side in guard.args)
+    else:
         return None
-    left, right = (expression_of(side, places) for side in guard.args)
     holds = _holds(guard, spans)
     if left is None or right is None or holds is None or bool(holds.all()):
         return None
     return None if holds.ndim == 1 and len(list(runs(holds))) == 1 else (left, right)
+
+
+def _factors(term: Any) -> Sequence[Any]:
+    """A term by itself, or what it is an integer's product with."""
+    is_multiple = type(term).__name__ == "Mul" and getattr(term.args[0], "is_Integer", False) and len(term.args) == 2
+    return (term.args[1],) if is_multiple else (term,)
 
 
 def _holds(guard: Any, spans: Mapping[Any, range]) -> Any:
