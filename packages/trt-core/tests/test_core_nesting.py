@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from trt_core.attributes import read_attribute
-from trt_core.nesting import children_of, distinct_tensors, tensors_in
+from trt_core.nesting import children_of, distinct_tensors, leaves_of, tensors_in, with_leaves
 
 
 def test_children_of_a_structure() -> None:
@@ -53,3 +53,11 @@ def test_of_memory_that_is_shared_no_more_is_copied_than_a_tensor_reaches() -> N
     for value, wanted in zip(found[1:], given[1:], strict=True):
         assert torch.equal(value.resolve_conj(), wanted.resolve_conj()) and value.stride() == wanted.stride()
         assert value.untyped_storage().nbytes() <= 16 * value.element_size()
+
+
+def test_values_nested_in_containers_of_any_class_are_walked_and_replaced() -> None:
+    nested = fx.immutable_collections.immutable_list([1, (2, {"a": 3, "b": [None, "x"]}), torch.Size([4])])
+    assert list(leaves_of(nested)) == [1, 2, 3, None, "x", 4]
+    found = with_leaves(nested, lambda leaf: leaf * 2 if isinstance(leaf, int) else leaf)
+    assert found == [2, (4, {"a": 6, "b": [None, "x"]}), (8,)]
+    assert type(found) is list and type(found[2]) is tuple

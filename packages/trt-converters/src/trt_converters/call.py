@@ -5,7 +5,7 @@ Support checks see metadata only; nothing is computed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import is_state, read_attribute
 from trt_core.control_flow import PARAMETERS, is_control_flow
 from trt_core.internals import OpOverload
-from trt_core.nesting import tensors_in
+from trt_core.nesting import leaves_of, tensors_in
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,11 @@ class Call:
 
         An attribute that the graph writes to is none: it changes from call to call.
         """
-        return all(node.op == "get_attr" and not is_state(node) for node in _nodes_in(self.bound[parameter]))
+        return all(
+            node.op == "get_attr" and not is_state(node)
+            for node in leaves_of(self.bound[parameter])
+            if isinstance(node, fx.Node)
+        )
 
     def constant(self, parameter: str) -> Any:
         """Returns the value of an argument that is known while the network is built; see `is_constant`.
@@ -115,14 +119,6 @@ def _value_of(node: fx.Node) -> Any:
             return body
         raise KeyError(f"node {node.name} has no meta['val']")
     return node.meta["val"]
-
-
-def _nodes_in(value: Any) -> Iterator[fx.Node]:
-    if isinstance(value, fx.Node):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _nodes_in(item)
 
 
 class BindingError(Exception):

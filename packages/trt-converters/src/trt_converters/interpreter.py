@@ -22,6 +22,7 @@ from trt_core.attributes import read_attribute
 from trt_core.cache_updates import CacheUpdate, cache_update, first_place, written_cache
 from trt_core.control_flow import close_over
 from trt_core.log import take_errors
+from trt_core.nesting import leaves_of
 from trt_core.operators import operator_name
 from trt_core.sizes.expressions import depends_on_data
 from trt_core.sizes.ranges import ShapeRanges
@@ -240,7 +241,7 @@ class BlockInterpreter:
         layers = [network.get_layer(index) for index in range(network.num_layers)]
         known = {id(layer.get_output(index)) for layer in layers for index in range(layer.num_outputs)}
         known |= {id(network.get_input(index)) for index in range(network.num_inputs)}
-        for value in _flatten([result]):
+        for value in leaves_of(result):
             if isinstance(value, trt.ITensor) and id(value) not in known:
                 raise self.context.fail(f"the converter made {value.name!r}, a tensor of another network")
 
@@ -326,17 +327,9 @@ def _kind(value: Any) -> str:
 
 def _is_known(arguments: Sequence[Any]) -> bool:
     """Whether every argument is known while building, with a tensor among them."""
-    flat = list(_flatten(arguments))
+    flat = list(leaves_of(arguments))
     known = all(isinstance(value, (*_PLAIN, torch.Tensor)) for value in flat)
     return known and any(isinstance(value, torch.Tensor) for value in flat)
-
-
-def _flatten(value: Any) -> Iterator[Any]:
-    if isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _flatten(item)
-    else:
-        yield value
 
 
 def _agree(shape: tuple[int, ...], expected: Sequence[int | torch.SymInt]) -> bool:

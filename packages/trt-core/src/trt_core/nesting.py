@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -17,16 +17,34 @@ def children_of(structure: pytree.TreeSpec) -> list[pytree.TreeSpec]:
     return list(children)
 
 
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yields what nested lists, tuples and mappings hold, from left to right; anything else is a leaf."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves_of(item)
+    else:
+        yield value
+
+
+def with_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns what `leaves_of` walks through, with what a function makes of each leaf in its place.
+
+    Lists become lists, tuples tuples and mappings dicts, of whatever classes they were: graphs have lists of their own.
+    """
+    if isinstance(value, list):
+        return [with_leaves(item, function) for item in value]
+    if isinstance(value, tuple):
+        return tuple(with_leaves(item, function) for item in value)
+    if isinstance(value, Mapping):
+        return {name: with_leaves(item, function) for name, item in value.items()}
+    return function(value)
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors in nested lists, tuples and mappings, from left to right."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from tensors_in(item)
+    return (leaf for leaf in leaves_of(value) if isinstance(leaf, torch.Tensor))
 
 
 LEAST_DYNAMIC: Final = 2

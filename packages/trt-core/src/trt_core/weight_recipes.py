@@ -20,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
 from trt_core.internals import OpOverload, TorchDispatchMode
-from trt_core.nesting import tensors_in
+from trt_core.nesting import leaves_of, tensors_in, with_leaves
 
 RECIPE: Final = "weight_recipe"
 """Key of `fx.Node.meta`: the recipe of the tensor that a `get_attr` node reads; absent where nothing is known."""
@@ -89,13 +89,7 @@ Recipe = Source | Literal | Applied | Lost
 
 def recipes_in(value: Any) -> Iterator[Recipe]:
     """Yields the recipes in an argument, those in lists, tuples and mappings included."""
-    if isinstance(value, (Source, Literal, Applied, Lost)):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from recipes_in(item)
-    elif isinstance(value, Mapping):
-        yield from recipes_in(list(value.values()))
+    return (leaf for leaf in leaves_of(value) if isinstance(leaf, Recipe))
 
 
 def operands_of(recipe: Recipe) -> tuple[Recipe, ...]:
@@ -288,11 +282,13 @@ def _run(item: Recipe, calls: _Calls, values: Mapping[Recipe, Any], device: torc
     if not isinstance(item, Applied):
         assert isinstance(item, Lost)
         raise RefitError("a weight cannot be made again", why=item.why)
-    kwargs = _put(dict(item.kwargs), values)
+    args, kwargs = with_leaves(
+        (item.args, item.kwargs), lambda leaf: values[leaf] if isinstance(leaf, Recipe) else leaf
+    )
     if not operands_of(item) and any(argument.name == "device" for argument in item.operator._schema.arguments):
         kwargs["device"] = device  # it makes a tensor of nothing
     try:
-        result = calls[item.operator](*_put(item.args, values), **kwargs)
+        result = calls[item.operator](*args, **kwargs)
     except Exception as error:
         raise RefitError(
             "a weight cannot be made again", where=str(item.operator), why=f"{type(error).__name__}: {error}"
@@ -304,18 +300,6 @@ def _run(item: Recipe, calls: _Calls, values: Mapping[Recipe, Any], device: torc
             "a weight cannot be made again", where=str(item.operator), why=f"its result {item.item} is no tensor"
         )
     return result
-
-
-def _put(value: Any, values: Mapping[Recipe, Any]) -> Any:
-    if isinstance(value, (Source, Literal, Applied, Lost)):
-        return values[value]
-    if isinstance(value, (list, tuple)):
-        return (
-            [_put(item, values) for item in value] if isinstance(value, list) else tuple(_put(i, values) for i in value)
-        )
-    if isinstance(value, dict):
-        return {name: _put(item, values) for name, item in value.items()}
-    return value
 
 
 def _check_sizes(order: list[Recipe], calls: _Calls, limit: int) -> None:

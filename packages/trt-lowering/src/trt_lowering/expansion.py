@@ -22,6 +22,7 @@ from trt_core.internals import (
     make_fx,
 )
 from trt_core.log import unlogged
+from trt_core.nesting import with_leaves
 from trt_core.paused_collection import paused_collection
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.decomposition_table import Decomposition, DecompositionRules, Source, find_decomposition
@@ -193,9 +194,10 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
 
     def call(*inputs: Any) -> Any:
         bound = dict(zip(operands, inputs, strict=True))
-        args = fx.map_arg(node.args, bound.__getitem__)
-        kwargs = fx.map_arg(node.kwargs, bound.__getitem__)
-        return function(*_mutable(args), **_mutable(kwargs))
+        args, kwargs = with_leaves(
+            (node.args, node.kwargs), lambda leaf: bound[leaf] if isinstance(leaf, fx.Node) else leaf
+        )
+        return function(*args, **kwargs)
 
     try:
         with (
@@ -273,16 +275,6 @@ def _value_key(value: Any) -> Any:
 
 def _detached(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _mutable(item: Any) -> Any:
-    if isinstance(item, (list, fx.immutable_collections.immutable_list)):
-        return [_mutable(part) for part in item]
-    if isinstance(item, dict):
-        return {key: _mutable(part) for key, part in item.items()}
-    if type(item) is tuple:
-        return tuple(_mutable(part) for part in item)
-    return item
 
 
 @contextlib.contextmanager

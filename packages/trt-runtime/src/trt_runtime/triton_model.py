@@ -19,7 +19,7 @@ from trt_core.errors import TrtError
 from trt_runtime.generation import TextGenerator
 from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
-from trt_runtime.program.literals import Value
+from trt_runtime.program.literals import replace_values
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import load
 
@@ -138,7 +138,7 @@ class TritonPythonModel:
                 flat.append(leaf.kind(next(left).item()))
             else:
                 flat.append(next(left).to(leaf.device if leaf.device == "cpu" else self._program.device))
-        values = [_filled(tree, flat) for tree in self._signature.structure]
+        values = [replace_values(tree, flat.__getitem__) for tree in self._signature.structure]
         positional = self._signature.positional
         keywords = dict(zip(self._signature.names[positional:], values[positional:], strict=True))
         with torch.inference_mode():
@@ -223,17 +223,6 @@ def _place(args: Mapping[str, str]) -> dict[str, Any]:
 
 def _backend() -> Any:
     return import_module("triton_python_backend_utils")  # of no distribution: the server shows it to its models
-
-
-def _filled(tree: Any, flat: Sequence[Any]) -> Any:
-    """A tree of the signature with values of a call in it."""
-    if type(tree) is Value:
-        return flat[tree.index]
-    if isinstance(tree, Mapping):
-        return {name: _filled(child, flat) for name, child in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(_filled(child, flat) for child in tree)
-    return tree
 
 
 def _to_torch(tensor: Any) -> torch.Tensor:

@@ -22,7 +22,7 @@ from trt_core import CompilationSettings, Device, Provider, Verdict, current_pro
 from trt_core.dtypes import from_trt
 from trt_core.internals import OpOverload
 from trt_core.log import forget_errors, provider_logger, take_errors
-from trt_core.nesting import tensors_in
+from trt_core.nesting import tensors_in, with_leaves
 from trt_core.output_allocator import output_allocator
 from trt_core.paused_collection import paused_collection
 from trt_core.sizes.ranges import Bounds, ShapeRanges
@@ -185,15 +185,13 @@ def substitute(value: Any, tensors: Iterator[torch.Tensor], all_tensors: Sequenc
 
 def _replace(value: Any, tensors: Iterator[Any], size: Callable[[ExtentOf], Any]) -> Any:
     """Replaces tensors, in order, and sizes, inside lists, tuples and dicts."""
-    if isinstance(value, torch.Tensor):
-        return next(tensors)
-    if isinstance(value, ExtentOf):
-        return size(value)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_replace(item, tensors, size) for item in value])
-    if isinstance(value, dict):
-        return {key: _replace(item, tensors, size) for key, item in value.items()}
-    return value
+
+    def other(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return next(tensors)
+        return size(leaf) if isinstance(leaf, ExtentOf) else leaf
+
+    return with_leaves(value, other)
 
 
 _SEED: Final = 1234  # that of PyTorch's own tests

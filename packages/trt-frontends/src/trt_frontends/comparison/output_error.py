@@ -11,6 +11,7 @@ import torch
 
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import TorchDispatchMode, pytree
+from trt_core.nesting import with_leaves
 
 NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
 """Types of leaves of a result that are compared by value."""
@@ -170,13 +171,7 @@ def _histogram(difference: torch.Tensor) -> tuple[int, ...]:
 
 def jsonable(value: Any) -> Any:
     """Returns a value as JSON has it: infinities and what is no number become strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
-    return value
+    return with_leaves(value, lambda leaf: str(leaf) if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 class WideMode(TorchDispatchMode):

@@ -177,14 +177,14 @@ class _PartWriter:
             elif node.op == "call_module":
                 child = split.get_submodule(str(node.target))
                 assert isinstance(child, fx.GraphModule)
-                arguments = [_with_values(value, values) for value in node.args]
+                arguments = fx.map_arg(node.args, values.__getitem__)
                 if kinds[str(node.target)] is BlockKind.ENGINE or not others:
                     is_engine = kinds[str(node.target)] is BlockKind.ENGINE
                     values[node] = self._call(child, backend if is_engine else "", arguments, node)
                 else:
                     values[node] = self.write(child, arguments, others)
             elif node.op == "output":
-                return _with_values(node.args[0], values)
+                return fx.map_arg(node.args[0], values.__getitem__)
             elif node.target is operator.getitem and isinstance(values.get(node.args[0]), (tuple, list)):
                 values[node] = values[node.args[0]][node.args[1]]
             else:
@@ -210,14 +210,6 @@ class _PartWriter:
                 owner.add_module(part, nn.Module())
             owner = owner.get_submodule(part)
         setattr(owner, name, read_attribute(source, target))
-
-
-def _with_values(tree: Any, values: Mapping[fx.Node, Any]) -> Any:
-    if isinstance(tree, fx.Node):
-        return values[tree]
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_with_values(item, values) for item in tree)
-    return tree
 
 
 def _without_guards(gm: fx.GraphModule) -> fx.GraphModule:

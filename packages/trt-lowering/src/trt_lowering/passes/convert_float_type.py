@@ -16,6 +16,7 @@ from trt_core import CompilationSettings, SettingsError
 from trt_core.attributes import is_state, read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher
+from trt_core.nesting import with_leaves
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_core.provenance import node_location
 from trt_core.quantization import is_scale
@@ -326,10 +327,15 @@ class ConvertFloatType(GraphPass):
             graph.erase_node(cast)
         return changes + 1
 
+    def _other(self, leaf: Any) -> Any:
+        """The target type in place of the source, and values of the one in place of those of the other."""
+        if isinstance(leaf, torch.Tensor) and leaf.dtype == self._source:
+            return cast_value(leaf, self._target)
+        return self._target if leaf is self._source else leaf
+
     def _convert(self, graph: fx.Graph, node: fx.Node) -> int:
         touched = self._has_source(node.meta["val"])
-        args = _map_dtype(node.args, self._source, self._target)
-        kwargs = _map_dtype(node.kwargs, self._source, self._target)
+        args, kwargs = with_leaves((node.args, node.kwargs), self._other)
         if args != node.args or kwargs != node.kwargs:
             node.args, node.kwargs, touched = args, kwargs, True
         if touched or any(_dtype(operand) == self._target for operand in node.all_input_nodes):
@@ -337,7 +343,7 @@ class ConvertFloatType(GraphPass):
         if not touched:
             return 0
         self._converted.add(node)
-        node.meta["val"] = _swap(node.meta["val"], self._source, self._target)
+        node.meta["val"] = with_leaves(node.meta["val"], self._other)
         actual = _recompute(node)
         if actual is not None and actual.dtype != node.meta["val"].dtype:
             wanted = node.meta["val"]
@@ -421,22 +427,6 @@ def _is_statistic(user: fx.Node, node: fx.Node) -> bool:
 
 def _is_write_to(user: fx.Node, node: fx.Node) -> bool:
     return user.target is aten.copy_.default and user.args[0] is node
-
-
-def _map_dtype(item: Any, source: torch.dtype, target: torch.dtype) -> Any:
-    if isinstance(item, (tuple, list)):
-        return type(item)(_map_dtype(part, source, target) for part in item)
-    if isinstance(item, dict):
-        return {name: _map_dtype(part, source, target) for name, part in item.items()}
-    return target if item is source else item
-
-
-def _swap(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
-    if isinstance(value, (tuple, list)):
-        return type(value)(_swap(item, source, target) for item in value)
-    if isinstance(value, torch.Tensor) and value.dtype == source:
-        return cast_value(value, target)
-    return value
 
 
 def _recompute(node: fx.Node) -> torch.Tensor | None:

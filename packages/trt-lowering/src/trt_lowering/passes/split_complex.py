@@ -13,7 +13,8 @@ import torch
 from torch import fx
 
 from trt_core.attributes import add_constant
-from trt_core.internals import FakeTensorMode, OpOverload, enable_python_dispatcher, pytree
+from trt_core.internals import FakeTensorMode, OpOverload, enable_python_dispatcher
+from trt_core.nesting import leaves_of, with_leaves
 from trt_core.verdicts import LEFT_COMPLEX
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.contract import OperatorPass
@@ -321,10 +322,10 @@ def rule_of(target: Any) -> Rule | None:
 def _part_by_part(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("dtype") is not None:
         raise NotExpressible(f"{node.target} with a type of its own")
-    real = emit(node.target, *_map(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf), **kwargs)
+    real = emit(node.target, *with_leaves(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf), **kwargs)
     imaginary = None
-    if any(isinstance(leaf, Parts) and leaf.imaginary is not None for leaf in _leaves(args)):
-        imaginary = emit(node.target, *_map(args, lambda leaf: _imaginary_operand(emit, leaf)), **kwargs)
+    if any(isinstance(leaf, Parts) and leaf.imaginary is not None for leaf in leaves_of(args)):
+        imaginary = emit(node.target, *with_leaves(args, lambda leaf: _imaginary_operand(emit, leaf)), **kwargs)
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
         return Parts(real, imaginary)
@@ -502,10 +503,10 @@ def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
-    if any(isinstance(leaf, complex) for leaf in _leaves(args)):
+    if any(isinstance(leaf, complex) for leaf in leaves_of(args)):
         raise NotExpressible("a tensor filled with a complex number")
     given = {**kwargs, "dtype": torch.float32}
-    taken = _map(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
+    taken = with_leaves(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
     return Parts(emit(node.target, *taken, **given), None)
 
 
@@ -565,24 +566,6 @@ def _split(value: Any) -> tuple[Any, Any]:
     if isinstance(value, complex):
         return value.real, value.imag
     return value, None
-
-
-def _map(args: tuple[Any, ...], function: Callable[[Any], Any]) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = pytree.tree_map(function, tuple(map(_plain, args)), is_leaf=_is_node)
-    return found
-
-
-def _plain(value: Any) -> Any:
-    """Lists of a graph are of a kind of their own."""
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _leaves(args: Any) -> list[Any]:
-    return pytree.tree_leaves(tuple(map(_plain, args)), is_leaf=_is_node)
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, (fx.Node, Parts))
 
 
 MOST_POINTS: Final = 1024

@@ -35,7 +35,7 @@ from trt_runtime.interruption import INTERRUPTED
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
-from trt_runtime.program.literals import Value
+from trt_runtime.program.literals import replace_values
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 
 _ROUNDS: Final = 5
@@ -730,7 +730,7 @@ def example_call(
         ) from error
     device = next((value.device for value in module.parameters()), None)
     values = [_on_device(value, leaf, device) for value, leaf in zip(flat, signature.leaves, strict=True)]
-    built = [_build(tree, values) for tree in signature.structure]
+    built = [replace_values(tree, values.__getitem__) for tree in signature.structure]
     split = signature.positional
     return tuple(built[:split]), dict(zip(signature.names[split:], built[split:], strict=True))
 
@@ -785,14 +785,6 @@ def _on_device(value: Any, leaf: Leaf, device: torch.device | None) -> Any:
     if not isinstance(leaf, TensorInput) or leaf.device == "cpu":
         return value
     return value.to(device if device is not None and device.type == leaf.device else leaf.device)
-
-
-def _build(tree: Any, values: list[Any]) -> Any:
-    if type(tree) is Value:
-        return values[tree.index]
-    if isinstance(tree, Mapping):
-        return {name: _build(child, values) for name, child in tree.items()}
-    return type(tree)(_build(child, values) for child in tree)
 
 
 ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"

@@ -33,6 +33,7 @@ from trt_core.files.opening import is_read, map_descriptor, opened
 from trt_core.files.replacing import Path, file_name
 from trt_core.limits import CallLimits
 from trt_core.log import logger
+from trt_core.nesting import tensors_in
 from trt_core.provider import current_provider
 from trt_core.wording import printable
 from trt_runtime.isolation import confinement
@@ -173,7 +174,7 @@ class IsolatedProgram(nn.Module):
         """
         tensors: list[torch.Tensor] = []
         given = {"do": "call", "args": encode(args, tensors), "kwargs": encode(kwargs, tensors)}
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in _tensors_in((args, kwargs))):
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
             raise InputError("isolated programs compute no gradients", hint="call it under torch.no_grad()")
         return self._ask(given, tensors)
 
@@ -589,13 +590,6 @@ def _code_folders(operators: Collection[str]) -> list[str]:
         )
         found |= {os.path.dirname(os.path.realpath(place)) for place in places}
     return sorted(found - {"", "/"})
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
-    return [tensor for item in items for tensor in _tensors_in(item)]
 
 
 def _read_spec(value: Any) -> Spec:

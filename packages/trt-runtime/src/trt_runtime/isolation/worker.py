@@ -22,6 +22,7 @@ from trt_core.errors import ExecutionError, TrtError
 from trt_core.files.opening import map_descriptor
 from trt_core.limits import CallLimits
 from trt_core.log import logger
+from trt_core.nesting import with_leaves
 from trt_runtime.isolation import confinement
 from trt_runtime.isolation.messages import MOST_RECORDS, MOST_TEXT, Arena, decode, encode, place_tensors, receive, send
 from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
@@ -118,7 +119,7 @@ class _Worker:
             "inputs": [_spec(spec) for spec in program.inputs],
             "outputs": [_spec(spec) for spec in program.outputs],
             "meta": encode(program.meta, []),
-            "facts": ModelFacts(attributes={name: _plain(value) for name, value in attributes.items()}).to_text(),
+            "facts": ModelFacts(attributes=with_leaves(attributes, lambda leaf: leaf)).to_text(),
             "shown": program.extra_repr(),
             "warnings": [str(one.message)[:MOST_TEXT] for one in caught[:MOST_RECORDS]],
         }
@@ -257,10 +258,3 @@ def _spec(spec: Any) -> list[Any]:
         return ["fixed", spec.name, encode(spec.value, [])]
     except TrtError:
         return ["fixed", spec.name, encode(repr(spec.value), [])]
-
-
-def _plain(value: Any) -> Any:
-    """A record as the dict that it was made from."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value

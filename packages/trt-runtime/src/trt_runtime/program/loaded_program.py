@@ -20,6 +20,7 @@ from trt_core.attributes import part_at
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
+from trt_core.nesting import with_leaves
 from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT, own_rank
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
@@ -628,8 +629,10 @@ def operator_run(
 
     call = checked(operator, untold)
     bound = None if is_settled or not can_grow(operator) else _bound(operator, step, untold)
-    args = _on_device(list(step.args), device)
-    kwargs = _on_device(dict(step.kwargs), device)
+    args, kwargs = with_leaves(
+        (list(step.args), step.kwargs),  # the program names a kind of device alone
+        lambda leaf: device if isinstance(leaf, torch.device) and leaf.type == device.type else leaf,
+    )
     title = f"{step.name}.{step.overload or 'default'}"
     check = list_checker(step.result, title) if _makes_list(operator) else result_checker(step.result, title)
     run = _operator_run(call, args, kwargs, bound, check)
@@ -702,17 +705,6 @@ def _bound(
             )
 
     return check
-
-
-def _on_device(tree: Any, device: torch.device) -> Any:
-    """Arguments with the device of this process in the place of the kind of device that the program names."""
-    if isinstance(tree, torch.device):
-        return device if tree.type == device.type else tree
-    if isinstance(tree, list):
-        return [_on_device(item, device) for item in tree]
-    if isinstance(tree, dict):
-        return {name: _on_device(item, device) for name, item in tree.items()}
-    return tree
 
 
 def _makes_list(operator: OpOverload) -> bool:

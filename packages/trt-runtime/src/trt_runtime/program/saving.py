@@ -27,6 +27,7 @@ from trt_core.held_arguments import held_to_signature
 from trt_core.input import Input
 from trt_core.internals import OpOverload
 from trt_core.log import logger
+from trt_core.nesting import with_leaves
 from trt_core.operators import operator_name
 from trt_core.refit_table import recipe_text, why_unwritable
 from trt_core.sizes.expressions import Extent, extent_of, is_extent, symbols_in
@@ -450,15 +451,7 @@ def _are_equal(one: Recipe | None, other: Recipe | None) -> bool:
 
 def _resolve(tree: Any, values: Mapping[fx.Node, Any]) -> Any:
     """Arguments with values in the place of nodes, and Python's own containers in the place of fx's."""
-    if isinstance(tree, fx.Node):
-        return values[tree]
-    if isinstance(tree, list):
-        return [_resolve(item, values) for item in tree]
-    if isinstance(tree, tuple):
-        return tuple(_resolve(item, values) for item in tree)
-    if isinstance(tree, dict):
-        return {key: _resolve(item, values) for key, item in tree.items()}
-    return tree
+    return with_leaves(tree, lambda leaf: values[leaf] if isinstance(leaf, fx.Node) else leaf)
 
 
 def _flat(args: Sequence[Any]) -> list[Any]:

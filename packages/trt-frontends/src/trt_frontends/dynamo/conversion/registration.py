@@ -15,6 +15,7 @@ from trt_converters.byte_tensor import ByteTensor
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext
 from trt_core import CompilationSettings, InputError, Reason, Verdict, from_trt, trt
+from trt_core.nesting import leaves_of
 from trt_core.operator_plugin import register_operator
 
 Validator = Callable[[fx.Node, CompilationSettings], bool]
@@ -127,17 +128,11 @@ def validator_check(validator: Validator | None) -> tuple[Callable[[Call], Verdi
 
 def _as_in_the_node(ctx: ConversionContext, arguments: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     assert ctx.node is not None
-    given = {name: _plain(ctx, value) for name, value in arguments.items()}
-    names = list(given)[: len(ctx.node.args)]
-    return tuple(given[name] for name in names), {name: given[name] for name in ctx.node.kwargs if name in given}
-
-
-def _plain(ctx: ConversionContext, value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(ctx, item) for item in value]
-    if isinstance(value, ByteTensor):
+    if any(isinstance(value, ByteTensor) for value in leaves_of(arguments)):
         raise ctx.fail("such converters take no uint8 tensors; write it with trt_converters.converter")
-    return value
+    names = list(arguments)[: len(ctx.node.args)]
+    keywords = {name: arguments[name] for name in ctx.node.kwargs if name in arguments}
+    return tuple(arguments[name] for name in names), keywords
 
 
 def generate_plugin(plugin_id: str) -> None:
