@@ -148,8 +148,8 @@ class Reporter:
 
     @recorder.setter
     def recorder(self, recorder: IErrorRecorder | None) -> None:
-        if recorder is not None and not isinstance(recorder, IErrorRecorder):
-            raise TypeError(f"error_recorder must be IErrorRecorder, not {type(recorder).__name__}")
+        if recorder is not None:
+            instance_of(IErrorRecorder, recorder, "error_recorder")
         self._recorder = recorder
 
     def child(self) -> Reporter:

@@ -56,7 +56,7 @@ from trt_portable.plan.engine_info import (
 from trt_portable.plan.extents import Expression, evaluate, expression_of
 from trt_portable.plan.nodes import Node, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
-from trt_portable.pybind import to_integer
+from trt_portable.pybind import instance_of, to_integer
 from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.cuda_engine import ICudaEngine, load_engine
 
@@ -456,8 +456,7 @@ class Builder(HostSettings):
     """
 
     def __init__(self, logger: ILogger) -> None:
-        if not isinstance(logger, ILogger):
-            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        instance_of(ILogger, logger, "logger")
         self._reporter = Reporter(logger)
 
     # Parts of a build ------------------------------------------------------------------------------
@@ -532,8 +531,7 @@ class Builder(HostSettings):
         Raises:
             TypeError: The writer is no `IStreamWriter`.
         """
-        if not isinstance(writer, IStreamWriter):
-            raise TypeError(f"writer must be IStreamWriter, not {type(writer).__name__}")
+        instance_of(IStreamWriter, writer, "writer")
         plan = self.build_serialized_network(network, config)
         return plan is not None and write_all(writer, plan)
 
@@ -577,10 +575,8 @@ class Builder(HostSettings):
 
 
 def _expect(network: INetworkDefinition, config: IBuilderConfig) -> None:
-    if not isinstance(network, INetworkDefinition):
-        raise TypeError(f"network must be INetworkDefinition, not {type(network).__name__}")
-    if not isinstance(config, IBuilderConfig):
-        raise TypeError(f"config must be IBuilderConfig, not {type(config).__name__}")
+    instance_of(INetworkDefinition, network, "network")
+    instance_of(IBuilderConfig, config, "config")
 
 
 Finding = tuple[str, Refusal]

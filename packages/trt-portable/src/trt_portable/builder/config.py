@@ -334,8 +334,7 @@ class IBuilderConfig(ContextManaged, Sealed):
         Raises:
             TypeError: It is no `IOptimizationProfile`.
         """
-        if not isinstance(profile, IOptimizationProfile):
-            raise TypeError(f"profile must be IOptimizationProfile, not {type(profile).__name__}")
+        instance_of(IOptimizationProfile, profile, "profile")
         if not profile:
             self._invalid("optimization profile", "is not valid")
             return -1

@@ -13,7 +13,7 @@ from trt_portable.dtypes import CARRIERS, FROM_TORCH, PACKED, storage_bytes, sto
 from trt_portable.enums import DataType, LayerType, TensorFormat, TensorLocation
 from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute
-from trt_portable.pybind import Sealed, to_boolean, to_integer, to_text
+from trt_portable.pybind import Sealed, instance_of, to_boolean, to_integer, to_text
 from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import Value
 from trt_portable.weights import Weights
@@ -192,8 +192,7 @@ class ITensor:
 
     @location.setter
     def location(self, location: TensorLocation) -> None:
-        if not isinstance(location, TensorLocation):
-            raise TypeError(f"location must be TensorLocation, not {type(location).__name__}")
+        instance_of(TensorLocation, location, "location")
         if location is not TensorLocation.DEVICE:
             self._report(Refusal("the location of a tensor is DEVICE"))
 

@@ -27,7 +27,7 @@ from trt_portable.network.control_flow import AssertionLayers, ConditionalLayers
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.region import Scope
-from trt_portable.pybind import to_integer, to_text
+from trt_portable.pybind import instance_of, to_integer, to_text
 from trt_portable.reporting import RecordsErrors, Reporter
 from trt_portable.weights import Weights, as_weights
 
@@ -61,8 +61,7 @@ class PluginLayers(LayerFactory):
         from trt_portable.layers.plugin_layers import IPluginV3Layer
         from trt_portable.plugin.interfaces import IPluginV3
 
-        if not isinstance(plugin, IPluginV3):
-            raise TypeError(f"plugin must be IPluginV3, not {type(plugin).__name__}")
+        instance_of(IPluginV3, plugin, "plugin")
         tensors = [expect_tensor(tensor, "an input") for tensor in (*inputs, *shape_inputs)]
         layer = IPluginV3Layer._create()
         layer._plugin, layer._data_inputs = plugin, len(inputs)
@@ -103,11 +102,10 @@ class PluginLayers(LayerFactory):
         """
         from trt_portable.plugin.version_2 import IPluginV2DynamicExt, IPluginV2Layer, PluginV2Faces
 
-        if not isinstance(plugin, IPluginV2DynamicExt):
-            raise TypeError(f"plugin must be IPluginV2DynamicExt, not {type(plugin).__name__}")
+        faces = PluginV2Faces(instance_of(IPluginV2DynamicExt, plugin, "plugin"))
         tensors = [expect_tensor(tensor, "an input") for tensor in inputs]
         layer = IPluginV2Layer._create()
-        layer._plugin, layer._data_inputs = PluginV2Faces(plugin), len(tensors)
+        layer._plugin, layer._data_inputs = faces, len(tensors)
         return self._add(layer, *tensors)
 
 
@@ -264,8 +262,7 @@ class INetworkDefinition(
             TypeError: The type is no `DataType`.
         """
         label, dims = to_text(name), as_dims(shape)
-        if not isinstance(dtype, DataType):
-            raise TypeError(f"dtype must be DataType, not {type(dtype).__name__}")
+        instance_of(DataType, dtype, "dtype")
         if any(extent < -1 for extent in dims):
             self._reporter.refuse(f"input {label!r}", Refusal(f"shape {dims} has an extent below -1"))
             return None

@@ -155,10 +155,8 @@ class OnnxParser(_ModelReader):
     flags = Setting(to_integer, 1 << int(OnnxParserFlag.NATIVE_INSTANCENORM), "Bits ``1 << int(OnnxParserFlag)``.")
 
     def __init__(self, network: INetworkDefinition, logger: ILogger) -> None:
-        if not isinstance(network, INetworkDefinition):
-            raise TypeError(f"network must be INetworkDefinition, not {type(network).__name__}")
-        if not isinstance(logger, ILogger):
-            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        instance_of(INetworkDefinition, network, "network")
+        instance_of(ILogger, logger, "logger")
         self._start(Reporter(logger, network._reporter))
         self._network = network
         self._subgraphs: list[tuple[list[int], bool]] = []
@@ -281,8 +279,7 @@ class OnnxParser(_ModelReader):
 
     def set_builder_config(self, builder_config: IBuilderConfig) -> bool:
         """Tells what the network will be built with; it decides nothing here."""
-        if not isinstance(builder_config, IBuilderConfig):
-            raise TypeError(f"builder_config must be IBuilderConfig, not {type(builder_config).__name__}")
+        instance_of(IBuilderConfig, builder_config, "builder_config")
         return True
 
 
@@ -315,10 +312,8 @@ class OnnxParserRefitter(_ModelReader):
     """
 
     def __init__(self, refitter: Refitter, logger: ILogger) -> None:
-        if not isinstance(refitter, Refitter):
-            raise TypeError(f"refitter must be Refitter, not {type(refitter).__name__}")
-        if not isinstance(logger, ILogger):
-            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        instance_of(Refitter, refitter, "refitter")
+        instance_of(ILogger, logger, "logger")
         self._start(Reporter(logger))
         self._refitter = refitter
         self._kept: list[Initializer] = []

@@ -238,8 +238,7 @@ class PluginField:
     """
 
     def __init__(self, name: str = "", data: Any = None, type: PluginFieldType = PluginFieldType.UNKNOWN) -> None:
-        if not isinstance(type, PluginFieldType):
-            raise TypeError(f"type must be PluginFieldType, not {type.__class__.__name__}")
+        instance_of(PluginFieldType, type, "type")
         self.name = str(name)
         self.type = type
         self.data = data

@@ -383,8 +383,7 @@ class Runtime(HostSettings):
     dla_workspace_allocation_strategy = one_of(DLAWorkspaceAllocationStrategy.DEFAULT, "Kept and reported.")
 
     def __init__(self, logger: ILogger) -> None:
-        if not isinstance(logger, ILogger):
-            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        instance_of(ILogger, logger, "logger")
         self._reporter = Reporter(logger)
 
     @overload

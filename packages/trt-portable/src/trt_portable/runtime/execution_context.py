@@ -1034,8 +1034,8 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
 
     @profiler.setter
     def profiler(self, profiler: IProfiler | None) -> None:
-        if profiler is not None and not isinstance(profiler, IProfiler):
-            raise TypeError(f"profiler must be IProfiler, not {type(profiler).__name__}")
+        if profiler is not None:
+            instance_of(IProfiler, profiler, "profiler")
         self._times.profiler = profiler
 
     enqueue_emits_profile = forwarded(
@@ -1072,8 +1072,8 @@ class IExecutionContext(RecordsErrors, ContextManaged, Sealed):
         Raises:
             TypeError: It is no `IDebugListener`.
         """
-        if listener is not None and not isinstance(listener, IDebugListener):
-            raise TypeError(f"listener must be IDebugListener, not {type(listener).__name__}")
+        if listener is not None:
+            instance_of(IDebugListener, listener, "listener")
         self._debug.listener = listener
         return True
 

@@ -13,7 +13,7 @@ from trt_portable.host_settings import ThreadedSettings
 from trt_portable.memory import wrap_address
 from trt_portable.plan.engine_info import RefitMode, WeightSlot, is_host_constant
 from trt_portable.plan.weight_store import is_of_layer
-from trt_portable.pybind import to_integer, to_text
+from trt_portable.pybind import instance_of, to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.cuda_engine import ICudaEngine
 from trt_portable.weights import Weights, as_weights
@@ -39,10 +39,8 @@ class Refitter(ThreadedSettings):
     engines on the CPU read it where it is."""
 
     def __init__(self, engine: ICudaEngine, logger: ILogger) -> None:
-        if not isinstance(engine, ICudaEngine):
-            raise TypeError(f"engine must be ICudaEngine, not {type(engine).__name__}")
-        if not isinstance(logger, ILogger):
-            raise TypeError(f"logger must be ILogger, not {type(logger).__name__}")
+        instance_of(ICudaEngine, engine, "engine")
+        instance_of(ILogger, logger, "logger")
         self._engine = engine
         self._state = engine._state
         self._store = self._state.weights
@@ -63,8 +61,7 @@ class Refitter(ThreadedSettings):
         Raises:
             TypeError: The role is no `WeightsRole`.
         """
-        if not isinstance(role, WeightsRole):
-            raise TypeError(f"role must be WeightsRole, not {type(role).__name__}")
+        instance_of(WeightsRole, role, "role")
         subject = f"set_weights({to_text(layer_name)!r}, {role.name})"
         uses = self._refittable(self._store.by_role.get((layer_name, role.name), ()))
         return self._set(subject, uses, weights, TensorLocation.HOST)
@@ -83,8 +80,7 @@ class Refitter(ThreadedSettings):
         Raises:
             TypeError: The location is no `TensorLocation`.
         """
-        if not isinstance(location, TensorLocation):
-            raise TypeError(f"location must be TensorLocation, not {type(location).__name__}")
+        instance_of(TensorLocation, location, "location")
         subject = f"set_named_weights({name!r})"
         return self._set(subject, self._uses_named(name), weights, location)
 
