@@ -311,8 +311,8 @@ class CachedStep(nn.Module):
             for name, tensor in (("keys", layer.keys), ("values", layer.values)) if length is not None else ():
                 shape = (limits.max_batch, tensor.shape[1], length, tensor.shape[3])
                 self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape))
-            for name, tensor in self._states[index].items():
-                self.register_buffer(f"{name}_{index}", tensor.new_zeros(limits.max_batch, tensor[0].numel()))
+            for (kind, at), tensor in self._states[index].items():
+                self.register_buffer(f"{kind}_{at}_{index}", tensor.new_zeros(limits.max_batch, tensor[0].numel()))
         self._find_form()
 
     def _read_alone(self) -> None:
@@ -516,8 +516,8 @@ class CachedStep(nn.Module):
                 **({"logits_to_keep": kept} if self._takes_places and isinstance(kept, int) else {}),
             )
         for index, layer in enumerate(caches.layers):
-            for name, state in (_states_of(layer) if self._states[index] else {}).items():
-                self.get_buffer(f"{name}_{index}").copy_(state.flatten(1))
+            for (kind, at), state in (_states_of(layer) if self._states[index] else {}).items():
+                self.get_buffer(f"{kind}_{at}_{index}").copy_(state.flatten(1))
         logits: torch.Tensor = result.logits
         return logits
 
@@ -593,8 +593,8 @@ class CachedStep(nn.Module):
         layers = []
         for index, length in enumerate(self._lengths):
             states = {
-                name: self.get_buffer(f"{name}_{index}").where(has_begun, 0).view(-1, *example.shape[1:])
-                for name, example in self._states[index].items()
+                (kind, at): self.get_buffer(f"{kind}_{at}_{index}").where(has_begun, 0).view(-1, *example.shape[1:])
+                for (kind, at), example in self._states[index].items()
             }
             written, keys, values = places, None, None
             if length is not None:
@@ -694,10 +694,13 @@ def _has_keys(layer: Any) -> bool:
     return all(isinstance(tensor, torch.Tensor) and tensor.dim() == 4 for tensor in found)
 
 
-def _states_of(layer: Any) -> dict[str, torch.Tensor]:
-    """Returns the states of convolutions and recurrences that a layer of a cache holds, by name."""
-    held = {name: getattr(layer, name, None) or {} for name in ("conv_states", "recurrent_states")}
-    return {f"{name}_{at}": state for name, of in held.items() for at, state in of.items() if state is not None}
+_KINDS_OF_STATES: Final = ("conv_states", "recurrent_states")
+
+
+def _states_of(layer: Any) -> dict[tuple[str, int], torch.Tensor]:
+    """Returns the states of convolutions and recurrences that a layer of a cache holds, by kind and number."""
+    held = {kind: getattr(layer, kind, None) or {} for kind in _KINDS_OF_STATES}
+    return {(kind, at): state for kind, of in held.items() for at, state in of.items() if state is not None}
 
 
 def _require_known_layers(model: PreTrainedModel) -> None:
@@ -1359,18 +1362,18 @@ def _cache_classes() -> tuple[Any, Any]:
     return Cache, Layer
 
 
-def _layer_with_states(states: Mapping[str, torch.Tensor], *held: Any) -> Any:
+def _layer_with_states(states: Mapping[tuple[str, int], torch.Tensor], *held: Any) -> Any:
     """Returns a layer of a cache that holds states; each is written to where it is.
 
     Args:
-        states: The states, as `_states_of` names them.
+        states: The states, as `_states_of` has them.
         held: Keys and values and where they are written, or None and None.
     """
     made = _layers_with_states()[0 if held[0] is None else 1](*(() if held[0] is None else held))
-    for name in ("conv_states", "recurrent_states"):
-        of = {int(key.rpartition("_")[2]): state for key, state in states.items() if key.startswith(name)}
-        setattr(made, name, of)
-        setattr(made, f"is_{name}_initialized", dict.fromkeys(of, True))
+    for kind in _KINDS_OF_STATES:
+        of = {at: state for (own, at), state in states.items() if own == kind}
+        setattr(made, kind, of)
+        setattr(made, f"is_{kind}_initialized", dict.fromkeys(of, True))
     made.conv_kernel_size = {at: state.shape[-1] for at, state in made.conv_states.items()}
     made.has_previous_state = dict.fromkeys(made.conv_states or made.recurrent_states, True)
     return made
