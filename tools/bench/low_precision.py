@@ -83,7 +83,7 @@ def weight_rows(columns: int = 28672, depth: int = 4096, batches: tuple[int, ...
             )
             scale = torch.rand(*((2,) if has_offset else ()), *blocks, device="cuda") / 64
             matrix, scale = few.prepare(_codes(kind, columns, depth), scale, form)
-            by_codes = functools.partial(few.multiply, scale=scale, form=form, finish=products.Finish(half))
+            by_codes = functools.partial(few.compute, scale=scale, form=form, finish=products.Finish(half))
             seconds = _replayed(by_codes, matrix, x)
             wanted = x.float() @ few.decoded(matrix, scale, form, torch.float32).t()
             error = float((by_codes(x, matrix).float() - wanted).norm() / wanted.norm())

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 import trt_portable as trt
-from trt_portable.builder.autotune.low_precision import ProductCase
+from trt_portable.builder.autotune.low_precision import Case
 from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.decoding import (
     ATTENTION,
@@ -695,7 +695,7 @@ def test_products_of_codes_on_a_gpu(
     columns, depth, levels = 1000, 2048, tuple(number / 8 for number in range(-9, 7)) if kind == "levels" else ()
     types, dtype = {"int8": trt.int8}.get(kind, trt.int4), getattr(trt, half)
     form = ProductForm(columns, depth, types, dtype, dtype, (columns, groups), False, has_offset, levels)
-    case = ProductCase(form, (rows,), False, False, None).trial(torch.device("cuda"))
+    case = Case(form, (rows,), False, False, None).trial(torch.device("cuda"))
     few: Any = PRODUCT_KERNELS["few_rows"]
     codes, scale = case.prepare(few)
     x = torch.randn(rows, depth, dtype=getattr(torch, half), device="cuda")
@@ -740,7 +740,7 @@ def test_products_of_chosen_codes_on_a_gpu(columns: int, has_offset: bool) -> No
         count * columns, depth, trt.int4, trt.bfloat16, trt.bfloat16, (count * columns, 4), has_offset=has_offset
     )
     few: Any = PRODUCT_KERNELS["few_rows"]
-    codes, scale = ProductCase(form, (1,), False, False, None).trial(torch.device("cuda")).prepare(few)
+    codes, scale = Case(form, (1,), False, False, None).trial(torch.device("cuda")).prepare(few)
     x, places = torch.randn(5, depth, dtype=torch.bfloat16, device="cuda"), torch.tensor([2, 0, 1, 3, 2], device="cuda")
     matrices = few.decoded(codes, scale, form, torch.float32).reshape(count, columns, depth)
     wanted = torch.einsum("sk,snk->sn", x.float(), matrices[places.clamp(max=2)]) * (places < count)[:, None]

@@ -29,10 +29,10 @@ def test_a_kernel_that_fails_or_errs_is_not_chosen(build: Any, execute: Any, log
     def fail(*_: Any) -> Any:
         raise AssertionError("no such kernel")
 
-    exact = product_kernels.IntegerProduct.multiply
+    exact = product_kernels.IntegerProduct.compute
     monkeypatch.setattr(product_kernels, "int_mm_is_exact", lambda: True)
-    monkeypatch.setattr(product_kernels.OneDnnLinear, "multiply", fail)
-    monkeypatch.setattr(product_kernels.IntegerProduct, "multiply", lambda *given: exact(*given) + 1000)
+    monkeypatch.setattr(product_kernels.OneDnnLinear, "compute", fail)
+    monkeypatch.setattr(product_kernels.IntegerProduct, "compute", lambda *given: exact(*given) + 1000)
     engine = build(linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS) + 1))
     (product,) = [layer for layer in layers_of(engine) if layer["LayerType"] == "LOW_PRECISION_PRODUCT"]
     assert product["TacticName"] == REFERENCE.name

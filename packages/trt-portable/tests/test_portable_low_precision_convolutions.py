@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder.autotune.low_precision import ConvolutionCase
+from trt_portable.builder.autotune.low_precision import Case
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
 from trt_portable.kernels.low_precision_products import int_mm_is_exact, onednn_is_exact
 
@@ -151,7 +151,7 @@ def test_every_kernel_computes_what_floats_do(kernel: Any) -> None:
                 continue
             for output in (None, trt.int8):
                 try:
-                    assert ConvolutionCase(form, (2, 5, 6), True, True, output).trial(cpu).difference(kernel) is None
+                    assert Case(form, (2, 5, 6), True, True, output).trial(cpu).difference(kernel) is None
                     tried += 1
                 except (RuntimeError, NotImplementedError) as error:
                     if kernel is CONVOLUTION_REFERENCE:

@@ -66,7 +66,7 @@ def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any
         if not kernel.accepts(form, device):
             continue
         for rows in (1, 17, 64):
-            case = low_precision.ProductCase(form, (rows,), True, rows == 17, trt.int8 if rows == 64 else None)
+            case = low_precision.Case(form, (rows,), True, rows == 17, trt.int8 if rows == 64 else None)
             try:
                 difference = case.trial(device).difference(kernel)
             except (RuntimeError, ValueError, NotImplementedError) as error:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.autotune.low_precision import ProductCase
+from trt_portable.builder.autotune.low_precision import Case
 from trt_portable.kernels.low_precision_products import (
     PRODUCT_KERNELS,
     REFERENCE,
@@ -56,7 +56,7 @@ def test_every_kernel_computes_what_floats_do(kernel: Any, monkeypatch: pytest.M
     for form in accepted:
         for rows in (1, 5):
             for output in (None, trt.int8, trt.fp8):
-                case = ProductCase(form, (rows,), True, rows == 5, output)
+                case = Case(form, (rows,), True, rows == 5, output)
                 try:
                     assert case.trial(CPU).difference(kernel) is None, (form, rows, output)
                 except (RuntimeError, NotImplementedError) as error:
@@ -73,7 +73,7 @@ def test_what_is_prepared_for_few_rows_is_the_matrix(codes: str, has_offset: boo
     levels = tuple(number / 10 for number in range(-9, 7)) if codes == "levels" else ()
     kind, half, columns = getattr(trt, "int4" if levels else codes), trt.bfloat16, 20  # not a multiple of a tile's rows
     form = ProductForm(columns, depth, kind, half, half, (columns, groups), False, has_offset, levels)
-    few, case = FewRowsOfCodes(), ProductCase(form, (2,), False, False, None)
+    few, case = FewRowsOfCodes(), Case(form, (2,), False, False, None)
     trial = case.trial(CPU)
     scale = trial.scale.to(torch.bfloat16) if groups > 1 else trial.scale
     matrix, prepared = few.prepare(trial.codes, scale.float(), form)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +12,16 @@ import torch.nn.functional as F
 from trt_portable.dtypes import CARRIERS, PACKED, pack, unpack
 from trt_portable.enums import DataType
 from trt_portable.kernels.low_precision_products import (
+    PRODUCT_KERNELS,
+    REFERENCE,
     FastFloat8Product,
     Finish,
     Float8Product,
     IntegerProduct,
+    LowPrecisionKernel,
     ProductForm,
     ProductKernel,
+    Shape,
     onednn_is_exact,
 )
 
@@ -53,6 +56,11 @@ class ConvolutionForm:
     scales: int
     is_scaled: bool = False
 
+    def shapes(self, extents: Sequence[int]) -> tuple[Shape, Shape, Shape, Shape | None]:
+        """Of the codes, their scales, an input of ``(N, H, W)``, and its scale where a run computes it."""
+        left = (max(extents[0], 1), self.kernel[1] * self.groups, *extents[1:])
+        return self.kernel, (self.scales,), left, () if self.is_scaled else None
+
     def as_product(self) -> ProductForm | None:
         """The product of channels that it is, if it looks at one place only."""
         maps, channels, *extents = self.kernel
@@ -67,43 +75,14 @@ def finished(product: torch.Tensor, finish: Finish, *, has_bias: bool = False) -
     return replace(finish, bias=bias)(product, has_bias=has_bias)
 
 
-class ConvolutionKernel(ABC):
-    """One way of computing a convolution."""
-
-    name: ClassVar[str]
-    is_traceable: ClassVar[bool] = True
-
-    @abstractmethod
-    def accepts(self, form: ConvolutionForm, device: torch.device) -> bool:
-        """Whether trying makes sense."""
-
-    @abstractmethod
-    def prepare(
-        self, codes: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Kernel and scales as `convolve` wants them.
-
-        Args:
-            codes: (K, C / groups, R, S), of the carrier of the codes' type.
-            scale: (1,) or (K,), float32; times the scale of the input, where that is constant.
-            form: The convolution.
-        """
-
-    @abstractmethod
-    def convolve(
-        self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish
-    ) -> torch.Tensor:
-        """The result (N, K, H', W') of an input (N, C, H, W) and what was prepared."""
-
-    def reads(self, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm) -> bool:
-        """Whether what was prepared is of the form; asked where the kernel does not compare extents itself."""
-        return not kernel.is_mkldnn
+ConvolutionKernel: TypeAlias = LowPrecisionKernel[ConvolutionForm]
+"""One way of computing a convolution."""
 
 
 class DequantizeKernel(ConvolutionKernel):
-    """The kernel stays small and becomes floats in every run."""
+    """The kernel stays small and becomes floats in every run; what any convolution can be computed by."""
 
-    name = "dequantize"
+    name = REFERENCE.name
 
     def accepts(self, form: ConvolutionForm, device: torch.device) -> bool:
         """Always."""
@@ -115,7 +94,7 @@ class DequantizeKernel(ConvolutionKernel):
         """Codes of 4 bits two in a byte, others as they are."""
         return (pack(codes.reshape(-1), form.codes) if form.codes in PACKED else codes), scale
 
-    def convolve(
+    def compute(
         self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish
     ) -> torch.Tensor:
         """A float convolution."""
@@ -141,7 +120,7 @@ class DequantizeKernelOnce(ConvolutionKernel):
         """Floats."""
         return (codes.to(torch.float32) * scale.reshape(-1, 1, 1, 1)).to(CARRIERS[form.result]), scale
 
-    def convolve(
+    def compute(
         self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish
     ) -> torch.Tensor:
         """A float convolution."""
@@ -181,7 +160,7 @@ class OneDnnConvolution(ConvolutionKernel):
         is_packed = kernel.is_mkldnn and kernel.dtype is torch.int8 and tuple(kernel.shape) == form.kernel
         return is_packed and scale.dtype is torch.float32 and scale.shape == form.kernel[:1]
 
-    def convolve(
+    def compute(
         self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel after the change of sign."""
@@ -239,12 +218,12 @@ class PointwiseConvolution(ConvolutionKernel):
         """As the product does."""
         return self._product.reads(kernel, scale, self._form(form))
 
-    def convolve(
+    def compute(
         self, x: torch.Tensor, kernel: torch.Tensor, scale: torch.Tensor, form: ConvolutionForm, finish: Finish
     ) -> torch.Tensor:
         """A product; channels are last in memory before and after it."""
         rows = x.permute(0, 2, 3, 1)
-        found = self._product.multiply(rows.reshape(-1, form.kernel[1]), kernel, scale, self._form(form), finish)
+        found = self._product.compute(rows.reshape(-1, form.kernel[1]), kernel, scale, self._form(form), finish)
         return found.reshape(*rows.shape[:3], form.kernel[0]).permute(0, 3, 1, 2)
 
     @staticmethod
@@ -270,6 +249,6 @@ CONVOLUTION_KERNELS: Final[Mapping[str, ConvolutionKernel]] = {
 """All ways by name, the likely fastest first."""
 
 
-def convolution_kernel(name: Any) -> ConvolutionKernel:
-    """The way of a name; the one that always works for names of other versions."""
-    return CONVOLUTION_KERNELS.get(name, CONVOLUTION_REFERENCE)
+def kernels_of(form: ProductForm | ConvolutionForm) -> Mapping[str, LowPrecisionKernel[Any]]:
+    """All ways to compute a form by name, the likely fastest first; that of `REFERENCE`'s name always works."""
+    return PRODUCT_KERNELS if isinstance(form, ProductForm) else CONVOLUTION_KERNELS

@@ -12,7 +12,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,9 @@ from trt_portable.internals import without_modes
 
 _ROWS, _DEPTH, _COLUMNS = 32, 64, 32
 _LARGEST: Final = 127
+
+
+Shape: TypeAlias = tuple[int, ...]
 
 
 @functools.cache
@@ -88,6 +91,11 @@ class ProductForm:
     has_offset: bool = False
     levels: tuple[float, ...] = ()
 
+    def shapes(self, extents: Sequence[int]) -> tuple[Shape, Shape, Shape, Shape | None]:
+        """Of the codes, their scales, the left operand of ``(M,)`` rows, and its scale where a run computes it."""
+        rows = max(extents[0], 1)
+        return (self.columns, self.depth), self.blocks, (rows, self.depth), (rows, 1) if self.is_rowwise else None
+
     @property
     def is_plain(self) -> bool:
         """Whether codes times scales are the matrix."""
@@ -147,41 +155,48 @@ class Finish:
         return round_to(steps, self.output)
 
 
-class ProductKernel(ABC):
-    """One way of computing a product."""
+Form = TypeVar("Form")
+
+
+class LowPrecisionKernel(ABC, Generic[Form]):
+    """One way of computing a product or a convolution of few bits."""
 
     name: ClassVar[str]
     is_traceable: ClassVar[bool] = True
     """Whether it consists of operators that PyTorch's compilers know."""
 
     @abstractmethod
-    def accepts(self, form: ProductForm, device: torch.device) -> bool:
+    def accepts(self, form: Form, device: torch.device) -> bool:
         """Whether trying makes sense."""
 
     def suits(self, rows: int) -> bool:
-        """Whether it is made for left operands of so many rows."""
+        """Whether it is made for left operands of so many rows, or inputs of so many images."""
         return True
 
     @abstractmethod
-    def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """The matrix and its scales as `multiply` wants them.
+    def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: Form) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and their scales as `compute` wants them.
 
         Args:
-            codes: (N, K), of the carrier of the codes' type.
-            scale: Of `form.blocks`, float32; times the scale of the left operand, where that is constant. With an
-                offset both, (2, *blocks), the scale first.
-            form: The product.
+            codes: (N, K), or (K, C / groups, R, S), of the carrier of the codes' type.
+            scale: Of `form.blocks`, or (1,) or (K,), float32; times the scale of the left operand, where that is
+                constant. With an offset both, (2, *blocks), the scale first.
+            form: The product or convolution.
         """
 
     @abstractmethod
-    def multiply(
-        self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
+    def compute(
+        self, left: torch.Tensor, weights: torch.Tensor, scale: torch.Tensor, form: Form, finish: Finish
     ) -> torch.Tensor:
-        """The result (M, N) of a left operand (M, K) and what was prepared."""
+        """The result (M, N) of a left operand (M, K), or (N, K, H', W') of an input, and what was prepared."""
 
-    def reads(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> bool:
+    def reads(self, weights: torch.Tensor, scale: torch.Tensor, form: Form) -> bool:
         """Whether what was prepared is of the form; asked where the kernel does not compare extents itself."""
-        return not matrix.is_mkldnn
+        return not weights.is_mkldnn
+
+
+ProductKernel: TypeAlias = LowPrecisionKernel[ProductForm]
+"""One way of computing a product."""
 
 
 def decode(
@@ -241,7 +256,7 @@ class Dequantize(ProductKernel):
         matrix = pack(codes.reshape(-1), form.codes) if form.codes in PACKED else codes.contiguous()
         return matrix, join_levels(scale, by_bits(form.levels))
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """A float product."""
@@ -264,7 +279,7 @@ class DequantizeInTiles(Dequantize):
         """Matrices of several tiles, on the CPU."""
         return device.type == "cpu" and form.columns * form.depth > self._TILE and not form.depth % 2
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """Float products."""
@@ -304,7 +319,7 @@ class DequantizeOnce(ProductKernel):
         levels = torch.tensor(by_bits(form.levels), device=codes.device) if form.levels else None
         return decode(codes, scale, form, levels).to(CARRIERS[form.result]), scale
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """A float product."""
@@ -331,7 +346,7 @@ class IntegerProduct(ProductKernel):
             codes = padded(codes, self._MULTIPLE, self._MULTIPLE)
         return codes.contiguous(), scale.reshape(-1)
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """An integer product, scaled."""
@@ -365,7 +380,7 @@ class OneDnnLinear(ProductKernel):
         is_packed = matrix.is_mkldnn and matrix.dtype is torch.int8 and matrix.shape == (form.depth, form.columns)
         return is_packed and scale.dtype is torch.float32 and scale.shape in ((1,), (form.columns,))
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel after the change of sign."""
@@ -407,7 +422,7 @@ class Float8Product(ProductKernel):
         matrix = padded(codes, self._MULTIPLE, self._MULTIPLE).contiguous()
         return matrix, F.pad(scale.reshape(-1), (self._FIRST_SCALE, 0), value=1.0)
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel, and factors where columns or rows have their own."""
@@ -460,7 +475,7 @@ class RowwiseFloat8Product(Float8Product):
         """A scale for every column."""
         return codes.contiguous(), scale.reshape(1, -1).expand(1, form.columns).contiguous()
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel."""
@@ -493,7 +508,7 @@ class PackedInt8(ProductKernel):
         """A scale for every column, in the type of the left operand."""
         return codes.contiguous(), scale.reshape(-1).expand(form.columns).to(CARRIERS[form.left]).contiguous()
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel."""
@@ -535,7 +550,7 @@ class PackedInt4(ProductKernel):
         is_packed = matrix.is_cuda or (matrix.dtype is torch.uint8 and matrix.shape == (form.columns, form.depth // 2))
         return is_packed and not matrix.is_mkldnn and scale.shape == pairs and scale.dtype is CARRIERS[form.left]
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel."""
@@ -597,7 +612,7 @@ class FewRowsOfCodes(ProductKernel):
         count = form.columns * form.blocks[1] * (1 + form.has_offset)
         return matrix.shape == (_padded_rows(form), bytes_of_row) and scale.numel() == count
 
-    def multiply(
+    def compute(
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel, or two."""
@@ -821,8 +836,3 @@ PRODUCT_KERNELS: Final[Mapping[str, ProductKernel]] = {
     )
 }
 """All ways by name, the likely fastest first."""
-
-
-def product_kernel(name: Any) -> ProductKernel:
-    """The way of a name; the one that always works for names of other versions."""
-    return PRODUCT_KERNELS.get(name, REFERENCE)

@@ -20,21 +20,15 @@ from trt_portable.dims import Dims
 from trt_portable.dtypes import CARRIERS, FLOATS, INDICES, is_scratch
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import PortableError
-from trt_portable.kernels.low_precision_convolutions import (
-    CONVOLUTION_REFERENCE,
-    ConvolutionForm,
-    ConvolutionKernel,
-    convolution_kernel,
-)
+from trt_portable.kernels.low_precision_convolutions import ConvolutionForm, kernels_of
 from trt_portable.kernels.low_precision_products import (
     REFERENCE,
     FewRowsOfCodes,
     Finish,
+    LowPrecisionKernel,
     ProductForm,
-    ProductKernel,
     decode_rows,
     levels_of,
-    product_kernel,
 )
 from trt_portable.kernels.operands import require_operands
 from trt_portable.layer_properties import boolean, dims, element_type, integer, numbers
@@ -49,8 +43,41 @@ LEFT, LEFT_SCALE, BIAS, OUTPUT_SCALE, MATRIX, SCALE = range(6)
 """Inputs of a product; scale of the left operand, bias and scale of the output may be absent."""
 
 
-class _Finished(ILayer):
-    """What a product and a convolution of few bits share: what becomes of their sums."""
+class _LowPrecisionLayer(ILayer):
+    """What a product or convolution of few bits and its preparation share: the form, and the kernel."""
+
+    _known: tuple[Any, LowPrecisionKernel[Any]] | None = None
+
+    def _form(self) -> Any:
+        """The product or convolution apart from its numbers."""
+        raise NotImplementedError
+
+    def _form_and_kernel(self) -> tuple[Any, LowPrecisionKernel[Any]]:
+        """The form, and the chosen kernel if this version and this device have it, else the one that always works."""
+        if self._known is not None:
+            return self._known
+        form = self._form()
+        kernels = kernels_of(form)
+        kernel = kernels.get(self._implementation)
+        found = form, kernels[REFERENCE.name] if kernel is None or not kernel.accepts(form, self._device) else kernel
+        if self._IS_FROZEN and self._device.type != "meta":
+            self._known = found
+        return found
+
+    @property
+    def is_traceable(self) -> bool:
+        """Whether traces have the kernel that runs have."""
+        return self._form_and_kernel()[1].is_traceable
+
+    def _kernel(self, operands: Sequence[torch.Tensor | None]) -> LowPrecisionKernel[Any]:
+        """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
+        form, kernel = self._form_and_kernel()
+        is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
+        return kernel if is_real or kernel.is_traceable else kernels_of(form)[REFERENCE.name]
+
+
+class _Finished(_LowPrecisionLayer):
+    """What a product and a convolution of few bits share: what is computed, and what becomes of the sums."""
 
     output_type = element_type(DataType.FLOAT, "Type of the result.")
     rectify = boolean(False, "Whether negative numbers become 0.")
@@ -62,9 +89,40 @@ class _Finished(ILayer):
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:
         return self.output_type
 
+    def _finished(
+        self,
+        operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        left_scale: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        output_scale: torch.Tensor | None,
+        columns: int | None,
+    ) -> torch.Tensor:
+        """The result of a left operand with the weights and scales that were prepared.
 
-class _LowPrecisionLayer(ILayer):
-    """What a product and its preparation share: the form of the product, and the kernel."""
+        Args:
+            operands: These three.
+            left_scale: Of the left operand, where the run computes it.
+            bias: A number for each column, or None.
+            output_scale: One number, or None.
+            columns: Columns or channels of the result; None where the left operand has other extents than it should.
+        """
+        left, weights, scale = operands
+        bias = None if bias is None else bias.reshape(-1)
+        step = None if output_scale is None else output_scale.reshape(())
+        form, kernel = self._form_and_kernel()[0], self._kernel((left, weights))
+        finish = Finish(form.result, left_scale, bias, self.rectify, step, self.output_type)
+        what = f"the kernel {kernel.name} of {self.name!r}"
+        if self._read is not weights or self._read_scale is not scale:
+            require_operands(kernel.reads(weights, scale, form), what, left, scale)
+            if self._IS_FROZEN and is_scratch(left):
+                self._read, self._read_scale = weights, scale
+        fits = left.dtype is CARRIERS[form.left] and columns is not None and (bias is None or len(bias) == columns)
+        require_operands(fits, what, left, bias)
+        return kernel.compute(left, weights, scale, form, finish)
+
+
+class _LowPrecisionProduct(_LowPrecisionLayer):
+    """What a product and its preparation share."""
 
     columns = integer(0, "N.")
     depth = integer(0, "K.")
@@ -76,8 +134,6 @@ class _LowPrecisionLayer(ILayer):
     has_offset = boolean(False, "Whether a number for each block is subtracted from the scaled codes.")
     levels = numbers("What the sixteen codes of 4 bits stand for, the least first; none for codes as they are.")
 
-    _known: tuple[ProductForm, ProductKernel] | None = None
-
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         require(self.columns > 0 and self.depth > 0, f"a matrix of {self.columns} by {self.depth}")
         require(len(self.blocks) == 2, f"scales of extents {self.blocks}")
@@ -86,34 +142,15 @@ class _LowPrecisionLayer(ILayer):
         is_known = not self.levels or (len(self.levels) == 16 and self.code_type is DataType.INT4)
         require(is_known, f"{len(self.levels)} levels of codes in {self.code_type.name}")
 
-    def _form_and_kernel(self) -> tuple[ProductForm, ProductKernel]:
-        """The form, and the chosen kernel if this device has it, else the one that always works."""
-        if self._known is not None:
-            return self._known
+    def _form(self) -> ProductForm:
         rows, columns = self.blocks
-        form = ProductForm(
+        return ProductForm(
             *(self.columns, self.depth, self.code_type, self.left_type, self.result_type, (rows, columns)),
             *(self.rowwise, self.has_offset, self.levels),
         )
-        kernel = product_kernel(self._implementation)
-        found = form, kernel if kernel.accepts(form, self._device) else REFERENCE
-        if self._IS_FROZEN and self._device.type != "meta":
-            self._known = found
-        return found
-
-    @property
-    def is_traceable(self) -> bool:
-        """Whether traces have the kernel that runs have."""
-        return self._form_and_kernel()[1].is_traceable
-
-    def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ProductKernel:
-        """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
-        kernel = self._form_and_kernel()[1]
-        is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
-        return kernel if is_real or kernel.is_traceable else REFERENCE
 
 
-class PreparedMatrixLayer(_LowPrecisionLayer):
+class PreparedMatrixLayer(_LowPrecisionProduct):
     """Brings a matrix of codes and its scales into the form that a kernel reads.
 
     Inputs: 0 codes (..., N, K), or (..., K, N); 1 scale: 0-D, per axis, or one per block; optional 2 the constant
@@ -148,7 +185,7 @@ class PreparedMatrixLayer(_LowPrecisionLayer):
         return self._kernel((codes, scale)).prepare(codes, wide.contiguous(), form)
 
 
-class LowPrecisionProductLayer(_Finished, _LowPrecisionLayer):
+class LowPrecisionProductLayer(_Finished, _LowPrecisionProduct):
     """``left @ (codes * scale).T``, with scales, bias, rectification and quantization of the result."""
 
     _KIND = LayerType.EINSUM  # a sum of products, of which nothing expects attributes of a matrix product
@@ -166,28 +203,12 @@ class LowPrecisionProductLayer(_Finished, _LowPrecisionLayer):
         if left_scale is not None:
             left_scale = left_scale.to(torch.float32)
             left_scale = left_scale.reshape(()) if left_scale.numel() == 1 else left_scale.reshape(-1, 1)
-        finish = Finish(
-            self.result_type,
-            left_scale,
-            None if bias is None else bias.reshape(-1),
-            self.rectify,
-            None if output_scale is None else output_scale.reshape(()),
-            self.output_type,
-        )
-        rows = left.reshape(-1, self.depth)
-        kernel, form = self._kernel((left, matrix)), self._form_and_kernel()[0]
-        if self._read is not matrix or self._read_scale is not scale:
-            require_operands(kernel.reads(matrix, scale, form), f"the product {kernel.name}", left, scale)
-            if self._IS_FROZEN and is_scratch(left):
-                self._read, self._read_scale = matrix, scale
-        bias = finish.bias
-        fits = left.dtype is CARRIERS[self.left_type] and (bias is None or len(bias) == self.columns)
-        require_operands(fits, f"the product {kernel.name}", left, bias)
-        return (kernel.multiply(rows, matrix, scale, form, finish).reshape(extents),)
+        operands = (left.reshape(-1, self.depth), matrix, scale)
+        return (self._finished(operands, left_scale, bias, output_scale, self.columns).reshape(extents),)
 
 
-class _LowPrecisionConvolution(ILayer):
-    """What a convolution and its preparation share: the form, and the kernel."""
+class _LowPrecisionConvolution(_LowPrecisionLayer):
+    """What a convolution and its preparation share."""
 
     kernel_shape = dims(Dims(), "(K, C / groups, R, S).")
     stride = dims(Dims(), "Per axis.")
@@ -200,24 +221,12 @@ class _LowPrecisionConvolution(ILayer):
     scales = integer(1, "Number of scales of the kernel.")
     is_scaled = boolean(False, "Whether the run computes the scale of the input.")
 
-    _known: tuple[ConvolutionForm, ConvolutionKernel] | None = None
-
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         require(len(self.kernel_shape) == 4 and min(self.kernel_shape) > 0, f"a kernel of {self.kernel_shape}")
         for name in ("stride", "dilation", "padding"):
             found, least = getattr(self, name), int(name != "padding")
             require(len(found) == 2 and least <= min(found) and max(found) <= _FAR, f"{name} {found}")
         require(self.groups > 0 and self.kernel_shape[0] % self.groups == 0, f"{self.groups} groups")
-
-    def _form_and_kernel(self) -> tuple[ConvolutionForm, ConvolutionKernel]:
-        """The form, and the chosen kernel if this device has it, else the one that always works."""
-        if self._known is not None:
-            return self._known
-        form, kernel = self._form(), convolution_kernel(self._implementation)
-        found = form, kernel if kernel.accepts(form, self._device) else CONVOLUTION_REFERENCE
-        if self._IS_FROZEN and self._device.type != "meta":
-            self._known = found
-        return found
 
     def _form(self) -> ConvolutionForm:
         maps, channels, rows, columns = self.kernel_shape
@@ -234,17 +243,6 @@ class _LowPrecisionConvolution(ILayer):
             self.scales,
             self.is_scaled,
         )
-
-    @property
-    def is_traceable(self) -> bool:
-        """Whether traces have the kernel that runs have."""
-        return self._form_and_kernel()[1].is_traceable
-
-    def _kernel(self, operands: Sequence[torch.Tensor | None]) -> ConvolutionKernel:
-        """The kernel; the one that always works while shapes are inferred or a run is traced, if need be."""
-        kernel = self._form_and_kernel()[1]
-        is_real = all(x is None or (type(x) is torch.Tensor and not x.is_meta) for x in operands)
-        return kernel if is_real or kernel.is_traceable else CONVOLUTION_REFERENCE
 
 
 class PreparedKernelLayer(_LowPrecisionConvolution):
@@ -293,27 +291,11 @@ class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
             return (x.new_empty((x.shape[0], form.kernel[0], *extents), dtype=CARRIERS[self.output_type]),)
         if bias is None and self._has_weights("BIAS"):
             bias = self._parameter("BIAS")
-        finish = Finish(
-            self.result_type,
-            None if left_scale is None else left_scale.to(torch.float32).reshape(()),
-            None if bias is None else bias.reshape(-1),
-            self.rectify,
-            None if output_scale is None else output_scale.reshape(()),
-            self.output_type,
-        )
-        chosen, bias = self._kernel((x, kernel)), finish.bias
-        if self._read is not kernel or self._read_scale is not scale:
-            require_operands(chosen.reads(kernel, scale, form), f"the convolution {chosen.name}", x, scale)
-            if self._IS_FROZEN and is_scratch(x):
-                self._read, self._read_scale = kernel, scale
-        fits = (
-            x.dtype is CARRIERS[self.left_type]
-            and x.dim() == 4
-            and x.shape[1] == form.kernel[1] * form.groups
-            and (bias is None or len(bias) == form.kernel[0])
-        )
-        require_operands(fits, f"the convolution {chosen.name}", x, bias)
-        return (chosen.convolve(x, kernel, scale, form, finish),)
+        if left_scale is not None:
+            left_scale = left_scale.to(torch.float32).reshape(())
+        is_image = x.dim() == 4 and x.shape[1] == form.kernel[1] * form.groups
+        maps = form.kernel[0] if is_image else None
+        return (self._finished((x, kernel, scale), left_scale, bias, output_scale, maps),)
 
 
 MOST_ROWS: Final = 64
@@ -360,7 +342,7 @@ def multiply_by_chosen_codes(
     scale: torch.Tensor,
     form: ProductForm,
     count: int,
-    kernel: ProductKernel,
+    kernel: LowPrecisionKernel[ProductForm],
     is_grouped: bool,
 ) -> torch.Tensor:
     """As `multiply_by_chosen`, of matrices of few bits that lie one below the other, as a kernel prepared them."""
@@ -496,7 +478,7 @@ class ChosenProductLayer(_Chosen):
         return (multiply_by_chosen(flat, places, matrices, self.is_transposed, self.is_grouped).reshape(shape),)
 
 
-class ChosenCodesProductLayer(_LowPrecisionLayer, _Chosen):
+class ChosenCodesProductLayer(_LowPrecisionProduct, _Chosen):
     """As `ChosenProductLayer`, with matrices of few bits, one below the other, as a preparation left them.
 
     Inputs: 0 rows (S, 1, K) or (S, K, 1); 1 places (S,); 2 and 3 what was prepared of (E * N, K) codes.

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -26,8 +25,8 @@ from trt_portable.enums import DataType
 from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.program import LayerCall, PackingCompute, Program
-from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE
-from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, Finish
+from trt_portable.kernels.low_precision_convolutions import kernels_of
+from trt_portable.kernels.low_precision_products import REFERENCE, Finish, LowPrecisionKernel
 from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, LowPrecisionProductLayer
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.engine_info import Shape, is_host_constant
@@ -76,13 +75,13 @@ def choose_low_precision_kernels(
         shape = shapes.get(entry["inputs"][_LEFT]) if entry["inputs"] else None
         if isinstance(layer, LowPrecisionProductLayer):
             rows = _UNKNOWN_ROWS if shape is None else volume(shape[:-1])
-            case: Case = ProductCase(layer._form_and_kernel()[0], (rows,), *_ending(layer))
+            extents: Shape = (rows,)
         elif isinstance(layer, LowPrecisionConvolutionLayer):
-            image = _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3])
-            case = ConvolutionCase(layer._form(), image, *_ending(layer))
+            extents = _UNKNOWN_IMAGE if shape is None else (shape[0], shape[2], shape[3])
         else:
             continue
-        entry["implementation"] = makers[entry["inputs"][_MATRIX]]["implementation"] = choose.kernel(case, layer.name)
+        kernel = choose.kernel(Case(layer._form(), extents, *_ending(layer)), layer.name)
+        entry["implementation"] = makers[entry["inputs"][_MATRIX]]["implementation"] = kernel
 
 
 def _teach_own_kernels() -> None:
@@ -212,7 +211,7 @@ _BIAS, _OUTPUT_SCALE = 2, 3
 
 
 @dataclass(frozen=True)
-class Case(ABC):
+class Case:
     """What the choice of a kernel depends on, beside the device; equal cases share a choice.
 
     Attributes:
@@ -229,20 +228,15 @@ class Case(ABC):
     rectifies: bool
     output: DataType | None
 
-    reference: ClassVar[Any]
+    @property
+    def reference(self) -> LowPrecisionKernel[Any]:
+        """What the others are held to."""
+        return kernels_of(self.form)[REFERENCE.name]
 
-    @abstractmethod
-    def candidates(self, device: torch.device) -> list[Any]:
-        """Kernels that accept the case."""
-
-    @abstractmethod
-    def shapes(self) -> tuple[Shape, Shape, Shape, Shape | None]:
-        """Of the codes, their scales, the left operand, and its scale where a run computes it."""
-
-    @staticmethod
-    @abstractmethod
-    def compute(kernel: Any) -> Callable[..., torch.Tensor]:
-        """What a kernel computes the case by."""
+    def candidates(self, device: torch.device) -> list[LowPrecisionKernel[Any]]:
+        """Kernels that accept the form, and are made for so many rows."""
+        kernels, rows = kernels_of(self.form).values(), self.extents[0]
+        return [kernel for kernel in kernels if kernel.accepts(self.form, device) and kernel.suits(rows)]
 
     def trial(self, device: torch.device) -> Trial:
         """The case with numbers."""
@@ -253,50 +247,6 @@ def _ending(layer: LowPrecisionProductLayer | LowPrecisionConvolutionLayer) -> t
     """Whether a layer has a bias, whether it rectifies, and the type that its result is quantized to, if it is."""
     has_bias = layer._input(_BIAS) is not None or layer._has_weights("BIAS")
     return has_bias, layer.rectify, None if layer._input(_OUTPUT_SCALE) is None else layer.output_type
-
-
-class ProductCase(Case):
-    """A product."""
-
-    reference = REFERENCE
-
-    def candidates(self, device: torch.device) -> list[Any]:
-        """Kernels that accept the form, and are made for the rows."""
-        (rows,) = self.extents
-        return [each for each in PRODUCT_KERNELS.values() if each.accepts(self.form, device) and each.suits(rows)]
-
-    def shapes(self) -> tuple[Shape, Shape, Shape, Shape | None]:
-        """(N, K), the blocks, (M, K) and (M, 1)."""
-        form, rows = self.form, max(self.extents[0], 1)
-        return (form.columns, form.depth), form.blocks, (rows, form.depth), (rows, 1) if form.is_rowwise else None
-
-    @staticmethod
-    def compute(kernel: Any) -> Callable[..., torch.Tensor]:
-        """Its product."""
-        found: Callable[..., torch.Tensor] = kernel.multiply
-        return found
-
-
-class ConvolutionCase(Case):
-    """A convolution."""
-
-    reference = CONVOLUTION_REFERENCE
-
-    def candidates(self, device: torch.device) -> list[Any]:
-        """Kernels that accept the form."""
-        return [kernel for kernel in CONVOLUTION_KERNELS.values() if kernel.accepts(self.form, device)]
-
-    def shapes(self) -> tuple[Shape, Shape, Shape, Shape | None]:
-        """(K, C / groups, R, S), (K,) or (1,), (N, C, H, W) and ()."""
-        form, (batch, *extents) = self.form, self.extents
-        left = (max(batch, 1), form.kernel[1] * form.groups, *extents)
-        return form.kernel, (form.scales,), left, () if form.is_scaled else None
-
-    @staticmethod
-    def compute(kernel: Any) -> Callable[..., torch.Tensor]:
-        """Its convolution."""
-        found: Callable[..., torch.Tensor] = kernel.convolve
-        return found
 
 
 class Trial:
@@ -315,7 +265,7 @@ class Trial:
     def __init__(self, case: Case, device: torch.device) -> None:
         self._case, self._device = case, device
         self._generator = torch.Generator().manual_seed(0)
-        form, (codes, scale, left, left_scale) = case.form, case.shapes()
+        form, (codes, scale, left, left_scale) = case.form, case.form.shapes(case.extents)
         self.codes = self._made(form.codes, codes)
         self.scale = self._factors(scale)
         if getattr(form, "has_offset", False):
@@ -341,7 +291,8 @@ class Trial:
 
     def run(self, kernel: Any, prepared: Sequence[torch.Tensor]) -> torch.Tensor:
         """The result by a kernel."""
-        return self._case.compute(kernel)(self.left, *prepared, self._case.form, self._finish)
+        found: torch.Tensor = kernel.compute(self.left, *prepared, self._case.form, self._finish)
+        return found
 
     def difference(self, kernel: Any) -> str | None:
         """What is wrong with a kernel's result, in words."""
