@@ -1,4 +1,4 @@
-"""The wrappers that put every rule of ours around a support check.
+"""The rules of ours around a support check.
 
 A support check stays one function on one node. What holds for all of them (settings that keep operators in PyTorch,
 nodes that no engine may hold, exceptions that must not escape) is composed around it.
@@ -7,9 +7,10 @@ nodes that no engine may hold, exceptions that must not escape) is composed arou
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx
@@ -114,76 +115,40 @@ class VerdictPass:
                 return
 
 
-@dataclass(frozen=True)
-class SafeSupport:
-    """Turns an exception of the wrapped check into `Reason.CHECK_FAILED`, and adds source lines to refusals."""
-
-    inner: OperatorSupport
-
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns the wrapped verdict; never raises."""
-        return total_verdict(self.inner.verdict, node)
+Rule: TypeAlias = Callable[[fx.Node], "Verdict | None"]
+"""Refuses a node, or leaves the decision to others."""
 
 
 @dataclass(frozen=True)
-class ForcedOperators:
-    """Refuses the operators that `torch_executed_ops` names, by overload or by packet."""
+class RuledSupport:
+    """A support check behind rules: the first one that refuses a node decides.
 
-    inner: OperatorSupport
-    names: frozenset[str]
+    Attributes:
+        support: The check.
+        rules: In order.
+    """
 
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns `FORCED_OPERATOR` for a listed operator, else the wrapped verdict."""
-        name = operator_name(node.target)
-        for spelling in (name, packet_name(name)):
-            if spelling in self.names:
-                return Verdict.refuse(Reason.FORCED_OPERATOR, f"torch_executed_ops lists {spelling}")
-        return self.inner.verdict(node)
-
-
-@dataclass(frozen=True)
-class ForcedModules:
-    """Refuses nodes of the modules that `torch_executed_modules` names, by path or by class."""
-
-    inner: OperatorSupport
-    names: frozenset[str]
+    support: OperatorSupport
+    rules: tuple[Rule, ...]
 
     def verdict(self, node: fx.Node) -> Verdict:
-        """Returns `FORCED_MODULE` for a node of a listed module, else the wrapped verdict."""
-        name = matching_module(node, self.names)
-        if name:
-            return Verdict.refuse(Reason.FORCED_MODULE, f"torch_executed_modules lists {name}")
-        return self.inner.verdict(node)
+        """Returns the refusal of a rule, else what the check says; an exception becomes `Reason.CHECK_FAILED`.
 
+        A branch or a loop is refused where it runs anything which is refused itself.
+        """
+        return total_verdict(self._verdict, node)
 
-@dataclass(frozen=True)
-class EngineFit:
-    """Refuses what no engine may hold: mutations, side effects, randomness, control flow, results that are not data."""
-
-    inner: OperatorSupport
-
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns the structural refusal of a node, else the wrapped verdict."""
-        refusal = _structural_refusal(node)
-        return self.inner.verdict(node) if refusal is None else refusal
-
-
-@dataclass(frozen=True)
-class WholeBodies:
-    """Refuses a branch or a loop that runs anything which is refused itself."""
-
-    inner: OperatorSupport
-
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns `HIGHER_ORDER` where a node of a body is refused, else the wrapped verdict."""
-        found = self.inner.verdict(node)
-        if found.supported and is_control_flow(node.target):
-            for body in closed_bodies(node):
-                for item in (item for item in body.graph.nodes if item.op == "call_function"):
-                    refusal = self.verdict(item)
-                    if not refusal.supported:
-                        why = f"it runs {operator_name(item.target)}: {refusal.message}"
-                        return Verdict.refuse(Reason.HIGHER_ORDER, why)
+    def _verdict(self, node: fx.Node) -> Verdict:
+        refusal = next((found for rule in self.rules if (found := rule(node)) is not None), None)
+        if refusal is not None:
+            return refusal
+        found = self.support.verdict(node)
+        for body in closed_bodies(node) if found.supported and is_control_flow(node.target) else ():
+            for item in (item for item in body.graph.nodes if item.op == "call_function"):
+                inside = self._verdict(item)
+                if not inside.supported:
+                    why = f"it runs {operator_name(item.target)}: {inside.message}"
+                    return Verdict.refuse(Reason.HIGHER_ORDER, why)
         return found
 
 
@@ -194,14 +159,29 @@ def compose_support(support: OperatorSupport, settings: CompilationSettings) -> 
     The order decides which reason a node gets: what the user asked for comes first, then what no engine may hold, then
     the check itself.
     """
-    composed: OperatorSupport = EngineFit(support)
-    if settings.check_indices:
-        composed = CheckedIndices(composed)
-    if settings.torch_executed_modules:
-        composed = ForcedModules(composed, settings.torch_executed_modules)
+    rules: list[Rule] = []
     if settings.torch_executed_ops:
-        composed = ForcedOperators(composed, settings.torch_executed_ops)
-    return SafeSupport(WholeBodies(composed))
+        rules.append(partial(_forced_operator, settings.torch_executed_ops))
+    if settings.torch_executed_modules:
+        rules.append(partial(_forced_module, settings.torch_executed_modules))
+    if settings.check_indices:
+        rules.append(_computed_indices)
+    return RuledSupport(support, (*rules, _unfit_for_engines))
+
+
+def _forced_operator(names: frozenset[str], node: fx.Node) -> Verdict | None:
+    """Refuses the operators that `torch_executed_ops` names, by overload or by packet."""
+    name = operator_name(node.target)
+    for spelling in (name, packet_name(name)):
+        if spelling in names:
+            return Verdict.refuse(Reason.FORCED_OPERATOR, f"torch_executed_ops lists {spelling}")
+    return None
+
+
+def _forced_module(names: frozenset[str], node: fx.Node) -> Verdict | None:
+    """Refuses nodes of the modules that `torch_executed_modules` names, by path or by class."""
+    name = matching_module(node, names)
+    return Verdict.refuse(Reason.FORCED_MODULE, f"torch_executed_modules lists {name}") if name else None
 
 
 def _act_of(node: fx.Node) -> str:
@@ -210,7 +190,8 @@ def _act_of(node: fx.Node) -> str:
     return "it draws random numbers" if draws_random_numbers(node) else "it acts without returning a result"
 
 
-def _structural_refusal(node: fx.Node) -> Verdict | None:
+def _unfit_for_engines(node: fx.Node) -> Verdict | None:
+    """Refuses what no engine may hold: mutations, side effects, randomness, control flow, results that are not data."""
     graphs = {holder for holder, _ in bodies_of(node)}
     if isinstance(node.target, HigherOrderOperator) and not graphs:
         return Verdict.refuse(Reason.HIGHER_ORDER)
@@ -245,31 +226,19 @@ _PARAMETERS: Final = frozenset({"index", "indices", "target"})
 _PLACES: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 
 
-@dataclass(frozen=True)
-class CheckedIndices:
+def _computed_indices(node: fx.Node) -> Verdict | None:
     """Refuses operators that take indices which are known at run time only; an engine would not check them."""
-
-    inner: OperatorSupport
-
-    def verdict(self, node: fx.Node) -> Verdict:
-        """Returns `FORCED_OPERATOR` for a node that looks up computed indices, else the wrapped verdict."""
-        name = _computed_indices(node)
-        if name:
-            message = f"check_indices: {name} may be out of range, which PyTorch checks and an engine does not"
-            return Verdict.refuse(Reason.FORCED_OPERATOR, message)
-        return self.inner.verdict(node)
-
-
-def _computed_indices(node: fx.Node) -> str:
-    """Name of the parameter that holds computed indices; empty where there is none."""
     schema = getattr(node.target, "_schema", None)
     for position, parameter in enumerate(schema.arguments if schema is not None else ()):
         if parameter.name not in _PARAMETERS:
             continue
         given = node.args[position] if position < len(node.args) else node.kwargs.get(parameter.name)
         if any(_is_computed(item) for item in (given if isinstance(given, (list, tuple)) else [given])):
-            return str(parameter.name)
-    return ""
+            message = (
+                f"check_indices: {parameter.name} may be out of range, which PyTorch checks and an engine does not"
+            )
+            return Verdict.refuse(Reason.FORCED_OPERATOR, message)
+    return None
 
 
 def _is_computed(value: Any) -> bool:
