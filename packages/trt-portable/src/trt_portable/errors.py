@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
 
 import torch
 
@@ -18,6 +18,18 @@ from trt_core.errors import TrtError
 from trt_portable.enums import ErrorCodeTRT
 
 STRICT_VARIABLE: Final = "TRT_PORTABLE_STRICT"
+T = TypeVar("T")
+
+
+def present(value: T | None) -> T:
+    """What is there, as what a layer was held to when it was added; that it is not would be a fault of this package."""
+    assert value is not None
+    return value
+
+
+def optional(values: Sequence[T], place: int) -> T | None:
+    """One of some operands, of which the last ones may be missing."""
+    return values[place] if place < len(values) else None
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -38,7 +38,7 @@ from trt_portable.enums import (
     ScatterMode,
     TopKOperation,
 )
-from trt_portable.errors import PortableError, strict
+from trt_portable.errors import PortableError, present, strict
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.region import Scope
 from trt_portable.network.serialization import layers_from_json, schedule
@@ -98,8 +98,8 @@ def export_onnx(network: INetworkDefinition) -> ModelProto:
     with strict():
         found = _Exporter(
             network.name,
-            [_present(network.get_input(index)) for index in range(network.num_inputs)],
-            [_present(network.get_output(index)) for index in range(network.num_outputs)],
+            [present(network.get_input(index)) for index in range(network.num_inputs)],
+            [present(network.get_output(index)) for index in range(network.num_outputs)],
             list(network),
             network._scopes,
         ).run()
@@ -216,8 +216,7 @@ class _Exporter:
         before = self.layer
         for layer in layers:
             self.layer = layer
-            write = _writer_of(layer)
-            assert write is not None
+            write = present(_writer_of(layer))
             write(self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
         self.layer = before
 
@@ -333,15 +332,8 @@ class _Exporter:
         return self.name(self.layer._outputs[index])
 
 
-def _present(tensor: ITensor | None) -> ITensor:
-    assert tensor is not None
-    return tensor
-
-
 def _tensor(layer: ILayer, index: int = 0) -> ITensor:
-    tensor = layer.get_input(index)
-    assert tensor is not None
-    return tensor
+    return present(layer.get_input(index))
 
 
 # --- sources and types ------------------------------------------------------------------------------------------------
@@ -349,7 +341,7 @@ def _tensor(layer: ILayer, index: int = 0) -> ITensor:
 
 def _constant(e: _Exporter, layer: Any) -> None:
     weights = layer._roles["CONSTANT"]
-    e.weights(weights, tuple(_present(layer.get_output(0)).shape), e.out())
+    e.weights(weights, tuple(present(layer.get_output(0)).shape), e.out())
 
 
 def _fill(
@@ -358,7 +350,7 @@ def _fill(
     if layer.operation is not FillOperation.LINSPACE:
         _random(e, layer, shape, alpha)
         return
-    output = _present(layer.get_output(0))
+    output = present(layer.get_output(0))
     if len(output.shape) != 1:
         raise e.refuse("a ramp along more than one axis")
     kind = layer.to_type
@@ -434,7 +426,7 @@ def _clamp(e: _Exporter, layer: Any, x: str) -> None:
 def _shuffle(e: _Exporter, layer: Any, x: str, target: str | None = None) -> None:
     rank = len(_tensor(layer).shape)
     first, dims = tuple(layer.first_transpose)[:rank], layer.reshape_dims
-    reshaped = len(_present(layer.get_output(0)).shape)
+    reshaped = len(present(layer.get_output(0)).shape)
     second = tuple(layer.second_transpose)[:reshaped]
     steps: list[Callable[[str, str], str]] = []
     if first != tuple(range(rank)):
@@ -590,7 +582,7 @@ def _one_hot(e: _Exporter, layer: Any, indices: str, values: str, depth: str) ->
 
 def _non_zero(e: _Exporter, layer: Any, x: str) -> None:
     found = e.add("NonZero", [x])
-    e.add("Cast", [found], e.out(), to=e.number_of(_present(layer.get_output(0)).dtype))
+    e.add("Cast", [found], e.out(), to=e.number_of(present(layer.get_output(0)).dtype))
 
 
 def _reverse_sequence(e: _Exporter, layer: Any, x: str, lengths: str) -> None:
@@ -716,7 +708,7 @@ def _top_k(e: _Exporter, layer: Any, x: str, k: str | None = None) -> None:
     found = e.unique("indices")
     largest = int(layer.op is TopKOperation.MAX)
     e.add("TopK", [x, count], [e.out(0), found], axis=_bits(layer.axes)[0], largest=largest)
-    e.add("Cast", [found], e.out(1), to=e.number_of(_present(layer.get_output(1)).dtype))
+    e.add("Cast", [found], e.out(1), to=e.number_of(present(layer.get_output(1)).dtype))
 
 
 def _cumulative(e: _Exporter, layer: Any, x: str, axis: str) -> None:
@@ -725,7 +717,7 @@ def _cumulative(e: _Exporter, layer: Any, x: str, axis: str) -> None:
 
 def _matrix_multiply(e: _Exporter, layer: Any, left: str, right: str) -> None:
     operands, squeezed = [], []
-    rank = len(_present(layer.get_output(0)).shape)
+    rank = len(present(layer.get_output(0)).shape)
     vectors = [op is MatrixOperation.VECTOR for op in (layer.op0, layer.op1)]
     for place, (name, op) in enumerate(((left, layer.op0), (right, layer.op1))):
         width = len(_tensor(layer, place).shape)
@@ -835,7 +827,7 @@ def _scaled(e: _Exporter, layer: Any, x: str, scale: str, zero: str | None = Non
         if len(blocked) != 1:
             raise e.refuse(f"blocks along {len(blocked)} axes")
         attributes.update(axis=blocked[0][0], block_size=blocked[0][1])
-    output = _present(layer.get_output(0))
+    output = present(layer.get_output(0))
     wanted = source.dtype if quantizes else output.dtype
     if factor.dtype is not wanted:
         scale = e.add("Cast", [scale], to=e.number_of(wanted))
@@ -885,7 +877,7 @@ def _nms(
     order = _sorted(e, flat, size, largest=False)
     order = e.add("Gather", [order, _sorted(e, e.add("Gather", [score, order]), size, largest=True)])
     order = e.add("Gather", [order, _sorted(e, e.add("Gather", [batch, order]), size, largest=False)])
-    kind = e.number_of(_present(layer.get_output(0)).dtype)
+    kind = e.number_of(present(layer.get_output(0)).dtype)
     e.add("Cast", [e.add("Gather", [found, order])], e.out(0), to=kind)
     e.add("Cast", [e.add("Squeeze", [size, e.constant([0])])], e.out(1), to=e.number_of(DataType.INT32))
 

@@ -187,9 +187,21 @@ def _as_tensors(argument: Any) -> Any:
     return argument
 
 
-def as_tensor(value: Value) -> torch.Tensor:
-    """A value as data."""
+def operand(value: Value | None) -> Value:
+    """A value that is there, as what a layer was held to when it was added."""
+    assert value is not None
+    return value
+
+
+def as_tensor(value: Value | None) -> torch.Tensor:
+    """A value that is there, as data."""
+    assert value is not None
     return value.tensor() if isinstance(value, HostValues) else value
+
+
+def tensor_at(values: Sequence[Value | None], place: int) -> torch.Tensor | None:
+    """One of some operands as data; None for one that is missing."""
+    return None if place >= len(values) or values[place] is None else as_tensor(values[place])
 
 
 def host_numbers(value: Value) -> list[Any]:

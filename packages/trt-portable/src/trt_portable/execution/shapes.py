@@ -10,12 +10,12 @@ import torch
 
 from trt_portable.dtypes import CARRIERS
 from trt_portable.enums import LayerType
-from trt_portable.errors import UnknownExtents
+from trt_portable.errors import UnknownExtents, optional
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.program import ABSENT, LayerCall, LayerFailure, Program
 from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.shape_tensors import HostValues, Value
+from trt_portable.shape_tensors import HostValues, Value, operand
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
@@ -120,10 +120,9 @@ def _greatest(layer: ILayer, operands: Sequence[Value | None]) -> Sequence[Value
             count *= extent
         return (_empty((len(shape), count), CARRIERS[layer.get_output_type(0)]),)
     if layer.type is LayerType.NMS:
-        scores = operands[1]
-        assert scores is not None
+        scores = operand(operands[1])
         batch, boxes, classes = (int(extent) for extent in scores.shape)
-        most = operands[2] if len(operands) > 2 else None
+        most = optional(operands, 2)
         per_class = boxes
         if isinstance(most, HostValues):
             per_class = min(boxes, int(most.numbers()[0]))

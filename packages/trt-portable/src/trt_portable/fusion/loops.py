@@ -27,7 +27,7 @@ from trt_portable.network.control_flow import LoopRegion
 from trt_portable.network.layer import ILayer
 from trt_portable.network.recurrence import CellKind, Recurrence, Result
 from trt_portable.network.region import Values
-from trt_portable.shape_tensors import Value, as_tensor, host_numbers
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, operand
 
 
 @dataclass(frozen=True)
@@ -178,9 +178,8 @@ class RecurrentKernel(PackingCompute):
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """The results; layer by layer where the loop is another one for the extents at hand."""
-        x, *states = (_tensor(inputs[at]) for at in (0, *self._form.states))
-        count = inputs[self._form.count]
-        assert count is not None
+        x, *states = (as_tensor(inputs[at]) for at in (0, *self._form.states))
+        count = operand(inputs[self._form.count])
         if not (x.numel() and x.dim() == 3 and self._fits(x, states)) or host_numbers(count)[0] != len(x):
             return self._plain(inputs)
         results = self._run(x, states, self._weights(inputs, x))
@@ -204,7 +203,7 @@ class RecurrentKernel(PackingCompute):
         return ()  # views
 
     def _weights(self, inputs: Sequence[Value | None], x: torch.Tensor) -> list[torch.Tensor]:
-        found = [_tensor(inputs[at]) for at in self._places]
+        found = [as_tensor(inputs[at]) for at in self._places]
         ordered = self._ordered
         if ordered is None or not all(map(is_, ordered[0], found)):
             form = self._form
@@ -300,11 +299,6 @@ class CudnnLayer(RecurrentKernel):
 
 
 _CUDNN_KINDS: Final = {CellKind.RELU: 0, CellKind.TANH: 1, CellKind.LSTM: 2, CellKind.GRU: 3}
-
-
-def _tensor(value: Value | None) -> torch.Tensor:
-    assert value is not None
-    return as_tensor(value)
 
 
 Fuse = Callable[[Sequence[LayerCall], Collection[int]], list[LayerCall]]

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from trt_portable.enums import DataType, LayerType
+from trt_portable.errors import present
 from trt_portable.execution.paging import page_out, passing_copy
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute
 from trt_portable.fusion.epilogues import (
@@ -39,7 +40,7 @@ from trt_portable.layers.contracts import Bound, both, elements, linear
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.fused import GateLayer, Linear
 from trt_portable.layers.normalization import LayerNorm
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, operand
 
 if TYPE_CHECKING:
     from trt_portable.fusion.epilogues import LinearForm
@@ -95,9 +96,7 @@ class PrepackedProduct(PackingCompute):
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result; layer by layer where the kernel cannot, as of no elements."""
-        first = inputs[0]
-        assert first is not None
-        x = as_tensor(first)
+        x = as_tensor(inputs[0])
         found = self._run(x, inputs) if x.numel() else None
         return self._plain(inputs) if found is None else found
 
@@ -158,9 +157,7 @@ class OneDnnProduct(PrepackedProduct):
     def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         if not self._epilogue.adds:
             return (self._activated(self._multiply(x, inputs)),)
-        last = inputs[-1]
-        assert last is not None
-        other = as_tensor(last)
+        other = as_tensor(inputs[-1])
         if other.shape != self._result_shape(x, inputs) or other.dtype is not x.dtype:
             return None  # the sum broadcasts
         return (self._activated(self._multiply_and_add(x, other, inputs)),)
@@ -181,12 +178,11 @@ class OneDnnProduct(PrepackedProduct):
 
     def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         """How much it takes with its weights not packed yet; see `trt_portable.layers.contracts`."""
-        first = inputs[0]
-        assert first is not None
-        product = self._product(as_tensor(first), inputs)
+        x = as_tensor(inputs[0])
+        product = self._product(x, inputs)
         if product is None:
             return None
-        result = self._result_shape(as_tensor(first), inputs)
+        result = self._result_shape(x, inputs)
         behind = elements([result, *(value.shape for value in inputs[1:] if value is not None)])
         return both(product, both(product, behind))
 
@@ -310,13 +306,11 @@ class PrepackedLinear(OneDnnProduct):
         return found
 
     def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
-        matrix = inputs[1]
-        assert matrix is not None
+        matrix = operand(inputs[1])
         return (*x.shape[:-1], matrix.shape[-2 if self._form.is_transposed else -1])
 
     def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
-        matrix = inputs[1]
-        assert matrix is not None
+        matrix = operand(inputs[1])
         return linear(x.shape, *matrix.shape[-2:])
 
 
@@ -382,12 +376,11 @@ class _Matrix:
         if self._checked[0] is not matrix or self._checked[1] is not added:
             self._check(matrix, added)
         if x.shape[-1] != self._depth or x.dtype is not torch.float32:
-            require_operands(False, "a product with a packed matrix", x, as_tensor(matrix))  # type: ignore[arg-type]
-        return as_tensor(matrix), None if added is None else as_tensor(added).reshape(-1)  # type: ignore[arg-type]
+            require_operands(False, "a product with a packed matrix", x, as_tensor(matrix))
+        return as_tensor(matrix), None if added is None else as_tensor(added).reshape(-1)
 
     def _check(self, given: Value | None, added: Value | None) -> None:
         """Checks a matrix and a bias that were not there in the last run: they change with a refit alone."""
-        assert given is not None
         matrix, bias = as_tensor(given), None if added is None else as_tensor(added)
         rows, columns = matrix.shape[-2:] if self._form.is_transposed else (matrix.shape[-1], matrix.shape[-2])
         fits = matrix.numel() == rows * columns and matrix.dtype is torch.float32
@@ -503,6 +496,5 @@ class _ActivatedInPlace(Kernels):
 
 def _sees_one_place(layer: IConvolutionLayer) -> bool:
     """Whether the images of a convolution have one place: a product, whose result lies alike in either layout."""
-    image, result = layer._inputs[0], layer._outputs[0]
-    assert image is not None
+    image, result = present(layer._inputs[0]), layer._outputs[0]
     return layer.num_groups == 1 and all(extent == 1 for extent in (*image.shape[2:], *result.shape[2:]))

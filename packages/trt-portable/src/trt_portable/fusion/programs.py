@@ -22,7 +22,7 @@ from trt_portable.fusion.packed_products import (
 )
 from trt_portable.layers.contracts import Bound, moved
 from trt_portable.layers.slicing import narrowed_axis
-from trt_portable.shape_tensors import Value
+from trt_portable.shape_tensors import Value, operand
 
 if TYPE_CHECKING:
     from trt_portable.execution.weight_streaming import StreamedProgram
@@ -240,8 +240,7 @@ class Split:
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """The parts, in order."""
-        first = inputs[0]
-        assert first is not None
+        first = operand(inputs[0])
         if isinstance(first, torch.Tensor) and first.shape[self._axis] == self._extent:
             return first.split_with_sizes(self._sizes, self._axis)
         return [call.compute(inputs)[0] for call in self._slices]

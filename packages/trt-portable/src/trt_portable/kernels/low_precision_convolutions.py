@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import CARRIERS, PACKED, pack, unpack
 from trt_portable.enums import DataType
+from trt_portable.errors import present
 from trt_portable.kernels.low_precision_products import (
     PRODUCT_KERNELS,
     REFERENCE,
@@ -228,8 +229,7 @@ class PointwiseConvolution(ConvolutionKernel):
 
     @staticmethod
     def _form(form: ConvolutionForm) -> ProductForm:
-        product = form.as_product()
-        assert product is not None
+        product = present(form.as_product())
         return product
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import CARRIERS, FLOATS, FP4_VALUES, PACKED, is_scratch, pack, round_to, unpack
 from trt_portable.enums import DataType
+from trt_portable.errors import present
 from trt_portable.internals import without_modes
 
 _ROWS, _DEPTH, _COLUMNS = 32, 64, 32
@@ -531,8 +532,7 @@ class PackedInt4(ProductKernel):
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
         """Codes from 0 to 15, packed as the kernels want; scales and zeros (K / group, N, 2)."""
-        group = _int4_group(form)
-        assert group is not None
+        group = present(_int4_group(form))
         groups = form.depth // group
         parts = scale if form.has_offset else torch.stack((scale, torch.zeros_like(scale)))
         scale, offset = (spread_blocks(part, (form.columns, groups)).expand(form.columns, groups) for part in parts)
@@ -554,8 +554,7 @@ class PackedInt4(ProductKernel):
         self, left: torch.Tensor, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, finish: Finish
     ) -> torch.Tensor:
         """One kernel."""
-        group = _int4_group(form)
-        assert group is not None
+        group = present(_int4_group(form))
         if left.is_cuda:
             return finish(torch._weight_int4pack_mm(left.contiguous(), matrix, group, scale))
         return finish(torch.ops.aten._weight_int4pack_mm_for_cpu(left.contiguous(), matrix, group, scale))
@@ -624,7 +623,9 @@ class FewRowsOfCodes(ProductKernel):
         fits = finish.left_scale is None and finish.bias is not None
         bias = finish.bias if fits else None
         parts = self.parts(scale, form)
-        return finish(operator(left, matrix, bias, None, None, None, *parts, None, levels_of(form), 0), has_bias=fits)
+        return finish(
+            operator(left, matrix, bias, None, None, None, *parts, None, levels_of(form), 0, False), has_bias=fits
+        )
 
     def decoded(self, matrix: torch.Tensor, scale: torch.Tensor, form: ProductForm, dtype: torch.dtype) -> torch.Tensor:
         """The matrix (N, K) of what was prepared."""
@@ -777,8 +778,7 @@ def _lie_apart(form: ProductForm) -> bool:
 def _places(form: ProductForm) -> tuple[int, ...]:
     """Tiles, rows of one, units of a row, words of a pair, places in a word, pairs of words, codes of a pair."""
     slots = 8 if form.codes in PACKED else 4
-    words = words_of_unit(slots, form.depth, form.blocks[1])
-    assert words is not None
+    words = present(words_of_unit(slots, form.depth, form.blocks[1]))
     return (_padded_rows(form) // _TILE_ROWS, _TILE_ROWS, form.depth // words // slots, 2, slots // 2, words // 2, 2)
 
 

@@ -13,6 +13,7 @@ from trt_core.operator_counts import UNROLLED_TYPES
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, PaddingMode, PoolingType
+from trt_portable.errors import optional, present
 from trt_portable.layer_properties import WeightsAttribute, boolean, dims, integer, member, number
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
@@ -30,7 +31,7 @@ from trt_portable.layers.windows import (
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 from trt_portable.weights import Weights, as_weights, optional_weights
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ class _FilterLayer(ILayer):
         return len(self.kernel_size_nd)
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x = inputs[0]
-        assert x is not None
+        x = present(inputs[0])
         require_type(x, FLOATS, "the input")
         require_rank(x, {4, 5}, "the input")
         rank = x._rank - 2
@@ -96,8 +96,7 @@ class _FilterLayer(ILayer):
         require(type(channels) is int, "the channel extent must be constant")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, kernel, bias = (*inputs, None, None)[:3]
-        assert x is not None
+        x, kernel, bias = present(inputs[0]), optional(inputs, 1), optional(inputs, 2)
         channels: int = (x._extents or ())[1]
         groups = self.num_groups
         require(groups > 0, f"{groups} groups")
@@ -138,8 +137,7 @@ class _FilterLayer(ILayer):
         raise NotImplementedError
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
+        x = present(self._inputs[0])
         batch, _, *spatial = x._extents or ()
         require(0 not in spatial, f"the input has spatial extents {spatial}")
         extents = self._output_extents([symbols.integer(extent) for extent in spatial])
@@ -160,11 +158,9 @@ class _FilterLayer(ILayer):
 
     def _operands(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         if len(inputs) == 1:
-            assert inputs[0] is not None
             x = as_tensor(inputs[0])
             return x, *self._own_weights(x)
-        given, kernel, bias = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
-        assert given is not None
+        given, kernel, bias = as_tensor(inputs[0]), tensor_at(inputs, 1), tensor_at(inputs, 2)
         if kernel is None or bias is None:
             own_kernel, own_bias = self._own_weights(given)
             kernel = own_kernel if kernel is None else kernel
@@ -358,8 +354,7 @@ class IPoolingLayer(ILayer):
             require(all(p >= 0 for p in getattr(self, name)), f"{name} must not be negative")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
+        x = present(self._inputs[0])
         if x._is_static:
             return None
         batch, channels, *spatial = x._extents or ()

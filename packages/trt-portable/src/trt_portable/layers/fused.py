@@ -9,13 +9,14 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import ActivationType, LayerType
+from trt_portable.errors import present
 from trt_portable.execution.program import ShapedCompute
 from trt_portable.layer_properties import boolean, member, number
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_type
-from trt_portable.shape_tensors import HostValues, Value, as_tensor
+from trt_portable.shape_tensors import HostValues, Value, as_tensor, operand
 
 Shape = tuple[int, ...]
 
@@ -57,8 +58,7 @@ class LinearLayer(ILayer):
         return self._engine_compute()(inputs)  # type: ignore[return-value]
 
     def _engine_compute(self) -> Linear:
-        matrix = self._inputs[1]
-        assert matrix is not None
+        matrix = present(self._inputs[1])
         return Linear(tuple(matrix.shape[-2:]), is_transposed=self.is_transposed)
 
 
@@ -86,14 +86,12 @@ class Linear(ShapedCompute):
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result."""
         x, matrix, *bias = inputs
-        assert matrix is not None
         flat = [_shaped(as_tensor(addend), self.shapes[2]) for addend in bias if addend is not None]
         return self.compute_shaped((x, _shaped(as_tensor(matrix), self.shapes[1]), *flat))
 
     def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         """How much it takes; see `trt_portable.layers.contracts`."""
-        x = inputs[0]
-        assert x is not None
+        x = operand(inputs[0])
         return contracts.linear(x.shape, *self.shapes[1])
 
     def compute_shaped(self, inputs: Sequence[Value | None]) -> Sequence[Value]:

@@ -11,6 +11,7 @@ import torch
 
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import BoundingBoxFormat, DataType, GatherMode, LayerType, ScatterMode
+from trt_portable.errors import present
 from trt_portable.layer_properties import integer, member
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
@@ -261,8 +262,7 @@ class INMSLayer(ILayer):
     indices_type = indices_type()
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        boxes, scores, most = inputs[:3]
-        assert boxes is not None and scores is not None and most is not None
+        boxes, scores, most = map(present, inputs[:3])
         require_equal_types((boxes, scores), "boxes and scores")
         require_type(boxes, {DataType.FLOAT, DataType.HALF}, "the boxes")
         require_rank(boxes, {3, 4}, "the boxes")
@@ -279,9 +279,7 @@ class INMSLayer(ILayer):
                 require_rank(tensor, {0}, "a threshold")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        given = [None if value is None else as_tensor(value) for value in (*inputs, None, None)[:5]]
-        boxes, scores = given[0], given[1]
-        assert boxes is not None and scores is not None
+        boxes, scores = map(as_tensor, inputs[:2])
         carrier = self._carrier(self.indices_type)
         if boxes.device.type == "meta":
             found = torch.nonzero(scores).to(carrier)
@@ -469,8 +467,7 @@ class IGatherLayer(ILayer):
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         if self.mode is not GatherMode.DEFAULT or self.num_elementwise_dims:
             return None
-        data, indices = self._inputs
-        assert data is not None and indices is not None
+        data, indices = map(present, self._inputs)
         return gathered(data, indices, self.axis)
 
     def _contract(self, inputs: Sequence[Value]) -> Bound | None:

@@ -34,7 +34,7 @@ from trt_portable.kernels.operands import require_operands
 from trt_portable.layer_properties import boolean, dims, element_type, integer, numbers
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 
 _FAR: Final = 1 << 31
 """No window is farther from the next, or from the edge: kernels count places in 32 bits."""
@@ -167,9 +167,9 @@ class PreparedMatrixLayer(_LowPrecisionProduct):
     is_transposed = boolean(False, "Whether the codes are (K, N), and scales as they are.")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        operands = [None if value is None else as_tensor(value) for value in (*inputs, *[None] * 3)[:5]]
-        codes, scale, left_scale, outer, offset = operands
-        assert codes is not None and scale is not None and (offset is not None) is self.has_offset
+        codes, scale = map(as_tensor, inputs[:2])
+        left_scale, outer, offset = (tensor_at(inputs, at) for at in (2, 3, 4))
+        assert (offset is not None) is self.has_offset
         form = self._form_and_kernel()[0]
         turns = self.is_transposed
 
@@ -193,9 +193,7 @@ class LowPrecisionProductLayer(_Finished, _LowPrecisionProduct):
     _MAX_INPUTS = 6
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        left, left_scale, bias, output_scale, matrix, scale = (
-            None if value is None else as_tensor(value) for value in inputs
-        )
+        left, left_scale, bias, output_scale, matrix, scale = (tensor_at(inputs, at) for at in range(6))
         assert left is not None and matrix is not None and scale is not None
         extents = (*left.shape[:-1], self.columns)
         if left.is_meta:
@@ -258,8 +256,8 @@ class PreparedKernelLayer(_LowPrecisionConvolution):
     _NUM_OUTPUTS = 2
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        codes, scale, left_scale = (None if value is None else as_tensor(value) for value in (*inputs, None)[:3])
-        assert codes is not None and scale is not None
+        codes, scale = map(as_tensor, inputs[:2])
+        left_scale = tensor_at(inputs, 2)
         wide = scale.to(torch.float32).reshape(-1)
         if left_scale is not None:
             wide = wide * left_scale.to(torch.float32).reshape(())
@@ -279,9 +277,7 @@ class LowPrecisionConvolutionLayer(_Finished, _LowPrecisionConvolution):
     _ROLES = ("BIAS",)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, left_scale, bias, output_scale, kernel, scale = (
-            None if value is None else as_tensor(value) for value in inputs
-        )
+        x, left_scale, bias, output_scale, kernel, scale = (tensor_at(inputs, at) for at in range(6))
         assert x is not None and kernel is not None and scale is not None
         form = self._form_and_kernel()[0]
         if x.is_meta:
@@ -351,7 +347,7 @@ def multiply_by_chosen_codes(
         operator = _operator("few_rows_codes_linear", rows)
         if operator is not None:
             parts, folded = kernel.parts(scale, form), (None, None, None, None)
-            found: torch.Tensor = operator(rows, matrix, *folded, *parts, places, levels_of(form), count)
+            found: torch.Tensor = operator(rows, matrix, *folded, *parts, places, levels_of(form), count, False)
             return found
         matrices = kernel.decoded(matrix, scale, form, rows.dtype)
         return _sorted(rows, places, matrices.reshape(count, columns, form.depth), is_grouped)

@@ -12,7 +12,7 @@ import torch
 from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import OverriddenDims, boolean, integer, permutation
 from trt_portable.layers.contracts import moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
@@ -27,7 +27,7 @@ from trt_portable.network.rules import (
     require_rank,
     require_type,
 )
-from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_unknown
+from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_unknown, operand
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
@@ -72,12 +72,10 @@ class IShuffleLayer(ILayer):
     """In an engine: what became of the extents that came last, unless numbers that only a run knows decide about it."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
-        require_type(inputs[0], MOVABLE, "the input")
+        require_type(present(inputs[0]), MOVABLE, "the input")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, target = (*inputs, None)[:2]
-        assert x is not None
+        x, target = present(inputs[0]), optional(inputs, 1)
         rank = x._rank
         _order(self.first_transpose, rank, "first_transpose")
         reshaped = rank
@@ -100,8 +98,7 @@ class IShuffleLayer(ILayer):
         given, known = inputs[0], self._moves
         if known is not None and type(given) is torch.Tensor and given.shape == known.shape:
             return (known(given),)
-        x, target = (*inputs, None)[:2]
-        assert x is not None
+        x, target = operand(inputs[0]), optional(inputs, 1)
         first = _order(self.first_transpose, x.ndim, "first_transpose")
         if first is not None:
             x = x.permute(first)
@@ -190,8 +187,7 @@ class ISqueezeLayer(ILayer):
     _HOST_INPUTS = frozenset({1})
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, axes = (*inputs, None)[:2]
-        assert x is not None
+        x, axes = present(inputs[0]), optional(inputs, 1)
         require_type(x, MOVABLE, "the input")
         if axes is not None:
             require_type(axes, INDICES, "axes")
@@ -200,11 +196,9 @@ class ISqueezeLayer(ILayer):
     _contract = staticmethod(moved)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, axes = (*inputs, None)[:2]
-        assert x is not None
+        x, axes = operand(inputs[0]), optional(inputs, 1)
         if axes is None:
-            source = self._inputs[0]
-            assert source is not None
+            source = present(self._inputs[0])
             chosen = [axis for axis, extent in enumerate(source._extents or ()) if _is_one(extent)]
         else:
             chosen = _normalized(host_numbers(axes), x.ndim, "squeeze")
@@ -231,8 +225,7 @@ class IUnsqueezeLayer(ILayer):
     """The axes that came last, the rank of what they were for, and where they go."""
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, axes = inputs
-        assert x is not None and axes is not None
+        x, axes = map(present, inputs)
         require_type(x, MOVABLE, "the input")
         require_type(axes, INDICES, "axes")
         require_rank(axes, {0, 1}, "axes")
@@ -240,8 +233,7 @@ class IUnsqueezeLayer(ILayer):
     _contract = staticmethod(moved)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, axes = inputs
-        assert x is not None and axes is not None
+        x, axes = map(operand, inputs)
         known = self._known
         if known is not None and known[0] is axes and known[1] == x.ndim:
             chosen = known[2]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, ScaleMode
+from trt_portable.errors import present
 from trt_portable.execution.program import ShapedCompute
 from trt_portable.layer_properties import Attribute, WeightsAttribute, integer, member, number
 from trt_portable.layers.contracts import Bound, broadcast
@@ -111,8 +112,7 @@ class INormalizationLayer(ILayer):
     _known_facts = like_first
 
     def _engine_compute(self) -> EngineCompute:
-        x, scale, bias = self._inputs
-        assert x is not None and scale is not None and bias is not None
+        x, scale, bias = map(present, self._inputs)
         shape = tuple(x.shape)
         axes = axes_of_mask(self.axes, len(shape))
         extents = shape[axes[0] :]
@@ -173,10 +173,8 @@ class LayerNorm(ShapedCompute):
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
         """Computes the result."""
-        x, scale, bias = inputs
-        assert scale is not None and bias is not None
-        shaped = (as_tensor(coefficient).reshape(self._extents) for coefficient in (scale, bias))
-        return self.compute_shaped((x, *shaped))
+        shaped = (as_tensor(coefficient).reshape(self._extents) for coefficient in inputs[1:3])
+        return self.compute_shaped((inputs[0], *shaped))
 
     def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         """How much it takes; see `trt_portable.layers.contracts`."""

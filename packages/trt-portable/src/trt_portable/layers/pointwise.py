@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import ActivationType, DataType, ElementWiseOperation, LayerType, UnaryOperation
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, present
 from trt_portable.kernels.operands import divide
 from trt_portable.layer_properties import Attribute, member
 from trt_portable.layers.contracts import broadcast
@@ -209,8 +209,7 @@ class IUnaryLayer(ILayer):
         require_type(x, allowed, f"the input of {self.op.name}")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
+        x = present(self._inputs[0])
         return pointwise([x], DataType.BOOL if self.op in _TESTS else x._dtype)
 
     _contract = staticmethod(broadcast)
@@ -290,8 +289,7 @@ class IElementWiseLayer(ILayer):
         require_broadcast((left, right), f"the operands of {self.op.name}")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        left = self._inputs[0]
-        assert left is not None
+        left = present(self._inputs[0])
         dtype = DataType.BOOL if self.op in _COMPARISONS or self.op in _LOGIC else left._dtype
         return pointwise(self._inputs, dtype)
 
@@ -315,8 +313,7 @@ class ISelectLayer(ILayer):
         require_broadcast((condition, chosen, other), "condition, then and else")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        chosen = self._inputs[1]
-        assert chosen is not None
+        chosen = present(self._inputs[1])
         return pointwise(self._inputs, chosen._dtype)
 
     _contract = staticmethod(broadcast)

@@ -9,7 +9,7 @@ import torch
 
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import LayerType, MatrixOperation
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, present
 from trt_portable.layer_properties import Attribute, member
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
@@ -77,8 +77,7 @@ class IMatrixMultiplyLayer(ILayer):
         require(len(fixed) <= 1, f"the inner extents {inner[0]} and {inner[1]} differ")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        left, right = self._inputs
-        assert left is not None and right is not None
+        left, right = map(present, self._inputs)
         rows = {MatrixOperation.NONE: -2, _TRANSPOSE: -1}.get(self.op0)
         columns = {MatrixOperation.NONE: -1, _TRANSPOSE: -2}.get(self.op1)
         return multiplied(left, right, left._rank - (1 if rows is None else 2), rows, columns)

@@ -10,12 +10,12 @@ import torch
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, LARGEST, QUANTIZED, is_scratch, round_to
 from trt_portable.enums import DataType, LayerType
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import dims, element_type, integer
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
@@ -63,13 +63,11 @@ class _ScaledLayer(ILayer):
     to_type: DataType
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
+        x = present(self._inputs[0])
         return (Facts(x._extents or (), self.to_type, None),)
 
     def _check_complete(self) -> None:
-        x, scale = self._inputs[:2]
-        assert x is not None and scale is not None
+        x, scale = map(present, self._inputs[:2])
         extents, shape = x._extents, scale._extents
         if extents is None or shape is None:
             return  # refused where they come from
@@ -99,14 +97,13 @@ class _ScaledLayer(ILayer):
             )
 
     def _check_zero_point(self, inputs: Sequence[ITensor | None], dtype: DataType) -> None:
-        zero = inputs[2] if len(inputs) > 2 else None
+        zero = optional(inputs, 2)
         if zero is not None:
             require_type(zero, {dtype}, "the zero point")
 
     def _operands(self, inputs: Sequence[Value | None]) -> tuple[torch.Tensor, torch.Tensor]:
-        assert inputs[0] is not None and inputs[1] is not None
-        x = as_tensor(inputs[0])
-        return x, spread(as_tensor(inputs[1]), x, self.axis)
+        x, scale = map(as_tensor, inputs[:2])
+        return x, spread(scale, x, self.axis)
 
 
 def _check_scale(scale: ITensor, x: ITensor, dtype: DataType, what: str) -> None:
@@ -126,8 +123,7 @@ class IQuantizeLayer(_ScaledLayer):
     to_type = element_type(DataType.INT8, "INT8, INT4, FP8 or FP4.")
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x, scale = inputs[:2]
-        assert x is not None and scale is not None
+        x, scale = map(present, inputs[:2])
         require_type(x, FLOATS, "the input")
         require(self.to_type in QUANTIZED, f"{self.to_type.name} is not a quantized type")
         _check_scale(scale, x, x._dtype, "input")
@@ -152,15 +148,13 @@ class IDequantizeLayer(_ScaledLayer):
     to_type = element_type(DataType.FLOAT, "FLOAT, HALF or BF16.")
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x, scale = inputs[:2]
-        assert x is not None and scale is not None
+        x, scale = map(present, inputs[:2])
         require_type(x, QUANTIZED, "the input")
         require(self.to_type in FLOATS, f"{self.to_type.name} is not a float type")
         _check_scale(scale, x, self.to_type, "output")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
-        self._check_zero_point(inputs, inputs[0]._dtype)
+        self._check_zero_point(inputs, present(inputs[0])._dtype)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, scale = self._operands(inputs)
@@ -240,16 +234,14 @@ class IDynamicQuantizeLayer(ILayer):
     scale_type = element_type(DataType.FP8, "Type of the scales.")
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x = inputs[0]
-        assert x is not None
+        x = present(inputs[0])
         require_type(x, FLOATS, "the input")
         require_minimum_rank(x, 1, "the input")
         pair = (self.to_type, self.scale_type)
         require(pair in _DYNAMIC_PAIRS, f"no {pair[1].name} scales for {pair[0].name} elements")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, outer = (*inputs, None)[:2]
-        assert x is not None
+        x, outer = present(inputs[0]), optional(inputs, 1)
         block = self._block(x._rank)
         require(len(block) == x._rank, f"block {block} for an input of rank {x._rank}")
         for axis, (extent, size) in enumerate(zip(x._extents or (), block, strict=True)):
@@ -270,10 +262,7 @@ class IDynamicQuantizeLayer(ILayer):
         return [self.block_size if dim == axis else 1 for dim in range(rank)]
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        value, outer = (*inputs, None)[:2]
-        assert value is not None
-        x = as_tensor(value)
-        factor = None if outer is None else as_tensor(outer)
+        x, factor = as_tensor(inputs[0]), tensor_at(inputs, 1)
         return quantize_blocks(x, self._block(x.ndim), self.to_type, self.scale_type, factor)
 
     def _output_dtype(self, index: int, carrier: torch.dtype) -> DataType:

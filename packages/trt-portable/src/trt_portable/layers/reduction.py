@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CumulativeOperation, DataType, LayerType, ReduceOperation, TopKOperation
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import Attribute, boolean, element_type, integer, member
 from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
@@ -19,7 +19,7 @@ from trt_portable.network.inference import like_first, reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import axes_of_mask, require, require_minimum_rank, require_rank, require_type
 from trt_portable.pybind import to_integer
-from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
@@ -76,8 +76,7 @@ class IReduceLayer(ILayer):
         axes_of_mask(self.axes, x._rank)
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        x = self._inputs[0]
-        assert x is not None
+        x = present(self._inputs[0])
         return reduced(x, axes_of_mask(self.axes, x._rank), self.keep_dims)
 
     _contract = staticmethod(broadcast)
@@ -192,8 +191,7 @@ class ITopKLayer(ILayer):
     indices_type = indices_type()
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x = inputs[0]
-        assert x is not None
+        x = present(inputs[0])
         require_type(x, FLOATS | INDICES, "the input")
         require_minimum_rank(x, 2, "the input")
         axes = axes_of_mask(self.axes, x._rank)
@@ -213,8 +211,7 @@ class ITopKLayer(ILayer):
             require_rank(inputs[1], {0}, "K")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, given = (*inputs, None)[:2]
-        assert x is not None
+        x, given = operand(inputs[0]), optional(inputs, 1)
         k = self.k if given is None else host_numbers(given)[0]
         axis = self.axes.bit_length() - 1
         if not is_unknown(k) and k > K_LIMIT:

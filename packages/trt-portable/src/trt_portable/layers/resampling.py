@@ -21,13 +21,13 @@ from trt_portable.enums import (
     ResizeSelector,
     SampleMode,
 )
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import Attribute, boolean, member, number, optional_dims
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_rank, require_type
 from trt_portable.pybind import to_number
-from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
 
 _ROUNDING: Final[dict[ResizeRoundMode, Callable[[torch.Tensor], torch.Tensor]]] = {
     ResizeRoundMode.HALF_UP: lambda x: torch.floor(x + 0.5),
@@ -100,14 +100,12 @@ class IResizeLayer(ILayer):
     exclude_outside = boolean(False, "Whether cubic weights outside the input are left out.")
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x = inputs[0]
-        assert x is not None
+        x = present(inputs[0])
         require_type(x, FLOATS | {DataType.INT8}, "the input")
         require_minimum_rank(x, 1, "the input")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, target = (*inputs, None)[:2]
-        assert x is not None
+        x, target = present(inputs[0]), optional(inputs, 1)
         rank = x._rank
         if target is not None:
             require_type(target, INDICES, "the output extents")
@@ -131,8 +129,7 @@ class IResizeLayer(ILayer):
         return [_scaled(extent, scale) for extent, scale in zip(x.shape, self.scales, strict=True)]
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        value, target = (*inputs, None)[:2]
-        assert value is not None
+        value, target = operand(inputs[0]), optional(inputs, 1)
         x = as_tensor(value)
         wanted = self._output_extents(x, target)
         scales = self._sampling_scales(x.ndim)

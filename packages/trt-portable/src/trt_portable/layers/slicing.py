@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import OverriddenDims, member
 from trt_portable.layers.contracts import Bound, elements, moved
 from trt_portable.layers.movement import MOVABLE
@@ -65,13 +65,11 @@ class ISliceLayer(ILayer):
     """In an engine: the extents that came last, and the zeros around them, if the slice is no more than that."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        assert inputs[0] is not None
-        require_type(inputs[0], MOVABLE, "the input")
-        require_minimum_rank(inputs[0], 1, "the input")
+        require_type(present(inputs[0]), MOVABLE, "the input")
+        require_minimum_rank(present(inputs[0]), 1, "the input")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x = inputs[0]
-        assert x is not None
+        x = present(inputs[0])
         strict = self.mode in {SampleMode.STRICT_BOUNDS, SampleMode.WRAP}
         require_type(x, MOVABLE if strict else _RESAMPLED, f"the input in mode {self.mode.name}")
         lengths = {}
@@ -85,7 +83,7 @@ class ISliceLayer(ILayer):
                 lengths[name] = (tensor._extents or (0,))[0]
             else:
                 lengths[name] = len(static or ())
-        axes = inputs[5] if len(inputs) > 5 else None
+        axes = optional(inputs, 5)
         if axes is not None:
             require_type(axes, INDICES, "axes")
             require_rank(axes, {1}, "axes")
@@ -96,7 +94,7 @@ class ISliceLayer(ILayer):
             require(length == expected, f"{name} has {length} elements, not {expected}")
         if self.shape is not None:
             require(all(e >= 0 for e in self.shape), f"size {self.shape} has a negative extent")
-        fill = inputs[4] if len(inputs) > 4 else None
+        fill = optional(inputs, 4)
         if fill is not None:
             require(self.mode is SampleMode.FILL, f"a fill value in mode {self.mode.name}")
             require(fill._rank == 0 or fill._extents == (1,), "the fill value has more than one element")
@@ -355,8 +353,7 @@ def narrowed_axis(layer: ILayer) -> tuple[int, int, int] | None:
         return None
     starts, sizes, strides = (list(dims or ()) for dims in (layer.start, layer.shape, layer.stride))
     axes = list(layer.axes or range(len(starts)))
-    whole = layer._inputs[0]
-    assert whole is not None
+    whole = present(layer._inputs[0])
     extents = whole.shape
     if any(stride != 1 for stride in strides) or any(axis < 0 for axis in axes):
         return None

@@ -22,7 +22,7 @@ from trt_portable.enums import (
     LayerType,
     MoEActType,
 )
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, optional, present
 from trt_portable.kernels.operands import attend
 from trt_portable.layer_properties import boolean, dims, element_type, integer, member, number
 from trt_portable.layers import contracts
@@ -33,7 +33,7 @@ from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
 from trt_portable.pybind import Sealed, forwarded, to_boolean, to_integer
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 
 
 class IRotaryEmbeddingLayer(ILayer):
@@ -52,8 +52,7 @@ class IRotaryEmbeddingLayer(ILayer):
     rotary_embedding_dim = integer(0, "Elements that are rotated, R; 0 for all.")
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        x, cosines, sines = inputs[:3]
-        assert x is not None and cosines is not None and sines is not None
+        x, cosines, sines = map(present, inputs[:3])
         require_equal_types((x, cosines, sines), "input and caches")
         require_type(x, FLOATS, "the input")
         require_rank(x, {4}, "the input")
@@ -61,8 +60,8 @@ class IRotaryEmbeddingLayer(ILayer):
         require(part >= 0 and part % 2 == 0, f"{part} elements cannot be rotated in pairs")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        x, cosines, sines, ids = (*inputs, None)[:4]
-        assert x is not None and cosines is not None and sines is not None
+        x, cosines, sines = map(present, inputs[:3])
+        ids = optional(inputs, 3)
         for cache in (cosines, sines):
             require_rank(cache, {3 if ids is None else 2}, "a cache")
         if ids is not None:
@@ -77,8 +76,8 @@ class IRotaryEmbeddingLayer(ILayer):
             require(part <= depth, f"{part} elements of {depth} cannot be rotated")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        x, cosines, sines, ids = (None if value is None else as_tensor(value) for value in (*inputs, None)[:4])
-        assert x is not None and cosines is not None and sines is not None
+        x, cosines, sines = map(as_tensor, inputs[:3])
+        ids = tensor_at(inputs, 3)
         if ids is not None:
             at = ids.reshape(-1)
             cosines, sines = (
@@ -132,8 +131,7 @@ class IKVCacheUpdateLayer(ILayer):
         self.set_input(3, tensor)
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        cache, update, places = inputs[:3]
-        assert cache is not None and update is not None and places is not None
+        cache, update, places = map(present, inputs[:3])
         require_equal_types((cache, update), "cache and update")
         require_type(cache, FLOATS | {DataType.INT8}, "the cache")  # codes of caches, which TensorRT's layer refuses
         require_rank(cache, {4}, "the cache")
@@ -142,8 +140,7 @@ class IKVCacheUpdateLayer(ILayer):
         require_rank(places, {1}, "the write indices")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        cache, update, _, lengths = (*inputs, None)[:4]
-        assert cache is not None and update is not None
+        cache, update, lengths = present(inputs[0]), present(inputs[1]), optional(inputs, 3)
         packed = self.update_form is AttentionIOForm.PACKED_NHD
         require_rank(update, {3 if packed else 4}, f"an update in form {self.update_form.name}")
         require(lengths is not None or not packed, "a packed update needs update_lengths")
@@ -164,8 +161,8 @@ class IKVCacheUpdateLayer(ILayer):
 
     def _compute_in_place(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         """As `_compute`, in the memory of the cache, of which nothing but the new rows is written."""
-        cache, update, start, lengths = (*map(_tensor_of, inputs), None)[:4]
-        assert cache is not None and update is not None and start is not None
+        cache, update, start = map(as_tensor, inputs[:3])
+        lengths = tensor_at(inputs, 3)
         if cache.device.type == "cpu" and update.dim() == 4 and lengths is None:
             _copy_rows(cache, update, start.tolist())
             return (cache,)
@@ -178,8 +175,8 @@ class IKVCacheUpdateLayer(ILayer):
         As many rows are written as the update has. In place of one that is dropped, the nearest one that is not is
         written once more; where all are, what the cache has there already.
         """
-        cache, update, start, lengths = (*map(_tensor_of, inputs), None)[:4]
-        assert cache is not None and update is not None and start is not None
+        cache, update, start = map(as_tensor, inputs[:3])
+        lengths = tensor_at(inputs, 3)
         batch, heads, most, _ = cache.shape
         is_packed = self.update_form is AttentionIOForm.PACKED_NHD
         count: Any = update.shape[0 if is_packed else 2]
@@ -208,10 +205,6 @@ class IKVCacheUpdateLayer(ILayer):
             rows = _pick(update, [first, second, source.unsqueeze(1).expand(every)])
         places = [first, second, place.unsqueeze(1).expand(every)]
         return cache, places, torch.where(is_kept.unsqueeze(1).unsqueeze(-1), rows, _pick(cache, places))
-
-
-def _tensor_of(value: Value | None) -> torch.Tensor | None:
-    return None if value is None else as_tensor(value)
 
 
 _pick: Any = torch.ops.aten._unsafe_index.Tensor
@@ -298,8 +291,7 @@ class IMoELayer(ILayer):
         self.swiglu_param_beta = beta
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        hidden, experts, scores = inputs[:3]
-        assert hidden is not None and experts is not None and scores is not None
+        hidden, experts, scores = map(present, inputs[:3])
         require_type(hidden, FLOATS, "the hidden states")
         require_type(experts, INDICES, "the chosen experts")
         require_type(scores, FLOATS, "the scores")
@@ -307,8 +299,6 @@ class IMoELayer(ILayer):
             require_rank(tensor, {3}, f"the {what}")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        hidden = inputs[0]
-        assert hidden is not None
         weights = [tensor for tensor in inputs[_GATE:_BIAS] if tensor is not None]
         require(len(weights) == 3, "set_gated_weights must give gate, up and down")
         for tensor in weights:
@@ -318,11 +308,8 @@ class IMoELayer(ILayer):
         require(len(biases) in (0, 3), "set_gated_biases must give all biases or none")
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        operands = [None if value is None else as_tensor(value) for value in inputs]
-        operands += [None] * (self._MAX_INPUTS - len(operands))
-        hidden, experts, scores, gate, up, down, gate_b, up_b, down_b, scale = operands
-        assert hidden is not None and experts is not None and scores is not None
-        assert gate is not None and up is not None and down is not None
+        hidden, experts, scores, gate, up, down = map(as_tensor, inputs[:_BIAS])
+        gate_b, up_b, down_b, scale = (tensor_at(inputs, at) for at in range(_BIAS, self._MAX_INPUTS))
         total = torch.zeros_like(hidden)
         for expert in range(gate.shape[0]):
             chosen = torch.where(experts == expert, scores, torch.zeros_like(scores)).sum(-1, True)
@@ -462,16 +449,14 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
     normalization_quantize_to_type = element_type(DataType.FLOAT)
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        query, key, value = inputs[:3]
-        assert query is not None and key is not None and value is not None
+        query, key, value = map(present, inputs[:3])
         require_equal_types((query, key, value), "query, key and value")
         require_type(query, FLOATS, "the query")
         for tensor, what in ((query, "query"), (key, "key"), (value, "value")):
             require_rank(tensor, {3, 4}, f"the {what}")
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        query, key, value = inputs[:3]
-        assert query is not None and key is not None and value is not None
+        query, key, value = map(present, inputs[:3])
         for tensor, what, form in (
             (query, "query", self.query_form),
             (key, "key", self.key_value_form),
@@ -493,7 +478,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             (QUERY_LENGTHS, packed_query, "query_lengths"),
             (KEY_LENGTHS, packed_key, "key_value_lengths"),
         ):
-            lengths = inputs[slot] if slot < len(inputs) else None
+            lengths = optional(inputs, slot)
             require(lengths is not None or not needed, f"packed sequences need {what}")
             if lengths is not None:
                 require_type(lengths, {DataType.INT32}, what)
@@ -513,7 +498,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         require((scale._extents or ()) in ((), (1,)), "normalization_quantize_scale has one element")
 
     def _check_mask(self, inputs: Sequence[ITensor | None], query: ITensor, key: ITensor) -> None:
-        mask = inputs[MASK] if len(inputs) > MASK else None
+        mask = optional(inputs, MASK)
         if mask is None:
             return
         require(self.causal_kind is CausalMaskKind.NONE, "a mask excludes a causal mask")
@@ -541,18 +526,13 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         return contracts.attention(query.shape, key.shape, value.shape, () if mask is None else mask.shape)
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        operands = [None if value is None else as_tensor(value) for value in inputs]
-        query, key, value, mask, scale, query_lengths, key_lengths = (
-            *operands,
-            *([None] * _SLOTS),
-        )[:_SLOTS]
-        assert query is not None and key is not None and value is not None
+        query, key, value = map(as_tensor, inputs[:MASK])
+        mask, scale, query_lengths, key_lengths = (tensor_at(inputs, at) for at in range(MASK, _SLOTS))
         if self.query_form is AttentionIOForm.PACKED_NHD:
-            assert query_lengths is not None and key_lengths is not None
-            return (self._packed(query, key, value, mask, scale, query_lengths, key_lengths),)
+            ends = present(query_lengths), present(key_lengths)
+            return (self._packed(query, key, value, mask, scale, *ends),)
         if self.key_value_form is AttentionIOForm.PACKED_NHD:
-            assert key_lengths is not None
-            return (self._packed_keys(query, key, value, mask, scale, key_lengths),)
+            return (self._packed_keys(query, key, value, mask, scale, present(key_lengths)),)
         if key_lengths is not None:
             steps = torch.arange(key.shape[-2], device=key.device)
             inside = (steps < key_lengths.reshape(-1, 1)).reshape(-1, 1, 1, steps.shape[0])

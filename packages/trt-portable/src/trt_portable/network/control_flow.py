@@ -15,7 +15,7 @@ from trt_core.files import records
 from trt_core.limits import UNLIMITED, Account, charging, open_account
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
-from trt_portable.errors import Refusal, UnknownExtents
+from trt_portable.errors import Refusal, UnknownExtents, optional, present
 from trt_portable.execution.bounded_runs import TURNS, TURNS_VARIABLE, most_turns
 from trt_portable.layer_properties import boolean, integer, member, text
 from trt_portable.network.definition import LayerFactory
@@ -184,7 +184,6 @@ class LoopRegion(Region):
         self, layer: ILoopOutputLayer, kept: list[torch.Tensor], outside: Values, budget: Account
     ) -> torch.Tensor:
         """The values of all iterations along a new axis, padded with zeros to its extent."""
-        assert layer._inputs[1] is not None and layer._inputs[0] is not None
         length = host_numbers(outside[id(layer._inputs[1])])[0]
         if len(kept) > length:
             raise Refusal(
@@ -202,8 +201,7 @@ class LoopRegion(Region):
 
     def _no_values(self, layer: ILoopOutputLayer, length: int, outside: Values) -> torch.Tensor:
         """What a loop without iterations leaves: its extents are those that an iteration would have made."""
-        source = layer._inputs[0]
-        assert source is not None
+        source = present(layer._inputs[0])
         extents = list(source._extents or ())
         if any(extent < 0 for extent in extents):
             extents = list(self._imagined(source, outside).shape)
@@ -236,7 +234,6 @@ class LoopRegion(Region):
         for result in self._results:
             value = as_tensor(values[id(result._inputs[0])])
             if result.kind is not LoopOutput.LAST_VALUE:
-                assert result._inputs[1] is not None
                 length = host_numbers(outside[id(result._inputs[1])])[0]
                 shape = [*value.shape]
                 shape.insert(result.axis, length)
@@ -281,7 +278,6 @@ class IRecurrenceLayer(ILoopBoundaryLayer):
             )
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
-        assert inputs[0] is not None
         return (as_tensor(inputs[0]),)
 
 
@@ -349,8 +345,7 @@ class ILoopOutputLayer(ILoopBoundaryLayer):
         return self._output_kind
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        tensor = inputs[0]
-        assert tensor is not None
+        tensor = present(inputs[0])
         if self._output_kind is LoopOutput.LAST_VALUE:
             require(isinstance(tensor._producer, IRecurrenceLayer), "LAST_VALUE takes the output of a recurrence")
             return
@@ -359,20 +354,17 @@ class ILoopOutputLayer(ILoopBoundaryLayer):
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         if self._output_kind is LoopOutput.LAST_VALUE:
             return
-        length = inputs[1] if len(inputs) > 1 else None
+        length = optional(inputs, 1)
         require(length is not None, "the extent of the new axis is missing: set_input(1, tensor)")
         assert length is not None
         require_type(length, INDICES, "the extent of the new axis")
         require_rank(length, {0}, "the extent of the new axis")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        source = self._inputs[0]
-        assert source is not None
+        source = present(self._inputs[0])
         extents = list(source._extents or ())
         if self._output_kind is not LoopOutput.LAST_VALUE:
-            length = self._inputs[1]
-            assert length is not None and length._host is not None
-            extent = length._host[0]
+            extent = present(present(self._inputs[1])._host)[0]
             require(not isinstance(extent, int) or extent >= 0, f"the new axis has an extent of {extent}")
             extents.insert(self.axis, extent)
         return (Facts(tuple(extents), source._dtype, None),)
@@ -462,8 +454,7 @@ class ConditionalRegion(Region):
 
     def _prepare(self) -> None:
         (condition,) = self._of(IConditionLayer)
-        tensor = condition._inputs[0]
-        assert tensor is not None
+        tensor = present(condition._inputs[0])
         self._condition: ITensor = tensor
         self._entries = self._of(IIfConditionalInputLayer)
         results = self._of(IIfConditionalOutputLayer)
@@ -559,8 +550,7 @@ class IIfConditionalOutputLayer(IIfConditionalBoundaryLayer):
         require_equal_ranks((chosen, other), "the branches")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        chosen, other = self._inputs
-        assert chosen is not None and other is not None
+        chosen, other = map(present, self._inputs)
         extents = tuple(
             left if left == right else symbols.create()
             for left, right in zip(chosen._extents or (), other._extents or (), strict=True)
@@ -645,8 +635,7 @@ class IAssertionLayer(ILayer):
         require_rank(condition, {0, 1}, "the condition")
 
     def _check_complete(self) -> None:
-        condition = self._inputs[0]
-        assert condition is not None
+        condition = present(self._inputs[0])
         for truth in condition._host or ():
             if truth is False:
                 raise Refusal(f"the assertion is false: {self.message}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from trt_core.files import records
 from trt_core.files.records import Row
+from trt_portable.errors import present
 from trt_portable.network.layer import ITensor
 
 
@@ -135,6 +136,5 @@ class Recurrence:
 
 def shape_at(inputs: Sequence[ITensor | None], place: int) -> tuple[int, ...]:
     """The extents of an input, -1 where they are open."""
-    tensor = inputs[place]
-    assert tensor is not None
+    tensor = present(inputs[place])
     return tuple(tensor.shape)

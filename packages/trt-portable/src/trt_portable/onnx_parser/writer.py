@@ -22,7 +22,7 @@ from trt_portable.enums import (
     UnaryOperation,
 )
 from trt_portable.enums import ElementWiseOperation as Op
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, present
 from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.network import INetworkDefinition
@@ -114,8 +114,7 @@ class NetworkWriter:
 
     def output(self, layer: ILayer | None, index: int = 0) -> ITensor:
         """An output of a layer that was just added, with its shape inferred."""
-        tensor = self.layer(layer).get_output(index)
-        assert tensor is not None
+        tensor = present(self.layer(layer).get_output(index))
         return tensor
 
     def _unique(self, name: str) -> str:
@@ -159,8 +158,7 @@ class NetworkWriter:
         if layer is None:
             raise Unsupported(f"the network refused the constant {name!r}")
         layer.name = self._unique(name or f"{self.node.name}_constant")
-        tensor = layer.get_output(0)
-        assert tensor is not None
+        tensor = present(layer.get_output(0))
         return tensor
 
     def name_weights(self, constant: Initializer) -> None:
@@ -269,8 +267,7 @@ class NetworkWriter:
     @staticmethod
     def output_of(layer: ILayer, index: int = 0) -> ITensor:
         """An output of a layer that has its name already."""
-        tensor = layer.get_output(index)
-        assert tensor is not None
+        tensor = present(layer.get_output(index))
         return tensor
 
     def binary(self, left: ITensor, right: ITensor, op: Op) -> ITensor:

@@ -17,7 +17,7 @@ import torch
 from trt_core.files import records
 from trt_portable.dtypes import PACKED, pack, unpack, volume
 from trt_portable.enums import DataType, LayerType
-from trt_portable.errors import PortableError
+from trt_portable.errors import PortableError, present
 from trt_portable.layer_properties import Attribute
 from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer
@@ -115,8 +115,7 @@ class Node:
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> Node:
         """A layer as `trt_portable.network.serialization` writes it."""
-        kind = layer_class(entry["type"])
-        assert kind is not None
+        kind = present(layer_class(entry["type"]))
         specs = entry["weight_specs"]
         nested = {part: entry[part] for part in kind._NESTED}
         for part in tables.REGION:
@@ -206,13 +205,11 @@ class PlanGraph(Graph[Node]):
 
     def shape(self, tensor: int | None) -> tuple[int, ...]:
         """Extents of a tensor, -1 where they are open."""
-        assert tensor is not None
-        return self.tensors[tensor].shape
+        return self.tensors[present(tensor)].shape
 
     def dtype(self, tensor: int | None) -> DataType:
         """Element type of a tensor."""
-        assert tensor is not None
-        return self.tensors[tensor].dtype
+        return self.tensors[present(tensor)].dtype
 
     def is_fixed(self, node: Node) -> bool:
         """Whether the weights of a node can never change."""

@@ -268,12 +268,10 @@ def time_layers(program: Program, values: Sequence[Value], weights: ColdWeights)
         try:
             spare = operands
             if isinstance(compute, PrepackedConvolution) and compute.overwrites:  # then runs would add up
-                added = operands[-1]
-                assert added is not None
-                spare = [*operands[:-1], as_tensor(added).clone()]
+                spare = [*operands[:-1], as_tensor(operands[-1]).clone()]
             results = compute(operands)  # warms up, and packs weights
             if isinstance(compute, PackingCompute):
-                seconds += weights.least_seconds(lambda: compute(spare), as_tensor(spare[0]))  # type: ignore[arg-type]  # noqa: B023
+                seconds += weights.least_seconds(lambda: compute(spare), as_tensor(spare[0]))  # noqa: B023
                 freed += compute.forget()
             else:
                 seconds += least_seconds(lambda: compute(spare))  # noqa: B023 - called at once
@@ -309,7 +307,7 @@ def race_ways(
         weights: Times runs.
         note: Hears of ways that fail, by name.
     """
-    x = as_tensor(inputs[0])  # type: ignore[arg-type]
+    x = as_tensor(inputs[0])
     times: dict[str, float] = {}
     left = list(ways)
     for _ in range(_ROUNDS):

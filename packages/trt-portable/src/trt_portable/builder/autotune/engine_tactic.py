@@ -51,7 +51,7 @@ from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.reporting import Reporter
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, operand
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
@@ -854,8 +854,7 @@ class ProductRace:
 
     def fastest(self, product: RacedProduct, inputs: Sequence[Value | None]) -> str:
         """The name of the fastest way of a product, on operands."""
-        x = inputs[0]
-        assert x is not None
+        x = operand(inputs[0])
         key = (product.case, tuple(x.shape))
         found = self._known.get(key)
         if found is None:
@@ -903,5 +902,5 @@ def _raced_products(
     times = race_ways(product.ways, inputs, weights, lambda failure: note(f"products by {failure}"))
     if not times:
         return list(product.ways)[-1]
-    subject = f"product of {tuple(as_tensor(inputs[0]).shape)}"  # type: ignore[arg-type]
+    subject = f"product of {tuple(as_tensor(inputs[0]).shape)}"
     return autotuner.judge(subject, times, margin=_EQUAL, preferred=_PREFERRED).name

@@ -24,6 +24,7 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.errors import present
 from trt_portable.layer_properties import Attribute
 from trt_portable.layers.fused import ClampLayer, GateLayer, LinearLayer
 from trt_portable.layers.low_precision import (
@@ -260,8 +261,7 @@ def _coded_product(node: Node, graph: PlanGraph) -> _CodedProduct | None:
 
     def read() -> torch.Tensor:
         is_packed = node[layer.code_type] in PACKED
-        codes = graph.elements(source) if is_packed else graph.constant(source, in_place=True)
-        assert codes is not None
+        codes = present(graph.elements(source) if is_packed else graph.constant(source, in_place=True))
         codes = codes.reshape(codes.shape[-2:])
         return codes.t() if preparation[PreparedMatrixLayer.is_transposed] else codes
 
@@ -533,8 +533,7 @@ def _operands(node: Node | None, operation: ElementWiseOperation) -> Iterator[tu
     """The operands of an elementwise operation, both ways round where the order does not matter."""
     if node is None or not node.is_a(IElementWiseLayer) or node[IElementWiseLayer.op] is not operation:
         return
-    first, second = node.inputs
-    assert first is not None and second is not None
+    first, second = map(present, node.inputs)
     yield first, second
     if operation is not ElementWiseOperation.POW:
         yield second, first

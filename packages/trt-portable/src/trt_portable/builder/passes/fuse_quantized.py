@@ -26,6 +26,7 @@ from trt_portable.enums import (
     PaddingMode,
     ReduceOperation,
 )
+from trt_portable.errors import present
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, ProductForm
 from trt_portable.layer_properties import Attribute
 from trt_portable.layers.convolution import IConvolutionLayer
@@ -67,12 +68,12 @@ class Dequantized:
     @property
     def codes(self) -> int:
         """The tensor that was dequantized."""
-        return _there(self.node.inputs[0])
+        return present(self.node.inputs[0])
 
     @property
     def scale(self) -> int:
         """The tensor of its scale."""
-        return _there(self.node.inputs[1])
+        return present(self.node.inputs[1])
 
     @property
     def axis(self) -> int:
@@ -107,11 +108,6 @@ class Decoded(Dequantized):
         return self.factors is None and self.offset is None
 
 
-def _there(tensor: int | None) -> int:
-    assert tensor is not None
-    return tensor
-
-
 def dequantized(graph: PlanGraph, tensor: int | None) -> Dequantized | None:
     """What a tensor is moved from, if that is a dequantization."""
     movement: list[Node] = []
@@ -134,7 +130,7 @@ def decoded(graph: PlanGraph, tensor: int | None) -> Decoded | None:
     behind, node = _moved_from(graph, tensor)
     if node is None or not node.is_a(IElementWiseLayer) or graph.constant(node.inputs[1]) is None:
         return None
-    constant = _there(node.inputs[1])
+    constant = present(node.inputs[1])
     if node[IElementWiseLayer.op] is ElementWiseOperation.SUB:
         inner = dequantized(graph, node.inputs[0])
         if inner is None:

@@ -14,6 +14,7 @@ from itertools import permutations
 
 from trt_core.files import records
 from trt_portable.enums import ActivationType, ElementWiseOperation, LayerType, LoopOutput, MatrixOperation
+from trt_portable.errors import present
 from trt_portable.layers.pointwise import IActivationLayer, IElementWiseLayer
 from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
@@ -206,8 +207,7 @@ class _Body:
     def _is_plain(self, layer: ILayer) -> bool:
         """Whether a product is one with a matrix from outside."""
         assert isinstance(layer, IMatrixMultiplyLayer)
-        left, right = layer._inputs
-        assert left is not None and right is not None
+        left, right = map(present, layer._inputs)
         ranks = (len(left.shape), len(right.shape))
         plain, transposed = MatrixOperation.NONE, MatrixOperation.TRANSPOSE
         return ranks == (2, 2) and layer.op0 is plain and layer.op1 in (plain, transposed) and id(right) in self._places
@@ -276,6 +276,5 @@ class _Body:
         return self._places[id(tensor)]
 
     def _number_at(self, place: int) -> int:
-        tensor = self.inputs[place]
-        assert tensor is not None
+        tensor = present(self.inputs[place])
         return self.number(tensor)

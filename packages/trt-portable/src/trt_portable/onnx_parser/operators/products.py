@@ -18,6 +18,7 @@ from trt_portable.enums import (
     UnaryOperation,
 )
 from trt_portable.enums import ElementWiseOperation as Op
+from trt_portable.errors import present
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of
@@ -226,8 +227,7 @@ def attention(
     layer.decomposable = True
     if attn_mask is not None:
         layer.mask = _whole_mask(net, attn_mask, scaled, k)
-    y = layer.get_output(0)
-    assert y is not None
+    y = present(layer.get_output(0))
     return _join_heads(net, y) if is_flat else y, k, v
 
 
