@@ -103,7 +103,7 @@ def test_fused_convolutions_and_patches_are_traced(engine: Any, monkeypatch: Any
     teach_cudnn_operators()
 
     def on_cuda(fused: Any, inputs: Any) -> tuple[Any, ...]:
-        return (fused._kernel.run(inputs[0], inputs),)
+        return (fused._kernel(inputs[0], inputs),)
 
     monkeypatch.setattr(cuda_products._Fused, "__call__", on_cuda)
     graph, _ = traced(engine, traced_program)
@@ -134,7 +134,7 @@ def test_linear_maps_are_traced_with_the_activations_that_cublas_has(
     engine = load(network)
 
     def on_cuda(fused: Any, inputs: Any) -> tuple[Any, ...]:
-        return (fused._kernel.run(inputs[0], inputs),)
+        return (fused._kernel(inputs[0], inputs),)
 
     monkeypatch.setattr(cuda_products._Fused, "__call__", on_cuda)
     graph, weights = traced(engine, traced_program)

@@ -26,12 +26,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 import torch.nn.functional as F
 
 from trt_portable.enums import DataType, LayerType, PaddingMode
+from trt_portable.errors import present
 from trt_portable.execution.program import Compute, LayerCall, PlacedCompute
 from trt_portable.fusion.call_graph import rewrite
 from trt_portable.fusion.epilogues import (
@@ -148,19 +150,20 @@ class _CudaKernels(Kernels):
     def make(self, product: LayerCall, epilogue: Epilogue, plain: OneByOne) -> Compute:
         layer = product.layer
         if isinstance(layer, IDeconvolutionLayer):
-            return _Fused(_PatchDeconvolution(layer), plain)
+            return _Fused(partial(_patch_deconvolution, layer), plain)
         if isinstance(layer, IConvolutionLayer):
             return _Fused(self._convolution(layer, epilogue), plain)
-        form = linear_form(product)
-        assert form is not None
-        return _Fused(_Linear(form, is_gelu=epilogue.unary == "gelu"), plain)
+        form = present(linear_form(product))
+        return _Fused(partial(_linear, form, epilogue.unary == "gelu"), plain)
 
     def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
+        if is_depthwise(layer):
+            return partial(_small_depthwise_convolution, layer, list(layer.kernel_size_nd), _geometry(layer))
         if layer.num_groups > 1:
-            return _SmallDepthwiseConvolution(layer) if is_depthwise(layer) else _WindowProducts(layer)
+            return partial(_window_products, layer)
         if epilogue != Epilogue():
-            return _Convolution(layer, epilogue)
-        return _PatchConvolution(layer) if _cuts_patches(layer) else _PointwiseConvolution(layer)
+            return partial(_convolution, layer, _geometry(layer), epilogue.adds)
+        return partial(_patch_convolution if _cuts_patches(layer) else _pointwise_convolution, layer)
 
 
 class _TracedKernels(_CudaKernels):
@@ -188,7 +191,7 @@ class _TracedKernels(_CudaKernels):
 
     def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
         if is_depthwise(layer):
-            return _CompiledDepthwiseConvolution(layer, epilogue)
+            return partial(_compiled_depthwise_convolution, layer, _geometry(layer), epilogue.unary)
         return super()._convolution(layer, epilogue)
 
 
@@ -258,12 +261,15 @@ def _is_pointwise(layer: IConvolutionLayer) -> bool:
     return layer._has_weights("BIAS") and set(ones) == {1} and set(layer.pre_padding) == {0}
 
 
-class _Kernel:
-    """Computes a result, or None where it cannot for these operands."""
+_Operands: TypeAlias = "Sequence[Value | None]"
+_Kernel: TypeAlias = Callable[[torch.Tensor, _Operands], "torch.Tensor | None"]
+"""Computes a result for a first input on CUDA that has elements; None where it cannot for these operands."""
+_Geometry: TypeAlias = tuple[list[int], list[int], list[int]]
 
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        """The result for a first input on CUDA that has elements."""
-        raise NotImplementedError
+
+def _geometry(layer: IConvolutionLayer) -> _Geometry:
+    """Stride, padding and dilation."""
+    return list(layer.stride_nd), list(layer.pre_padding), list(layer.dilation_nd)
 
 
 class _Fused:
@@ -280,13 +286,11 @@ class _Fused:
         self._is_refused = False
 
     def __call__(self, inputs: Sequence[Value | None]) -> Sequence[Value]:
-        first = inputs[0]
-        assert first is not None
-        x = as_tensor(first)
+        x = as_tensor(inputs[0])
         if self._is_refused or not x.is_cuda or not x.numel():
             return self._plain(inputs)
         try:
-            result = self._kernel.run(x, inputs)
+            result = self._kernel(x, inputs)
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError:  # cuDNN has no engine for it
@@ -295,159 +299,110 @@ class _Fused:
         return self._plain(inputs) if result is None else (result,)
 
 
-class _Convolution(_Kernel):
+def _convolution(
+    layer: IConvolutionLayer, geometry: _Geometry, adds: bool, x: torch.Tensor, inputs: _Operands
+) -> torch.Tensor | None:
     """A convolution with bias and ReLU, and a sum in between."""
-
-    def __init__(self, layer: IConvolutionLayer, epilogue: Epilogue) -> None:
-        self._layer = layer
-        self._adds = epilogue.adds
-        self._geometry = (list(layer.stride_nd), list(layer.pre_padding), list(layer.dilation_nd))
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        kernel, bias = self._layer._own_weights(x)
-        if not self._adds:
-            return torch.cudnn_convolution_relu(x, kernel, bias, *self._geometry, 1)
-        last = inputs[-1]
-        assert last is not None
-        other = as_tensor(last)
-        if other.shape != convolved_shape(self._layer, x.shape):
-            return None
-        other = other.contiguous(memory_format=torch.channels_last)
-        return torch.cudnn_convolution_add_relu(x, kernel, other, 1.0, bias, *self._geometry, 1)
+    kernel, bias = layer._own_weights(x)
+    if not adds:
+        return torch.cudnn_convolution_relu(x, kernel, bias, *geometry, 1)
+    other = as_tensor(inputs[-1])
+    if other.shape != convolved_shape(layer, x.shape):
+        return None
+    other = other.contiguous(memory_format=torch.channels_last)
+    return torch.cudnn_convolution_add_relu(x, kernel, other, 1.0, bias, *geometry, 1)
 
 
-class _PointwiseConvolution(_Kernel):
+def _pointwise_convolution(layer: IConvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
     """A product of channels with its bias, where channels vary fastest."""
-
-    def __init__(self, layer: IConvolutionLayer) -> None:
-        self._layer = layer
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        if not x.is_contiguous(memory_format=torch.channels_last):
-            return None
-        kernel, bias = self._layer._own_weights(x)
-        return F.linear(x.permute(0, 2, 3, 1), kernel.flatten(1), bias).permute(0, 3, 1, 2)
+    if not x.is_contiguous(memory_format=torch.channels_last):
+        return None
+    kernel, bias = layer._own_weights(x)
+    return F.linear(x.permute(0, 2, 3, 1), kernel.flatten(1), bias).permute(0, 3, 1, 2)
 
 
-class _SmallDepthwiseConvolution(_Kernel):
+def _small_depthwise_convolution(
+    layer: IConvolutionLayer, window: list[int], geometry: _Geometry, x: torch.Tensor, inputs: _Operands
+) -> torch.Tensor | None:
     """A convolution of each channel by itself, of few elements, by PyTorch's own kernel.
 
     cuDNN compiles its kernel for each shape at the first run, for 0.14 s. PyTorch's wants channels apart, and takes the
     bias along; with the copies around it, it is as fast where there are few elements.
     """
-
-    def __init__(self, layer: IConvolutionLayer) -> None:
-        self._layer = layer
-        self._window = list(layer.kernel_size_nd)
-        self._geometry = (list(layer.stride_nd), list(layer.pre_padding), list(layer.dilation_nd))
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        if x.numel() > _FEW_ELEMENTS:
-            return None
-        kernel, bias = self._layer._own_weights(x)
-        stride, padding, dilation = self._geometry
-        apart = torch.ops.aten._conv_depthwise2d(
-            x.contiguous(), kernel.contiguous(), self._window, bias, stride, padding, dilation
-        )
-        last: torch.Tensor = apart.contiguous(memory_format=torch.channels_last)
-        return last
+    if x.numel() > _FEW_ELEMENTS:
+        return None
+    kernel, bias = layer._own_weights(x)
+    apart = torch.ops.aten._conv_depthwise2d(x.contiguous(), kernel.contiguous(), window, bias, *geometry)
+    last: torch.Tensor = apart.contiguous(memory_format=torch.channels_last)
+    return last
 
 
-class _CompiledDepthwiseConvolution(_Kernel):
+def _compiled_depthwise_convolution(
+    layer: IConvolutionLayer, geometry: _Geometry, activation: str, x: torch.Tensor, inputs: _Operands
+) -> torch.Tensor | None:
     """A convolution of each channel by itself, with bias and activation; only traces run it."""
-
-    def __init__(self, layer: IConvolutionLayer, epilogue: Epilogue) -> None:
-        self._layer = layer
-        self._activation = epilogue.unary
-        self._geometry = (list(layer.stride_nd), list(layer.pre_padding), list(layer.dilation_nd))
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        kernel, bias = self._layer._own_weights(x)
-        operator = torch.ops.trt_portable.depthwise_convolution  # of trt_portable.builder.inductor.depthwise
-        x = x.contiguous(memory_format=torch.channels_last)
-        found: torch.Tensor = operator(x, kernel, bias, *self._geometry, self._activation)
-        return found
+    kernel, bias = layer._own_weights(x)
+    operator = torch.ops.trt_portable.depthwise_convolution  # of trt_portable.builder.inductor.depthwise
+    x = x.contiguous(memory_format=torch.channels_last)
+    found: torch.Tensor = operator(x, kernel, bias, *geometry, activation)
+    return found
 
 
-class _PatchConvolution(_Kernel):
+def _patch_convolution(layer: IConvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
     """A convolution of disjoint windows, as a product of the patches that they cut."""
-
-    def __init__(self, layer: IConvolutionLayer) -> None:
-        self._layer = layer
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        kernel, bias = self._layer._own_weights(x)
-        batch, channels, *extents = x.shape
-        height, width = kernel.shape[2:]
-        if extents[0] % height or extents[1] % width:
-            return None
-        rows, columns = extents[0] // height, extents[1] // width
-        patches = x.reshape(batch, channels, rows, height, columns, width)
-        if kernel.is_contiguous():
-            patches, matrix = patches.permute(0, 2, 4, 1, 3, 5), kernel.flatten(1)
-        else:  # channels vary fastest
-            patches, matrix = patches.permute(0, 2, 4, 3, 5, 1), kernel.permute(0, 2, 3, 1).flatten(1)
-        flat = patches.reshape(batch, rows, columns, height * width * channels)
-        return F.linear(flat, matrix, bias).permute(0, 3, 1, 2)
+    kernel, bias = layer._own_weights(x)
+    batch, channels, *extents = x.shape
+    height, width = kernel.shape[2:]
+    if extents[0] % height or extents[1] % width:
+        return None
+    rows, columns = extents[0] // height, extents[1] // width
+    patches = x.reshape(batch, channels, rows, height, columns, width)
+    if kernel.is_contiguous():
+        patches, matrix = patches.permute(0, 2, 4, 1, 3, 5), kernel.flatten(1)
+    else:  # channels vary fastest
+        patches, matrix = patches.permute(0, 2, 4, 3, 5, 1), kernel.permute(0, 2, 3, 1).flatten(1)
+    flat = patches.reshape(batch, rows, columns, height * width * channels)
+    return F.linear(flat, matrix, bias).permute(0, 3, 1, 2)
 
 
-class _WindowProducts(_Kernel):
+def _window_products(layer: IConvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
     """A convolution of groups of channels by long windows, as a product of each group's matrix with its windows."""
-
-    def __init__(self, layer: IConvolutionLayer) -> None:
-        self._layer = layer
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        kernel, bias = self._layer._own_weights(x)
-        groups, (rows, columns) = self._layer.num_groups, tuple(self._layer.pre_padding)
-        maps, inner, height, width = kernel.shape
-        windows = F.pad(x, (columns, columns, rows, rows)).unfold(2, height, 1).unfold(3, width, 1)
-        count, _, down, across = windows.shape[:4]
-        if count > 1 and x.dtype is torch.float32:
-            return None  # cuDNN is faster there (1.1 ms for 8 texts of 499, where products take 3.4)
-        if count > 1 and windows.numel() > _MOST_WINDOWED:
-            parts = [self.run(image, inputs) for image in x.split(1)]
-            return torch.cat([part for part in parts if part is not None])
-        flat = windows.reshape(count, groups, inner, down, across, height, width).permute(1, 2, 5, 6, 0, 3, 4)
-        table = kernel.reshape(groups, maps // groups, inner * height * width)
-        made = torch.bmm(table, flat.reshape(groups, inner * height * width, count * down * across))
-        found = made.reshape(maps, count, down, across).transpose(0, 1)
-        return found if bias is None else found + bias[:, None, None]
+    kernel, bias = layer._own_weights(x)
+    groups, (rows, columns) = layer.num_groups, tuple(layer.pre_padding)
+    maps, inner, height, width = kernel.shape
+    windows = F.pad(x, (columns, columns, rows, rows)).unfold(2, height, 1).unfold(3, width, 1)
+    count, _, down, across = windows.shape[:4]
+    if count > 1 and x.dtype is torch.float32:
+        return None  # cuDNN is faster there (1.1 ms for 8 texts of 499, where products take 3.4)
+    if count > 1 and windows.numel() > _MOST_WINDOWED:
+        parts = [_window_products(layer, image, inputs) for image in x.split(1)]
+        return torch.cat([part for part in parts if part is not None])
+    flat = windows.reshape(count, groups, inner, down, across, height, width).permute(1, 2, 5, 6, 0, 3, 4)
+    table = kernel.reshape(groups, maps // groups, inner * height * width)
+    made = torch.bmm(table, flat.reshape(groups, inner * height * width, count * down * across))
+    found = made.reshape(maps, count, down, across).transpose(0, 1)
+    return found if bias is None else found + bias[:, None, None]
 
 
-class _PatchDeconvolution(_Kernel):
+def _patch_deconvolution(layer: IDeconvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
     """A deconvolution whose windows touch, as a product that makes each window, and a movement to its place."""
-
-    def __init__(self, layer: IDeconvolutionLayer) -> None:
-        self._layer = layer
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        kernel, bias = self._layer._own_weights(x)
-        channels, maps, height, width = kernel.shape
-        batch, _, rows, columns = x.shape
-        matrix = kernel.permute(0, 2, 3, 1)  # what varies fastest then varies fastest in the result
-        made = x.permute(0, 2, 3, 1).reshape(-1, channels) @ matrix.reshape(channels, -1)
-        windows = made.view(batch, rows, columns, height, width, maps).transpose(2, 3)
-        found = windows.reshape(batch, rows * height, columns * width, maps)
-        return (found if bias is None else found + bias).permute(0, 3, 1, 2)
+    kernel, bias = layer._own_weights(x)
+    channels, maps, height, width = kernel.shape
+    batch, _, rows, columns = x.shape
+    matrix = kernel.permute(0, 2, 3, 1)  # what varies fastest then varies fastest in the result
+    made = x.permute(0, 2, 3, 1).reshape(-1, channels) @ matrix.reshape(channels, -1)
+    windows = made.view(batch, rows, columns, height, width, maps).transpose(2, 3)
+    found = windows.reshape(batch, rows * height, columns * width, maps)
+    return (found if bias is None else found + bias).permute(0, 3, 1, 2)
 
 
-class _Linear(_Kernel):
+def _linear(form: LinearForm, is_gelu: bool, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
     """A linear map with bias, and ReLU or the tanh form of GELU."""
-
-    def __init__(self, form: LinearForm, *, is_gelu: bool) -> None:
-        self._is_transposed = form.is_transposed
-        self._is_gelu = is_gelu
-
-    def run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> torch.Tensor | None:
-        given, bias = inputs[1:]
-        assert given is not None and bias is not None
-        matrix = as_tensor(given)
-        matrix = matrix.reshape(matrix.shape[-2:])
-        matrix = matrix.mT if self._is_transposed else matrix
-        flat = as_tensor(bias).reshape(-1)
-        found = torch._addmm_activation(flat, x.reshape(-1, x.shape[-1]), matrix, use_gelu=self._is_gelu)
-        return found.view(*x.shape[:-1], matrix.shape[-1])
+    matrix, bias = map(as_tensor, inputs[1:])
+    matrix = matrix.reshape(matrix.shape[-2:])
+    matrix = matrix.mT if form.is_transposed else matrix
+    found = torch._addmm_activation(bias.reshape(-1), x.reshape(-1, x.shape[-1]), matrix, use_gelu=is_gelu)
+    return found.view(*x.shape[:-1], matrix.shape[-1])
 
 
 _LONG_WINDOW: Final = 32
