@@ -328,7 +328,7 @@ def _by_codes(module: fx.GraphModule) -> None:
         columns = node.meta["val"].shape[1]
         with module.graph.inserting_before(node):
             scales = module.graph.call_function(ATEN.zeros.default, ([1, columns],))
-            given = (x, turned.args[0], *[None] * 4, scales, None, None, (), 0)
+            given = (x, turned.args[0], *[None] * 4, scales, None, None, (), 0, False)
             made = module.graph.call_function(decoding._operators()[decoding.CODES_PRODUCT], given)
         scales.meta["val"] = node.meta["val"].new_empty((1, columns))
         made.meta["val"] = node.meta["val"]
@@ -345,7 +345,7 @@ def test_a_gate_is_taken_into_a_product_of_codes_for_few_rows(rows: int) -> None
     assert found[0].shape == (rows, 1, 256)
     names = [node.target for node in module.graph.nodes if node.op == "call_function"]
     if rows > 16:
-        assert len(call.args) == 11 and ATEN.mul.Tensor in names
+        assert call.args[11] is False and ATEN.mul.Tensor in names
         return
     assert call.args[7:] == (None, None, (), 0, True)
     assert call.meta["val"].shape == (rows, 256) and set(names) == {ATEN.zeros.default, call.target, ATEN.view.default}
@@ -388,7 +388,7 @@ def test_products_of_codes_take_norms_and_residuals_in() -> None:
     first, second = _calls(module, decoding.CODES_PRODUCT)
     assert first.args[3] is not None and first.args[4] is not None and first.args[5] is None
     assert second.args[3] is None and second.args[5] is not None
-    assert first.args[7:] == second.args[7:] == (None, None, (), 0)
+    assert first.args[7:] == second.args[7:] == (None, None, (), 0, False)
 
 
 def test_what_is_read_elsewhere_or_made_otherwise_is_not_taken_in() -> None:

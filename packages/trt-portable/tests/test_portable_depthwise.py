@@ -98,7 +98,7 @@ def test_recordings_know_all_operators_that_graphs_call() -> None:
     from trt_portable.builder.inductor.tactic import _teach_own_operators
 
     own = _teach_own_operators()
-    kernels = {operator.name() for operator in decoding._kernels()}
+    kernels = {operator.name() for operator in decoding._kernels().values()}
     assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, unaligned_products.KERNEL, *kernels}
     products = {decoding.PRODUCT, decoding.CODES_PRODUCT, decoding.CHOSEN_PRODUCT, decoding.GROUPED_PRODUCT}
     composed = {*products, decoding.DECODED, decoding.ATTENTION, decoding.UPDATING_ATTENTION}

@@ -427,7 +427,7 @@ class _Started:
 
 def test_a_kernel_of_our_own_is_recorded_without_data_where_its_extents_are_known() -> None:
     schema = "(Tensor x, Tensor(a!) y) -> ()"
-    operator = define_operator("trt_portable_test::doubled", schema, lambda x, y: None, writes_to=("y",))
+    operator = define_operator("trt_portable_test::doubled", lambda x, y: None, writes_to=("y",), schema=schema)
     seen: list[tuple[torch.Tensor, ...]] = []
 
     def start(x: torch.Tensor, y: torch.Tensor) -> tuple[None, KernelLaunch]:

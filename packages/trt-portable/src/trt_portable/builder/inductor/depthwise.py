@@ -328,6 +328,6 @@ def teach_depthwise_operator() -> OwnOperators:
         The operator, which has the arguments of `convolve` and is launched.
     """
     arguments = "Tensor x, Tensor kernel, Tensor? bias, int[] stride, int[] padding, int[] dilation, str activation"
-    operator = define_operator(OPERATOR, f"({arguments}) -> Tensor", lambda *given: convolve(*given)[0])
+    operator = define_operator(OPERATOR, lambda *given: convolve(*given)[0], schema=f"({arguments}) -> Tensor")
     teach_compilers(operator, lambda x, kernel, bias, *geometry: like_result(x, kernel, *geometry[:3]))
     return OwnOperators({operator: convolve})

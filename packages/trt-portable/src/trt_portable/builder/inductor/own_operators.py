@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -60,22 +61,54 @@ class OwnOperators:
     composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
 
 
-def define_operator(name: str, schema: str, run: Callable[..., Any], *, writes_to: tuple[str, ...] = ()) -> Any:
+def define_operator(
+    name: str, run: Callable[..., Any], *, writes_to: tuple[str, ...] = (), schema: str | None = None
+) -> Any:
     """Makes an operator known to PyTorch.
 
     Args:
         name: With its namespace.
-        schema: Parameters and results.
         run: What computes it, on any device.
+        writes_to: The parameters that it writes to.
+        schema: Parameters and results, where they are not those that `run` is annotated with.
+
+    Returns:
+        The operator; no argument of it can be left out.
+    """
+    define: Any = torch.library.custom_op
+    define(name, run, mutates_args=writes_to, schema=schema or _schema_of(run, writes_to, torch.Tensor))
+    namespace, _, rest = name.partition("::")
+    return getattr(getattr(torch.ops, namespace), rest).default
+
+
+def define_kernel(name: str, start: Launch, writes_to: tuple[str, ...] = ("result",)) -> Any:
+    """Makes an operator known to PyTorch that starts a kernel, so that a recording sees it start.
+
+    Args:
+        name: With its namespace.
+        start: What starts it, in memory that it gets for the result; the operator has its parameters.
         writes_to: The parameters that it writes to.
 
     Returns:
         The operator.
     """
-    define: Any = torch.library.custom_op
-    define(name, run, mutates_args=writes_to, schema=schema)
-    namespace, _, rest = name.partition("::")
-    return getattr(getattr(torch.ops, namespace), rest).default
+
+    def run(*given: Any) -> None:
+        start(*given)
+
+    return define_operator(name, run, writes_to=writes_to, schema=_schema_of(start, writes_to, None))
+
+
+def _schema_of(run: Callable[..., Any], writes_to: tuple[str, ...], result: Any) -> str:
+    """The parameters that a function is annotated with, without defaults, and a result."""
+
+    def prototype() -> None:
+        pass
+
+    signature = inspect.signature(run, eval_str=True)
+    parameters = [each.replace(default=inspect.Parameter.empty) for each in signature.parameters.values()]
+    vars(prototype)["__signature__"] = signature.replace(parameters=parameters, return_annotation=result)
+    return torch.library.infer_schema(prototype, mutates_args=writes_to)
 
 
 def teach_compilers(operator: Any, like_result: Callable[..., torch.Tensor]) -> None:

@@ -18,6 +18,7 @@ from trt_portable.builder.inductor.own_operators import (
     KernelLaunch,
     OwnOperators,
     calls_of,
+    define_kernel,
     define_operator,
     start_compiling,
     teach_compilers,
@@ -185,13 +186,8 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
 
 @functools.cache
 def _kernel_operator() -> Any:
-    """The kernel as an operator, so that a recording sees it start."""
-    schema = "(Tensor x, Tensor matrix, Tensor? bias, Tensor(a!) result, int form) -> ()"
-
-    def run(*given: Any) -> None:
-        start_product(*given)
-
-    return define_operator(KERNEL, schema, run, writes_to=("result",))
+    """The kernel as an operator."""
+    return define_kernel(KERNEL, start_product)
 
 
 @functools.cache
@@ -201,6 +197,6 @@ def teach_unaligned_products() -> OwnOperators:
     Returns:
         The operator for compilers, which is composed, and that of the kernel, which is launched.
     """
-    operator = define_operator(OPERATOR, "(Tensor x, Tensor matrix, Tensor? bias) -> Tensor", multiply)
+    operator = define_operator(OPERATOR, multiply)
     teach_compilers(operator, lambda x, matrix, bias: x.new_empty((x.shape[0], matrix.shape[0])))
     return OwnOperators({_kernel_operator(): start_product}, {operator: multiply})
