@@ -16,11 +16,20 @@ from trt_portable.application_interfaces import IStreamWriter, write_all
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
 from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
 from trt_portable.builder.config import BuildCancelled, IBuilderConfig, Phase
-from trt_portable.builder.passes.fold_constants import FoldConstants, FoldScales
-from trt_portable.builder.passes.fuse_attention import FoldAttentionFactors, RecognizeConstantMasks
-from trt_portable.builder.passes.fuse_neighbours import FuseGelu, FuseNeighbours, MergeProducts, MergeQuantizedProducts
-from trt_portable.builder.passes.fuse_quantized import ChooseMatrices, FuseQuantizedConvolutions, FuseQuantizedProducts
-from trt_portable.builder.passes.recognize_recurrences import RecognizeRecurrences
+from trt_portable.builder.passes.fold_constants import FoldConstants, fold_scales
+from trt_portable.builder.passes.fuse_attention import RecognizeConstantMasks, fold_attention_factors
+from trt_portable.builder.passes.fuse_neighbours import (
+    FuseNeighbours,
+    fuse_gelu,
+    merge_products,
+    merge_quantized_products,
+)
+from trt_portable.builder.passes.fuse_quantized import (
+    choose_matrices,
+    fuse_quantized_convolutions,
+    fuse_quantized_products,
+)
+from trt_portable.builder.passes.recognize_recurrences import recognize_recurrences
 from trt_portable.builder.passes.simplify_movement import SimplifyMovement
 from trt_portable.device_choice import current_device
 from trt_portable.dtypes import PACKED
@@ -160,21 +169,21 @@ def _optimize(
         visible={*structure["outputs"], *structure["shape_outputs"], *debug},
         is_fixed=lambda key, role: not is_refittable(key, role),
     )
-    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(debug, step), ChooseMatrices()]
+    passes: list[PlanPass] = [EliminateDeadLayers(), FoldConstants(debug, step), choose_matrices]
     if fuse:
         passes += [
-            FuseQuantizedProducts(),
-            FuseQuantizedConvolutions(),
-            FoldScales(),
+            fuse_quantized_products,
+            fuse_quantized_convolutions,
+            fold_scales,
             RecognizeConstantMasks(),
-            FoldAttentionFactors(),
-            FuseGelu(),
-            MergeProducts(),
-            MergeQuantizedProducts(),
+            fold_attention_factors,
+            fuse_gelu,
+            merge_products,
+            merge_quantized_products,
             EliminateDeadLayers(),  # what reads a tensor no more must not seem to
             SimplifyMovement(),
         ]
-    passes += [EliminateDeadLayers(), RecognizeRecurrences()]
+    passes += [EliminateDeadLayers(), recognize_recurrences]
     if fuse:
         passes.append(FuseNeighbours())
     for each in passes:

@@ -104,6 +104,10 @@ class Node:
         """Whether the layer is of one of some classes."""
         return issubclass(self.layer, layers)
 
+    def has(self, attribute: Attribute[A], value: A) -> bool:
+        """Whether layers of the class have an attribute, and this one the value."""
+        return attribute in self.layer._ATTRIBUTES and self[attribute] is value
+
     @property
     def inside(self) -> Iterator[Node]:
         """The nodes inside of this one, at any depth."""
@@ -412,3 +416,24 @@ class PlanPattern(PlanPass, Pattern[Node, PlanGraph]):
 
 
 NodeFusion: TypeAlias = Fusion[Node]
+Match: TypeAlias = Callable[[Node, PlanGraph], "NodeFusion | None"]
+
+
+class _Matched(PlanPattern):
+    """The pattern of a function."""
+
+    def __init__(self, kinds: tuple[LayerType, ...], match: Match) -> None:
+        self.name, self.kinds, self._match = match.__name__.removeprefix("_"), frozenset(kinds), match
+
+    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
+        """What the function says."""
+        return self._match(operation, graph)
+
+
+def pattern(*kinds: LayerType) -> Callable[[Match], PlanPattern]:
+    """Makes a pass, named alike, of a function that says what becomes of a node; None where it does not apply.
+
+    Args:
+        kinds: Of the nodes that the function is asked about.
+    """
+    return lambda match: _Matched(kinds, match)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from trt_portable.enums import LayerType
 
@@ -140,7 +140,7 @@ class Pattern(ABC, Generic[T, G]):
         kinds: Of the operations with which a match begins.
     """
 
-    kinds: ClassVar[frozenset[LayerType]]
+    kinds: frozenset[LayerType]
 
     @abstractmethod
     def match(self, operation: T, graph: G) -> Fusion[T] | None:

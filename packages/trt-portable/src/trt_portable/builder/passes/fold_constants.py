@@ -20,7 +20,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.normalization import IScaleLayer
 from trt_portable.layers.pointwise import IElementWiseLayer
-from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern, WeightUse, constant_node
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, WeightUse, constant_node, pattern
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
@@ -131,21 +131,16 @@ _ARITHMETIC: Final = (ElementWiseOperation.PROD, ElementWiseOperation.SUM)
 _ELEMENTS_AT_ONCE: Final = 1 << 16
 
 
-class FoldScales(PlanPattern):
+@pattern(LayerType.SCALE, LayerType.ELEMENTWISE)
+def fold_scales(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Merges scales into convolutions whose results nothing else reads, a chain of them one by one."""
-
-    name = "fold_scales"
-    kinds = frozenset({LayerType.SCALE, LayerType.ELEMENTWISE})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The convolution, where the scale stood."""
-        is_layer = operation.is_a(IScaleLayer)
-        scale = _scale_layer(graph, operation) if is_layer else _arithmetic(graph, operation)
-        convolution = None if scale is None else graph.private_maker(scale.of)
-        if scale is None or convolution is None or not _is_plain(graph, convolution):
-            return None
-        merged = _merged(convolution, operation, scale, graph.weights)
-        return None if merged is None else NodeFusion([merged], [convolution, operation], operation)
+    is_layer = operation.is_a(IScaleLayer)
+    scale = _scale_layer(graph, operation) if is_layer else _arithmetic(graph, operation)
+    convolution = None if scale is None else graph.private_maker(scale.of)
+    if scale is None or convolution is None or not _is_plain(graph, convolution):
+        return None
+    merged = _merged(convolution, operation, scale, graph.weights)
+    return None if merged is None else NodeFusion([merged], [convolution, operation], operation)
 
 
 @dataclass(frozen=True)

@@ -33,42 +33,37 @@ from trt_portable.layers.reduction import ICumulativeLayer
 from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.layers.sources import ICastLayer, IConstantLayer, IFillLayer, IIdentityLayer
 from trt_portable.layers.transformer import MASK, IAttentionBoundaryLayer, IAttentionOutputLayer, ScaledAttentionLayer
-from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern, pattern
 
 _QUERY_AND_KEY = 2
 
 
-class FoldAttentionFactors(PlanPattern):
+@pattern(LayerType.ATTENTION_OUTPUT)
+def fold_attention_factors(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Lets attention with softmax scale its scores in place of products of query or key with a constant number.
 
     Exact for powers of two, which most factors are; others are rounded once less. Products die if nothing else
     reads them, and stay where something does. Factors of 0 and below stay too: kernels multiply what a causal mask
     has made -inf.
     """
-
-    name = "fold_attention_factors"
-    kinds = frozenset({LayerType.ATTENTION_OUTPUT})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """Both ends of the attention, which read other tensors then."""
-        if operation.is_a(ScaledAttentionLayer):
-            return None
-        if operation[IAttentionOutputLayer.norm_op] is not AttentionNormalizationOp.SOFTMAX:
-            return None
-        ends, old = ends_of_attention(operation, graph), operation.inputs
-        fresh, factor = list(old), 1.0
-        for slot in range(_QUERY_AND_KEY):
-            tensor = old[slot]
-            readers = graph.all_readers(tensor)
-            is_alone = old.count(tensor) == 1 and len(readers) == len(ends) == 2 and set(readers) == set(ends)
-            if is_alone and tensor not in graph.visible:
-                fresh[slot], found = _unscaled(graph, tensor)
-                factor *= found
-        if fresh == list(old):
-            return None
-        scaled = replace(operation, layer=ScaledAttentionLayer).having({ScaledAttentionLayer.factor: factor})
-        moved = [replace(scaled if end is operation else end, inputs=tuple(fresh)) for end in ends]
-        return NodeFusion(moved, ends, ends[0])
+    if operation.is_a(ScaledAttentionLayer):
+        return None
+    if operation[IAttentionOutputLayer.norm_op] is not AttentionNormalizationOp.SOFTMAX:
+        return None
+    ends, old = ends_of_attention(operation, graph), operation.inputs
+    fresh, factor = list(old), 1.0
+    for slot in range(_QUERY_AND_KEY):
+        tensor = old[slot]
+        readers = graph.all_readers(tensor)
+        is_alone = old.count(tensor) == 1 and len(readers) == len(ends) == 2 and set(readers) == set(ends)
+        if is_alone and tensor not in graph.visible:
+            fresh[slot], found = _unscaled(graph, tensor)
+            factor *= found
+    if fresh == list(old):
+        return None
+    scaled = replace(operation, layer=ScaledAttentionLayer).having({ScaledAttentionLayer.factor: factor})
+    moved = [replace(scaled if end is operation else end, inputs=tuple(fresh)) for end in ends]
+    return NodeFusion(moved, ends, ends[0])
 
 
 def ends_of_attention(node: Node, graph: PlanGraph) -> list[Node]:
@@ -80,7 +75,7 @@ def ends_of_attention(node: Node, graph: PlanGraph) -> list[Node]:
 def _unscaled(graph: PlanGraph, tensor: int | None) -> tuple[int | None, float]:
     """What a tensor is a multiple of, and the factor; itself, and 1, where it is none."""
     node = graph.maker(tensor)
-    if node is None or not node.is_a(IElementWiseLayer) or node[IElementWiseLayer.op] is not ElementWiseOperation.PROD:
+    if node is None or not node.has(IElementWiseLayer.op, ElementWiseOperation.PROD):
         return tensor, 1.0
     for x, other in (node.inputs, node.inputs[::-1]):
         number = graph.constant(other)

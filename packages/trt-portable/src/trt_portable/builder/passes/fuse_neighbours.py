@@ -48,28 +48,23 @@ from trt_portable.layers.products import IMatrixMultiplyLayer
 from trt_portable.layers.slicing import ISliceLayer
 from trt_portable.network.control_flow import LoopRegion
 from trt_portable.network.layer import ILayer
-from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPass, pattern
 
 
-class MergeProducts(PlanPattern):
+@pattern(LayerType.MATRIX_MULTIPLY)
+def merge_products(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Merges products of the same tensor, each with its bias or all without, into one product and slices of it.
 
     Kernels for other sizes may add in another order. What a loop reads stays a product of its own, since there may be
     a kernel for both.
     """
-
-    name = "merge_products"
-    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """One product where the first one stood, and slices behind it."""
-        first = _product(operation, graph)
-        if first is None:
-            return None
-        readers = graph.all_readers(operation.inputs[0])
-        others = (_product(node, graph) for node in readers if node.is_a(IMatrixMultiplyLayer))
-        group = [other for other in others if other is not None and other.form == first.form]
-        return _merged(group, graph) if len(group) > 1 else None
+    first = _product(operation, graph)
+    if first is None:
+        return None
+    readers = graph.all_readers(operation.inputs[0])
+    others = (_product(node, graph) for node in readers if node.is_a(IMatrixMultiplyLayer))
+    group = [other for other in others if other is not None and other.form == first.form]
+    return _merged(group, graph) if len(group) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -127,9 +122,8 @@ def _product(node: Node, graph: PlanGraph) -> _Product | None:
 def _with_bias(product: _Product, graph: PlanGraph) -> _Product:
     output = product.output
     addition = graph.all_readers(output)[0] if graph.is_private(output) else None
-    if addition is None or not addition.is_a(IElementWiseLayer) or addition.outputs[0] in graph.visible:
-        return product
-    if addition[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
+    is_sum = addition is not None and addition.has(IElementWiseLayer.op, ElementWiseOperation.SUM)
+    if addition is None or not is_sum or addition.outputs[0] in graph.visible:
         return product
     bias = graph.constant(addition.inputs[1 - addition.inputs.index(output)])
     if bias is None or bias.shape[-1:] != (product.columns,) or bias.numel() != product.columns:
@@ -181,24 +175,19 @@ def _slices(tensor: int, parts: Sequence[tuple[str, int, int]], axis: int) -> li
     return fresh
 
 
-class MergeQuantizedProducts(PlanPattern):
+@pattern(LowPrecisionProductLayer._KIND)
+def merge_quantized_products(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Merges products of the same tensor of floats with matrices of codes into one product of codes, and slices of it.
 
     Codes stay codes. Products whose left operand is quantized too keep what they quantize their results by, so they
     stay apart; so do those that rectify. A scale of a whole matrix becomes one for each of its rows.
     """
-
-    name = "merge_quantized_products"
-    kinds = frozenset({LowPrecisionProductLayer._KIND})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """One product of codes where the first one stood, and slices behind it."""
-        first = _coded_product(operation, graph)
-        if first is None:
-            return None
-        others = (_coded_product(node, graph) for node in graph.all_readers(operation.inputs[LEFT]))
-        group = [other for other in others if other is not None and other.form == first.form]
-        return _merged_codes(group, graph) if len(group) > 1 else None
+    first = _coded_product(operation, graph)
+    if first is None:
+        return None
+    others = (_coded_product(node, graph) for node in graph.all_readers(operation.inputs[LEFT]))
+    group = [other for other in others if other is not None and other.form == first.form]
+    return _merged_codes(group, graph) if len(group) > 1 else None
 
 
 @dataclass(frozen=True)
@@ -336,7 +325,7 @@ class FuseNeighbours(PlanPass):
 
     def call(self, graph: PlanGraph) -> int:
         """Rewrites the layers, and then those inside of each."""
-        changes = sum(pattern.call(graph) for pattern in (_LinearProduct(), _LinearBias(), _ClampWithNan(), _Gate()))
+        changes = sum(each.call(graph) for each in (_linear_product, _linear_bias, _clamp_with_nan, _gate))
         nodes = graph.nodes
         for at, node in enumerate(nodes):
             if "body" in node.nested:
@@ -364,86 +353,66 @@ def _has_only_ones(extents: Collection[int]) -> bool:
     return all(extent == 1 for extent in extents)
 
 
-class _LinearProduct(PlanPattern):
+@pattern(LayerType.MATRIX_MULTIPLY)
+def _linear_product(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """A product with a constant matrix on the right is a linear map."""
-
-    name = "linear_product"
-    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The linear map."""
-        if not operation.is_a(IMatrixMultiplyLayer) or not graph.is_constant(operation.inputs[1]):
-            return None
-        how, shape = operation[IMatrixMultiplyLayer.op1], graph.shape(operation.inputs[1])
-        if operation[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or how is MatrixOperation.VECTOR:
-            return None
-        if len(shape) < 2 or not _has_only_ones(shape[:-2]):
-            return None
-        values = {LinearLayer.is_transposed: how is MatrixOperation.TRANSPOSE}
-        return _fused([operation], LinearLayer, operation.inputs, values)
+    if not operation.is_a(IMatrixMultiplyLayer) or not graph.is_constant(operation.inputs[1]):
+        return None
+    how, shape = operation[IMatrixMultiplyLayer.op1], graph.shape(operation.inputs[1])
+    if operation[IMatrixMultiplyLayer.op0] is not MatrixOperation.NONE or how is MatrixOperation.VECTOR:
+        return None
+    if len(shape) < 2 or not _has_only_ones(shape[:-2]):
+        return None
+    values = {LinearLayer.is_transposed: how is MatrixOperation.TRANSPOSE}
+    return _fused([operation], LinearLayer, operation.inputs, values)
 
 
-class _LinearBias(PlanPattern):
+@pattern(LayerType.ELEMENTWISE)
+def _linear_bias(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """A linear map takes the constant along that is added to it, if that is one number per column."""
-
-    name = "linear_bias"
-    kinds = frozenset({LayerType.ELEMENTWISE})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The linear map with its bias."""
-        if operation[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
-            return None
-        for output, bias in (operation.inputs, operation.inputs[::-1]):
-            linear = graph.private_maker(output)
-            if linear is None or not linear.is_a(LinearLayer) or len(linear.inputs) > 2 or not graph.is_constant(bias):
-                continue
-            columns = graph.shape(linear.inputs[1])[-2 if linear[LinearLayer.is_transposed] else -1]
-            added = graph.shape(bias)
-            if added[-1:] == (columns,) and _has_only_ones(added[:-1]):
-                return _fused([linear, operation], LinearLayer, (*linear.inputs, bias), linear.values)
+    if operation[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
         return None
+    for output, bias in (operation.inputs, operation.inputs[::-1]):
+        linear = graph.private_maker(output)
+        if linear is None or not linear.is_a(LinearLayer) or len(linear.inputs) > 2 or not graph.is_constant(bias):
+            continue
+        columns = graph.shape(linear.inputs[1])[-2 if linear[LinearLayer.is_transposed] else -1]
+        added = graph.shape(bias)
+        if added[-1:] == (columns,) and _has_only_ones(added[:-1]):
+            return _fused([linear, operation], LinearLayer, (*linear.inputs, bias), linear.values)
+    return None
 
 
-class _ClampWithNan(PlanPattern):
+@pattern(LayerType.SELECT)
+def _clamp_with_nan(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """``x if isnan(x) else clip(x)``, as a clamp that keeps NaN is written in layers, is one kernel."""
-
-    name = "clamp_with_nan"
-    kinds = frozenset({LayerType.SELECT})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The clamp; no limits where all results of the clip are the lower one."""
-        condition, x, clipped = operation.inputs
-        test, clip = graph.private_maker(condition), graph.private_maker(clipped)
-        if test is None or clip is None or not test.inputs == clip.inputs == (x,):
-            return None
-        if not test.is_a(IUnaryLayer) or test[IUnaryLayer.op] is not UnaryOperation.ISNAN:
-            return None
-        if not clip.is_a(IActivationLayer) or clip[IActivationLayer.type] is not ActivationType.CLIP:
-            return None
-        low, high = clip[IActivationLayer.alpha], clip[IActivationLayer.beta]
-        if low > high:
-            return None
-        dtype = CARRIERS[graph.dtype(clip.outputs[0])]
-        values = {ClampLayer.low: representable(low, dtype), ClampLayer.high: representable(high, dtype)}
-        return _fused([test, clip, operation], ClampLayer, (x,), values)
-
-
-class _Gate(PlanPattern):
-    """``x * sigmoid(x)`` and ``x * hard_sigmoid(x)`` are one kernel each."""
-
-    name = "gate"
-    kinds = frozenset({LayerType.ELEMENTWISE})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The gated tensor."""
-        if operation[IElementWiseLayer.op] is not ElementWiseOperation.PROD:
-            return None
-        for x, gate in (operation.inputs, operation.inputs[::-1]):
-            node = graph.private_maker(gate)
-            if node is None or not node.is_a(IActivationLayer) or node.inputs != (x,) or not _is_gate(node):
-                continue
-            return _fused([node, operation], GateLayer, (x,), {GateLayer.activation: node[IActivationLayer.type]})
+    condition, x, clipped = operation.inputs
+    test, clip = graph.private_maker(condition), graph.private_maker(clipped)
+    if test is None or clip is None or not test.inputs == clip.inputs == (x,):
         return None
+    if not test.has(IUnaryLayer.op, UnaryOperation.ISNAN):
+        return None
+    if not clip.has(IActivationLayer.type, ActivationType.CLIP):
+        return None
+    low, high = clip[IActivationLayer.alpha], clip[IActivationLayer.beta]
+    if low > high:
+        return None
+    dtype = CARRIERS[graph.dtype(clip.outputs[0])]
+    values = {ClampLayer.low: representable(low, dtype), ClampLayer.high: representable(high, dtype)}
+    return _fused([test, clip, operation], ClampLayer, (x,), values)
+
+
+@pattern(LayerType.ELEMENTWISE)
+def _gate(operation: Node, graph: PlanGraph) -> NodeFusion | None:
+    """``x * sigmoid(x)`` and ``x * hard_sigmoid(x)`` are one kernel each."""
+    if operation[IElementWiseLayer.op] is not ElementWiseOperation.PROD:
+        return None
+    for x, gate in (operation.inputs, operation.inputs[::-1]):
+        node = graph.private_maker(gate)
+        if node is None or not node.is_a(IActivationLayer) or node.inputs != (x,) or not _is_gate(node):
+            continue
+        return _fused([node, operation], GateLayer, (x,), {GateLayer.activation: node[IActivationLayer.type]})
+    return None
 
 
 def _is_gate(activation: Node) -> bool:
@@ -456,23 +425,18 @@ def _is_gate(activation: Node) -> bool:
 _TOLERANCE: Final = 1e-6  # of coefficients as they are written down; their type rounds them once more
 
 
-class FuseGelu(PlanPattern):
+@pattern(LayerType.ELEMENTWISE)
+def fuse_gelu(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Turns ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` into one layer, which rounds once.
 
     It stands in place of the last product of the chain; the rest dies where nothing else reads it.
     """
-
-    name = "fuse_gelu"
-    kinds = frozenset({LayerType.ELEMENTWISE})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The activation."""
-        x = _Chain(graph).gelu(operation)
-        if x is None:
-            return None
-        values = {IActivationLayer.type: ActivationType.GELU_TANH}
-        gelu = replace(operation, layer=IActivationLayer, inputs=(x,), values=values)
-        return NodeFusion([gelu], [operation], operation)
+    x = _Chain(graph).gelu(operation)
+    if x is None:
+        return None
+    values = {IActivationLayer.type: ActivationType.GELU_TANH}
+    gelu = replace(operation, layer=IActivationLayer, inputs=(x,), values=values)
+    return NodeFusion([gelu], [operation], operation)
 
 
 class _Chain:
@@ -492,7 +456,7 @@ class _Chain:
 
     def _is_gate(self, tanh: int, x: int) -> bool:
         node = self._graph.maker(tanh)
-        if node is None or not node.is_a(IActivationLayer) or node[IActivationLayer.type] is not ActivationType.TANH:
+        if node is None or not node.has(IActivationLayer.type, ActivationType.TANH):
             return False
         for inner in self._scaled(node.inputs[0], math.sqrt(2 / math.pi)):
             for first, second in self._made_by(inner, ElementWiseOperation.SUM):
@@ -531,7 +495,7 @@ class _Chain:
 
 def _operands(node: Node | None, operation: ElementWiseOperation) -> Iterator[tuple[int, int]]:
     """The operands of an elementwise operation, both ways round where the order does not matter."""
-    if node is None or not node.is_a(IElementWiseLayer) or node[IElementWiseLayer.op] is not operation:
+    if node is None or not node.has(IElementWiseLayer.op, operation):
         return
     first, second = map(present, node.inputs)
     yield first, second

@@ -46,7 +46,7 @@ from trt_portable.layers.quantization import IDequantizeLayer, IQuantizeLayer, s
 from trt_portable.layers.reduction import IReduceLayer
 from trt_portable.layers.sources import ICastLayer, IFillLayer, IIdentityLayer
 from trt_portable.network.layer import ILayer
-from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, pattern
 
 _MOVEMENT: Final = (IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer, IIdentityLayer)
 _LEVELS: Final = 16
@@ -157,7 +157,7 @@ def _moved_from(graph: PlanGraph, tensor: int | None) -> tuple[tuple[Node, ...],
 
 def _looked_up(graph: PlanGraph, lookup: Node) -> tuple[Node, tuple[float, ...]] | None:
     """The dequantization that makes places of codes, and what is looked up there, if a node does so."""
-    if not lookup.is_a(IGatherLayer) or lookup[IGatherLayer.mode] is not GatherMode.DEFAULT:
+    if not lookup.has(IGatherLayer.mode, GatherMode.DEFAULT):
         return None
     levels, places = graph.constant(lookup.inputs[0]), graph.maker(lookup.inputs[1])
     if levels is None or levels.shape != (_LEVELS,) or not bool(levels.isfinite().all()):
@@ -165,11 +165,7 @@ def _looked_up(graph: PlanGraph, lookup: Node) -> tuple[Node, tuple[float, ...]]
     if lookup[IGatherLayer.num_elementwise_dims] or places is None or not places.is_a(ICastLayer):
         return None
     shift = graph.maker(places.inputs[0])
-    if (
-        shift is None
-        or not shift.is_a(IElementWiseLayer)
-        or shift[IElementWiseLayer.op] is not ElementWiseOperation.SUM
-    ):
+    if shift is None or not shift.has(IElementWiseLayer.op, ElementWiseOperation.SUM):
         return None
     made, half = graph.maker(shift.inputs[0]), graph.constant(shift.inputs[1])
     if made is None or not made.is_a(IDequantizeLayer) or len(made.inputs) > 2 or half is None:
@@ -241,9 +237,7 @@ class Tail:
 
     def _take_bias(self, channels: int, axis: int) -> None:
         addition = self._next(self.output)
-        if addition is None or not addition.is_a(IElementWiseLayer):
-            return
-        if addition[IElementWiseLayer.op] is not ElementWiseOperation.SUM:
+        if addition is None or not addition.has(IElementWiseLayer.op, ElementWiseOperation.SUM):
             return
         other = addition.inputs[1 - addition.inputs.index(self.output)]
         shape = self._graph.shape(other)
@@ -322,19 +316,14 @@ class _Left:
     fresh: tuple[Node, ...] = ()
 
 
-class FuseQuantizedProducts(PlanPattern):
+@pattern(LayerType.MATRIX_MULTIPLY)
+def fuse_quantized_products(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Replaces products by preparations of their matrices and products of codes.
 
     Sums are exact or in float32 where Q/DQ would round operands to the float type, so results differ by rounding.
     Bias, rectification and a quantization per tensor join where nothing else reads what is between.
     """
-
-    name = "fuse_quantized_products"
-    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """Preparation and product, if the right operand is a dequantized constant."""
-        return _ProductFusion(graph).fused(operation)
+    return _ProductFusion(graph).fused(operation)
 
 
 class _ProductFusion:
@@ -534,55 +523,50 @@ def _preparation(
     return Node(PreparedMatrixLayer, f"{name} [matrix]", inputs, outputs, values)
 
 
-class ChooseMatrices(PlanPattern):
+@pattern(LayerType.MATRIX_MULTIPLY)
+def choose_matrices(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Replaces products with gathered matrices, one for each row, by products that read the chosen ones where they are.
 
     Matrices of few bits that are constant stay so. Sums may be taken in another order.
     """
-
-    name = "choose_matrices"
-    kinds = frozenset({LayerType.MATRIX_MULTIPLY})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """One product, where one operand is gathered along the first axis, and the other has one row for each."""
-        if not operation.is_a(IMatrixMultiplyLayer) or len(graph.shape(operation.outputs[0])) != 3:
-            return None
-        for side, how in enumerate((operation[IMatrixMultiplyLayer.op0], operation[IMatrixMultiplyLayer.op1])):
-            made = graph.maker(operation.inputs[side])
-            is_one = graph.shape(operation.outputs[0])[-1 if side == 0 else -2] == 1
-            if made is None or not is_one or how is MatrixOperation.VECTOR or not _gathers_matrices(graph, made):
-                continue
-            is_transposed = (how is MatrixOperation.NONE) is (side == 1)
-            rows, (matrices, places) = operation.inputs[1 - side], made.inputs
-            shape = graph.shape(matrices)
-            if volume(graph.shape(rows)[1:]) != shape[1 if is_transposed else 2]:
-                continue
-            found = _ProductFusion(graph).matrix_of(operation, matrices, is_transposed, is_stacked=True)
-            layer: type[ILayer] = ChosenProductLayer
-            fresh: list[Node] = []
-            values: dict[Attribute[Any], Any] = {ChosenProductLayer.is_transposed: is_transposed}
-            inputs: tuple[int | None, ...] = (rows, places, matrices)
-            kernel = ""
-            if found is not None:
-                layer, kernel = ChosenCodesProductLayer, _chosen_kernel(graph, found, rows)
-                values = _coded_form(found, graph.dtype(rows), graph.dtype(operation.outputs[0]))
-                prepared = replace(_preparation(graph, operation.name, found, values, None), implementation=kernel)
-                fresh, inputs = [*found.fresh, prepared], (rows, places, *prepared.outputs)
-            size = _stored_bytes(found) if found is not None else storage_bytes(graph.dtype(matrices), volume(shape))
-            values |= {
-                layer.is_column: side == 0,  # type: ignore[attr-defined]
-                layer.count: shape[0],  # type: ignore[attr-defined]
-                layer.choices: _choices(graph, places),  # type: ignore[attr-defined]
-                layer.matrix_bytes: size // shape[0],  # type: ignore[attr-defined]
-                layer.is_grouped: _ascend(graph, places, shape[0]),  # type: ignore[attr-defined]
-            }
-            fused = Node(layer, operation.name, inputs, operation.outputs, values, implementation=kernel)
-            return NodeFusion([*fresh, replace(fused, metadata=operation.metadata)], [operation], operation)
+    if not operation.is_a(IMatrixMultiplyLayer) or len(graph.shape(operation.outputs[0])) != 3:
         return None
+    for side, how in enumerate((operation[IMatrixMultiplyLayer.op0], operation[IMatrixMultiplyLayer.op1])):
+        made = graph.maker(operation.inputs[side])
+        is_one = graph.shape(operation.outputs[0])[-1 if side == 0 else -2] == 1
+        if made is None or not is_one or how is MatrixOperation.VECTOR or not _gathers_matrices(graph, made):
+            continue
+        is_transposed = (how is MatrixOperation.NONE) is (side == 1)
+        rows, (matrices, places) = operation.inputs[1 - side], made.inputs
+        shape = graph.shape(matrices)
+        if volume(graph.shape(rows)[1:]) != shape[1 if is_transposed else 2]:
+            continue
+        found = _ProductFusion(graph).matrix_of(operation, matrices, is_transposed, is_stacked=True)
+        layer: type[ILayer] = ChosenProductLayer
+        fresh: list[Node] = []
+        values: dict[Attribute[Any], Any] = {ChosenProductLayer.is_transposed: is_transposed}
+        inputs: tuple[int | None, ...] = (rows, places, matrices)
+        kernel = ""
+        if found is not None:
+            layer, kernel = ChosenCodesProductLayer, _chosen_kernel(graph, found, rows)
+            values = _coded_form(found, graph.dtype(rows), graph.dtype(operation.outputs[0]))
+            prepared = replace(_preparation(graph, operation.name, found, values, None), implementation=kernel)
+            fresh, inputs = [*found.fresh, prepared], (rows, places, *prepared.outputs)
+        size = _stored_bytes(found) if found is not None else storage_bytes(graph.dtype(matrices), volume(shape))
+        values |= {
+            layer.is_column: side == 0,  # type: ignore[attr-defined]
+            layer.count: shape[0],  # type: ignore[attr-defined]
+            layer.choices: _choices(graph, places),  # type: ignore[attr-defined]
+            layer.matrix_bytes: size // shape[0],  # type: ignore[attr-defined]
+            layer.is_grouped: _ascend(graph, places, shape[0]),  # type: ignore[attr-defined]
+        }
+        fused = Node(layer, operation.name, inputs, operation.outputs, values, implementation=kernel)
+        return NodeFusion([*fresh, replace(fused, metadata=operation.metadata)], [operation], operation)
+    return None
 
 
 def _gathers_matrices(graph: PlanGraph, node: Node) -> bool:
-    if not node.is_a(IGatherLayer) or node[IGatherLayer.mode] is not GatherMode.DEFAULT:
+    if not node.has(IGatherLayer.mode, GatherMode.DEFAULT):
         return False
     matrices, places = (graph.shape(tensor) for tensor in node.inputs)
     is_first = node[IGatherLayer.axis] in (0, -3) and not node[IGatherLayer.num_elementwise_dims]
@@ -595,20 +579,19 @@ def _ascend(graph: PlanGraph, places: int | None, count: int) -> bool:
     def operand(tensor: int | None, operation: ElementWiseOperation, at: int, wanted: int) -> int | None:
         """The other operand of an operation with a number."""
         made = graph.maker(tensor)
-        if made is None or not made.is_a(IElementWiseLayer) or made[IElementWiseLayer.op] is not operation:
+        if made is None or not made.has(IElementWiseLayer.op, operation):
             return None
         number = graph.constant(made.inputs[at])
         return made.inputs[1 - at] if number is not None and number.reshape(-1).tolist() == [wanted] else None
 
     group = operand(places, ElementWiseOperation.MIN, 1, count - 1)
     total = graph.maker(operand(group, ElementWiseOperation.SUB, 0, count))
-    if total is None or not total.is_a(IReduceLayer) or total[IReduceLayer.op] is not ReduceOperation.SUM:
+    if total is None or not total.has(IReduceLayer.op, ReduceOperation.SUM):
         return False
     made = graph.maker(total.inputs[0])
     while made is not None and made.is_a(ICastLayer):
         made = graph.maker(made.inputs[0])
-    is_compared = made is not None and made.is_a(IElementWiseLayer)
-    if made is None or not is_compared or made[IElementWiseLayer.op] is not ElementWiseOperation.LESS:
+    if made is None or not made.has(IElementWiseLayer.op, ElementWiseOperation.LESS):
         return False
     rows, ends = (graph.shape(tensor) for tensor in made.inputs)
     is_table = (rows[1:], ends) == ((1,), (1, count)) and total[IReduceLayer.axes] == 1 << 1
@@ -622,7 +605,7 @@ def _counts_up(graph: PlanGraph, tensor: int | None) -> bool:
         return numbers.reshape(-1).tolist() == list(range(numbers.numel()))
     while made is not None and made.is_a(*_MOVEMENT):
         made = graph.maker(made.inputs[0])
-    if made is None or not made.is_a(IFillLayer) or made[IFillLayer.operation] is not FillOperation.LINSPACE:
+    if made is None or not made.has(IFillLayer.operation, FillOperation.LINSPACE):
         return False
     given = [graph.constant(each) for each in made.inputs[1:3]]
     return [each.tolist() for each in given if each is not None] == [0, [1]]
@@ -716,75 +699,68 @@ def _without_repeats(scale: torch.Tensor, counts: Collection[int]) -> torch.Tens
     return scale
 
 
-class FuseQuantizedConvolutions(PlanPattern):
+@pattern(LayerType.CONVOLUTION)
+def fuse_quantized_convolutions(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Replaces convolutions in two dimensions by preparations of their kernels and convolutions of codes.
 
     Padding is explicit and equal on both sides; a kernel has one scale, or one per output channel. Sums are exact or in
     float32 where Q/DQ would round operands to the float type, so results differ by rounding.
     """
-
-    name = "fuse_quantized_convolutions"
-    kinds = frozenset({LayerType.CONVOLUTION})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """Preparation and convolution, where the last layer stood that joins the convolution."""
-        x, kernel, given_bias = (*operation.inputs, None, None)[:3]
-        if kernel is None or not _is_plain(operation):
-            return None
-        found = dequantized(graph, kernel)
-        if found is None or found.movement or found.has_zero_point:
-            return None
-        if not graph.is_constant(found.codes) or not graph.is_constant(found.scale):
-            return None
-        shape, scales = graph.shape(found.codes), volume(graph.shape(found.scale))
-        is_per_channel = scales == shape[0] and len(graph.shape(found.scale)) == 1 and found.axis == 0
-        if -1 in shape or not (scales == 1 or is_per_channel):
-            return None
-        if given_bias is not None and not graph.is_constant(given_bias):
-            return None
-        codes = graph.dtype(found.codes)
-        x, left_scale = _left(graph, x, codes)
-        is_static = left_scale is not None and graph.is_constant(left_scale)
-        has_bias = "BIAS" in operation.weights or given_bias is not None
-        tail = Tail(graph, operation, shape[0], 0 if has_bias else -3)
-        name = tail.name if graph.is_fixed(operation) else operation.name  # a refit finds the bias by this name
-        layer = LowPrecisionConvolutionLayer
-        form: dict[Attribute[Any], Any] = {
-            layer.kernel_shape: Dims(shape),
-            layer.stride: operation[IConvolutionLayer.stride_nd],
-            layer.padding: operation[IConvolutionLayer.pre_padding],
-            layer.dilation: operation[IConvolutionLayer.dilation_nd],
-            layer.groups: operation[IConvolutionLayer.num_groups],
-            layer.code_type: codes,
-            layer.left_type: graph.dtype(x),
-            layer.result_type: tail.result,
-            layer.scales: scales,
-            layer.is_scaled: left_scale is not None and not is_static,
-        }
-        outputs = (
-            graph.new_tensor(f"{name} kernel", codes, shape),
-            graph.new_tensor(f"{name} kernel scale", DataType.FLOAT, (scales,)),
-        )
-        statics = (left_scale,) if is_static else ()
-        prepared = Node(
-            PreparedKernelLayer, f"{name} [kernel]", (found.codes, found.scale, *statics), outputs, values=form
-        )
-        fused = replace(
-            operation,
-            layer=layer,
-            name=name,
-            inputs=(
-                x,
-                None if is_static else left_scale,
-                given_bias if tail.bias is None else tail.bias,
-                tail.scale,
-                *outputs,
-            ),
-            outputs=(tail.output,),
-            values={**form, layer.output_type: tail.dtype, layer.rectify: tail.rectifies},
-            weights={role: use for role, use in operation.weights.items() if role == "BIAS"},
-        )
-        return tail.replaced_by([prepared, fused])
+    x, kernel, given_bias = (*operation.inputs, None, None)[:3]
+    if kernel is None or not _is_plain(operation):
+        return None
+    found = dequantized(graph, kernel)
+    if found is None or found.movement or found.has_zero_point:
+        return None
+    if not graph.is_constant(found.codes) or not graph.is_constant(found.scale):
+        return None
+    shape, scales = graph.shape(found.codes), volume(graph.shape(found.scale))
+    is_per_channel = scales == shape[0] and len(graph.shape(found.scale)) == 1 and found.axis == 0
+    if -1 in shape or not (scales == 1 or is_per_channel):
+        return None
+    if given_bias is not None and not graph.is_constant(given_bias):
+        return None
+    codes = graph.dtype(found.codes)
+    x, left_scale = _left(graph, x, codes)
+    is_static = left_scale is not None and graph.is_constant(left_scale)
+    has_bias = "BIAS" in operation.weights or given_bias is not None
+    tail = Tail(graph, operation, shape[0], 0 if has_bias else -3)
+    name = tail.name if graph.is_fixed(operation) else operation.name  # a refit finds the bias by this name
+    layer = LowPrecisionConvolutionLayer
+    form: dict[Attribute[Any], Any] = {
+        layer.kernel_shape: Dims(shape),
+        layer.stride: operation[IConvolutionLayer.stride_nd],
+        layer.padding: operation[IConvolutionLayer.pre_padding],
+        layer.dilation: operation[IConvolutionLayer.dilation_nd],
+        layer.groups: operation[IConvolutionLayer.num_groups],
+        layer.code_type: codes,
+        layer.left_type: graph.dtype(x),
+        layer.result_type: tail.result,
+        layer.scales: scales,
+        layer.is_scaled: left_scale is not None and not is_static,
+    }
+    outputs = (
+        graph.new_tensor(f"{name} kernel", codes, shape),
+        graph.new_tensor(f"{name} kernel scale", DataType.FLOAT, (scales,)),
+    )
+    statics = (left_scale,) if is_static else ()
+    prepared = Node(PreparedKernelLayer, f"{name} [kernel]", (found.codes, found.scale, *statics), outputs, values=form)
+    fused = replace(
+        operation,
+        layer=layer,
+        name=name,
+        inputs=(
+            x,
+            None if is_static else left_scale,
+            given_bias if tail.bias is None else tail.bias,
+            tail.scale,
+            *outputs,
+        ),
+        outputs=(tail.output,),
+        values={**form, layer.output_type: tail.dtype, layer.rectify: tail.rectifies},
+        weights={role: use for role, use in operation.weights.items() if role == "BIAS"},
+    )
+    return tail.replaced_by([prepared, fused])
 
 
 def _left(graph: PlanGraph, tensor: int | None, codes: DataType) -> tuple[int | None, int | None]:

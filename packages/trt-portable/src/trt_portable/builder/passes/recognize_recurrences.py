@@ -21,26 +21,21 @@ from trt_portable.layers.slicing import ISliceLayer, narrowed_axis
 from trt_portable.network.control_flow import ILoopOutputLayer, IRecurrenceLayer, LoopRegion
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.recurrence import CellKind, Matrix, Recurrence, Result, shape_at
-from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern
+from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, pattern
 
 
-class RecognizeRecurrences(PlanPattern):
+@pattern(LayerType.LOOP_OUTPUT)
+def recognize_recurrences(operation: Node, graph: PlanGraph) -> NodeFusion | None:
     """Marks loops that run a recurrent layer; those inside others run as they are.
 
     Comes last: the mark counts inputs of the loop.
     """
-
-    name = "recognize_recurrences"
-    kinds = frozenset({LayerType.LOOP_OUTPUT})
-
-    def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
-        """The loop with the mark."""
-        loop = graph.layer(operation)
-        found = recognize_recurrence(loop) if isinstance(loop, LoopRegion) else None
-        if found is None:
-            return None
-        marked = replace(operation, nested={**operation.nested, "recurrence": records.write(found)})
-        return NodeFusion([marked], [operation], operation)
+    loop = graph.layer(operation)
+    found = recognize_recurrence(loop) if isinstance(loop, LoopRegion) else None
+    if found is None:
+        return None
+    marked = replace(operation, nested={**operation.nested, "recurrence": records.write(found)})
+    return NodeFusion([marked], [operation], operation)
 
 
 def recognize_recurrence(loop: LoopRegion) -> Recurrence | None:
