@@ -39,7 +39,7 @@ from trt_frontends.comparison.output_error import jsonable, measure_error, tenso
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.entry_point import outside_autocast
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, no_progress
-from trt_frontends.precision.graph_run import GraphRun, PrecisionTrials
+from trt_frontends.precision.graph_run import GraphRun, PrecisionTrials, worst_error
 from trt_frontends.stages import lower
 from trt_lowering.precision_rules import reduced_type
 
@@ -588,15 +588,7 @@ class Experiment:
     def _measure(self, kept: frozenset[str]) -> float:
         pieces = {name: self._piece(name, kept) for name in self.built.blocks}
         with torch.no_grad(), self.built.running(pieces):
-            results = [tensors_of(case.call(self.built.module)) for case in self._cases]
-        return max(
-            (
-                measure_error(left, right).scaled
-                for found, expected in zip(results, self._expected, strict=True)
-                for left, right in zip(found, expected, strict=True)
-            ),
-            default=0.0,
-        )
+            return worst_error([tensors_of(case.call(self.built.module)) for case in self._cases], self._expected)
 
     def _piece(self, name: str, kept: frozenset[str]) -> nn.Module:
         """The module that runs a block with some of its nodes in PyTorch."""
@@ -790,19 +782,14 @@ def find_lowering_passes(
         gm.recompile()
         with torch.no_grad():
             found = tensors_of(case.call(gm))
-        if _distance(found, last) > allowed:
+        if worst_error([found], [last]) > allowed:
             jumps.append(name)
-        if _distance(found, expected) > allowed:
+        if worst_error([found], [expected]) > allowed:
             beyond.append(name)
         last = found
 
     lower(subject.capture(observe=observe))
     return tuple(jumps or beyond[:1])
-
-
-def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    pairs = zip(found, expected, strict=True)
-    return max((measure_error(left, right).scaled for left, right in pairs), default=0.0)
 
 
 @dataclass(frozen=True)
