@@ -299,6 +299,10 @@ class _Exporter:
         self.nodes.append(helper.make_node(kind, used, names, name=f"{layer}/{kind}_{self._count}", **kept))
         return names[0]
 
+    def cast(self, x: str, dtype: DataType = DataType.INT64) -> str:
+        """A tensor in another type."""
+        return self.add("Cast", [x], to=self.number_of(dtype))
+
     def constant(self, numbers: Any, dtype: DataType = DataType.INT64) -> str:
         """A constant of the exporter's own."""
         from onnx import numpy_helper
@@ -308,7 +312,7 @@ class _Exporter:
         array = np.asarray(numbers, dtype=kinds.get(dtype, np.float32))
         self.initializers.append(numpy_helper.from_array(array, name))
         if dtype in (DataType.BF16, DataType.BOOL):
-            return self.add("Cast", [name], to=self.number_of(dtype))
+            return self.cast(name, dtype)
         return name
 
     def weights(self, weights: Weights, shape: Sequence[int], name: str = "") -> str:
@@ -357,7 +361,7 @@ def _fill(
     start = e.constant(layer.alpha, kind) if alpha is None else alpha
     step = e.constant(layer.beta, kind) if beta is None else e.add("Squeeze", [beta, e.constant([0])])
     extent = e.constant(list(layer.shape or ())) if shape is None else shape
-    count = e.add("Cast", [e.add("Squeeze", [extent, e.constant([0])])], to=e.number_of(kind))
+    count = e.cast(e.add("Squeeze", [extent, e.constant([0])]), kind)
     places = e.add("Range", [e.constant(0, kind), count, e.constant(1, kind)])
     e.add("Add", [e.add("Mul", [places, step]), start], e.out())
 
@@ -444,18 +448,6 @@ def _shuffle(e: _Exporter, layer: Any, x: str, target: str | None = None) -> Non
     steps[-1](x, e.out())
 
 
-def _concatenation(e: _Exporter, layer: Any, *inputs: str) -> None:
-    e.add("Concat", list(inputs), e.out(), axis=layer.axis)
-
-
-def _squeeze(e: _Exporter, layer: Any, x: str, axes: str | None = None) -> None:
-    e.add("Squeeze", [x, axes and e.add("Cast", [axes], to=e.number_of(DataType.INT64))], e.out())
-
-
-def _unsqueeze(e: _Exporter, layer: Any, x: str, axes: str) -> None:
-    e.add("Unsqueeze", [x, e.add("Cast", [axes], to=e.number_of(DataType.INT64))], e.out())
-
-
 def _slice(
     e: _Exporter,
     layer: Any,
@@ -492,7 +484,7 @@ def _slice(
         _padded(e, layer, x, start, size, fill)
     elif layer.mode in (SampleMode.STRICT_BOUNDS, SampleMode.WRAP):
         vectors = [
-            e.constant(part) if tensor is None else e.add("Cast", [tensor], to=e.number_of(DataType.INT64))
+            e.constant(part) if tensor is None else e.cast(tensor)
             for tensor, part in ((start, starts), (size, sizes), (stride, strides))
         ]
         _gathered(e, layer, x, vectors, chosen)
@@ -531,8 +523,8 @@ def _rolled(e: _Exporter, x: str, axes: Sequence[int], starts: Sequence[int], ex
 
 def _padded(e: _Exporter, layer: Any, x: str, start: str | None, size: str | None, fill: str | None) -> None:
     """Elements around a tensor: what lies before the start, and what is left behind the end."""
-    first = e.constant(list(layer.start)) if start is None else e.add("Cast", [start], to=7)
-    whole = e.constant(list(layer.shape)) if size is None else e.add("Cast", [size], to=7)
+    first = e.constant(list(layer.start)) if start is None else e.cast(start)
+    whole = e.constant(list(layer.shape)) if size is None else e.cast(size)
     after = e.add("Sub", [e.add("Add", [first, whole]), e.add("Shape", [x])])
     pads = e.add("Concat", [e.add("Neg", [first]), after], axis=0)
     e.add("Pad", [x, pads, fill], e.out(), mode=_PADDING_MODES[layer.mode])
@@ -560,8 +552,7 @@ def _gather(e: _Exporter, layer: Any, data: str, indices: str) -> None:
     if layer.mode is GatherMode.ELEMENT:
         e.add("GatherElements", [data, indices], e.out(), axis=layer.axis)
     elif layer.mode is GatherMode.ND:
-        wide = e.add("Cast", [indices], to=e.number_of(DataType.INT64))
-        e.add("GatherND", [data, wide], e.out(), batch_dims=layer.num_elementwise_dims)
+        e.add("GatherND", [data, e.cast(indices)], e.out(), batch_dims=layer.num_elementwise_dims)
     elif layer.num_elementwise_dims:
         raise e.refuse("a gather with a shared axis")
     else:
@@ -572,22 +563,7 @@ def _scatter(e: _Exporter, layer: Any, data: str, indices: str, updates: str) ->
     if layer.mode is ScatterMode.ELEMENT:
         e.add("ScatterElements", [data, indices, updates], e.out(), axis=layer.axis)
     else:
-        wide = e.add("Cast", [indices], to=e.number_of(DataType.INT64))
-        e.add("ScatterND", [data, wide, updates], e.out())
-
-
-def _one_hot(e: _Exporter, layer: Any, indices: str, values: str, depth: str) -> None:
-    e.add("OneHot", [indices, depth, values], e.out(), axis=layer.axis)
-
-
-def _non_zero(e: _Exporter, layer: Any, x: str) -> None:
-    found = e.add("NonZero", [x])
-    e.add("Cast", [found], e.out(), to=e.number_of(present(layer.get_output(0)).dtype))
-
-
-def _reverse_sequence(e: _Exporter, layer: Any, x: str, lengths: str) -> None:
-    wide = e.add("Cast", [lengths], to=e.number_of(DataType.INT64))
-    e.add("ReverseSequence", [x, wide], e.out(), batch_axis=layer.batch_axis, time_axis=layer.sequence_axis)
+        e.add("ScatterND", [data, e.cast(indices), updates], e.out())
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------
@@ -651,7 +627,7 @@ def _resize(e: _Exporter, layer: Any, x: str, target: str | None = None) -> None
         mapping = "pytorch_half_pixel"
     scales = sizes = None
     if target is not None:
-        sizes = e.add("Cast", [target], to=e.number_of(DataType.INT64))
+        sizes = e.cast(target)
     elif layer.shape is not None:
         sizes = e.constant(list(layer.shape))
     else:
@@ -701,18 +677,11 @@ def _reduce(e: _Exporter, layer: Any, x: str) -> None:
 
 
 def _top_k(e: _Exporter, layer: Any, x: str, k: str | None = None) -> None:
-    if k is None:
-        count = e.constant([layer.k])
-    else:
-        count = e.add("Reshape", [e.add("Cast", [k], to=e.number_of(DataType.INT64)), e.constant([1])])
+    count = e.constant([layer.k]) if k is None else e.add("Reshape", [e.cast(k), e.constant([1])])
     found = e.unique("indices")
     largest = int(layer.op is TopKOperation.MAX)
     e.add("TopK", [x, count], [e.out(0), found], axis=_bits(layer.axes)[0], largest=largest)
     e.add("Cast", [found], e.out(1), to=e.number_of(present(layer.get_output(1)).dtype))
-
-
-def _cumulative(e: _Exporter, layer: Any, x: str, axis: str) -> None:
-    e.add("CumSum", [x, axis], e.out(), exclusive=int(layer.exclusive), reverse=int(layer.reverse))
 
 
 def _matrix_multiply(e: _Exporter, layer: Any, left: str, right: str) -> None:
@@ -750,10 +719,6 @@ def _linear(e: _Exporter, layer: Any, x: str, matrix: str, bias: str | None = No
         e.add("Add", [product, e.add("Reshape", [bias, e.constant([columns])])], e.out())
 
 
-def _einsum(e: _Exporter, layer: Any, *inputs: str) -> None:
-    e.add("Einsum", list(inputs), e.out(), equation=layer.equation)
-
-
 # --- normalization ----------------------------------------------------------------------------------------------------
 
 
@@ -786,21 +751,17 @@ def _normalization(e: _Exporter, layer: Any, x: str, scale: str, bias: str) -> N
     e.add("Add", [e.add("Mul", [normalized, scale]), bias], e.out())
 
 
-def _lrn(e: _Exporter, layer: Any, x: str) -> None:
-    e.add("LRN", [x], e.out(), size=layer.window_size, alpha=layer.alpha, beta=layer.beta, bias=layer.k)
-
-
 def _scale(e: _Exporter, layer: Any, x: str) -> None:
     source = _tensor(layer)
     rank = len(source.shape)
     first = layer.channel_axis
     last = {ScaleMode.UNIFORM: first, ScaleMode.CHANNEL: first + 1}.get(layer.mode, rank)
     shape = [source.shape[axis] if first <= axis < last else 1 for axis in range(rank)]
-    steps = [(kind, role) for kind, role in (("Mul", "SCALE"), ("Add", "SHIFT"), ("Pow", "POWER"))]
-    present = [(kind, layer._roles[role]) for kind, role in steps if layer._roles[role].size]
-    for place, (kind, weights) in enumerate(present):
-        x = e.add(kind, [x, e.weights(weights, shape)], e.out() if place == len(present) - 1 else "")
-    if not present:
+    steps = (("Mul", "SCALE"), ("Add", "SHIFT"), ("Pow", "POWER"))
+    given = [(kind, layer._roles[role]) for kind, role in steps if layer._roles[role].size]
+    for place, (kind, weights) in enumerate(given):
+        x = e.add(kind, [x, e.weights(weights, shape)], e.out() if place == len(given) - 1 else "")
+    if not given:
         e.add("Identity", [x], e.out())
 
 
@@ -830,7 +791,7 @@ def _scaled(e: _Exporter, layer: Any, x: str, scale: str, zero: str | None = Non
     output = present(layer.get_output(0))
     wanted = source.dtype if quantizes else output.dtype
     if factor.dtype is not wanted:
-        scale = e.add("Cast", [scale], to=e.number_of(wanted))
+        scale = e.cast(scale, wanted)
     if quantizes:
         attributes["output_dtype"] = e.number_of(output.dtype)
     e.add("QuantizeLinear" if quantizes else "DequantizeLinear", [x, scale], e.out(), **attributes)
@@ -842,7 +803,7 @@ def _scaled(e: _Exporter, layer: Any, x: str, scale: str, zero: str | None = Non
 def _ragged_softmax(e: _Exporter, layer: Any, x: str, bounds: str) -> None:
     dtype = _tensor(layer).dtype
     places = e.add("Range", [e.constant(0), _extent(e, x, 2), e.constant(1)])
-    inside = e.add("Less", [places, e.add("Cast", [bounds], to=e.number_of(DataType.INT64))])
+    inside = e.add("Less", [places, e.cast(bounds)])
     weights = e.add("Softmax", [e.add("Where", [inside, x, e.constant(-np.inf, dtype)])], axis=-1)
     e.add("Where", [inside, weights, e.constant(0, dtype)], e.out())
 
@@ -859,7 +820,7 @@ def _nms(
     if len(_tensor(layer).shape) != 3:
         raise e.refuse("boxes that differ by class")
     if _tensor(layer).dtype is not DataType.FLOAT:
-        boxes, scores = (e.add("Cast", [x], to=e.number_of(DataType.FLOAT)) for x in (boxes, scores))
+        boxes, scores = (e.cast(x, DataType.FLOAT) for x in (boxes, scores))
     _, count, classes = _tensor(layer, 1).shape
     if min(count, classes) < 0 or count * classes > layer.topk_box_limit:
         scores = _highest(e, scores, layer.topk_box_limit)
@@ -867,7 +828,7 @@ def _nms(
     by_class = e.add("Transpose", [scores], perm=[0, 2, 1])
     found = e.add(
         "NonMaxSuppression",
-        [boxes, by_class, e.add("Cast", [most], to=e.number_of(DataType.INT64)), overlap or zero, floor or zero],
+        [boxes, by_class, e.cast(most), overlap or zero, floor or zero],
         center_point_box=int(layer.bounding_box_format is BoundingBoxFormat.CENTER_SIZES),
     )
     size = e.add("Slice", [e.add("Shape", [found]), e.constant([0]), e.constant([1])])
@@ -937,7 +898,7 @@ def _loop(e: _Exporter, region: Any, *inputs: str) -> None:
     condition = e.constant(True, DataType.BOOL) if region._while is None else _condition(e, region, first)
     count = None
     if region._count is not None:
-        count = e.add("Cast", [e.name(region._count)], to=e.number_of(DataType.INT64))
+        count = e.cast(e.name(region._count))
     trip, going = e.unique("trip"), e.unique("going")
     inside = {layer._outputs[0]: e.unique(f"{region.name}_carried") for layer in carried}
     collected = [layer for layer in region._results if layer.kind is not LoopOutput.LAST_VALUE]
@@ -1007,7 +968,7 @@ def _stacked(e: _Exporter, region: Any, layer: Any, values: str) -> None:
     """The values of all turns, of which the first axis counts turns, as the layer has them."""
     rank = len(_tensor(layer).shape)
     if region._while is not None or layer._inputs[1] is not region._count:  # zeros where there were fewer turns
-        length = e.add("Cast", [e.name(_tensor(layer, 1))], to=e.number_of(DataType.INT64))
+        length = e.cast(e.name(_tensor(layer, 1)))
         missing = e.add("Unsqueeze", [e.add("Sub", [length, _extent(e, values, 0)]), e.constant([0])])
         pads = e.add("Concat", [e.constant([0]), missing], axis=0)
         values = e.add("Pad", [values, pads, None, e.constant([0])])
@@ -1107,12 +1068,11 @@ def _kv_cache_update(
     """Each row of the cache is the row of the update that falls there, or what it was."""
     if layer.update_form is not AttentionIOForm.PADDED_BHND or layer.cache_mode is not KVCacheMode.LINEAR:
         raise e.refuse("an update of packed sequences, or of a cache that wraps")
-    wide = e.number_of(DataType.INT64)
     rows = e.add("Range", [e.constant(0), _extent(e, cache, 2), e.constant(1)])
-    starts = e.add("Unsqueeze", [e.add("Cast", [places], to=wide), e.constant([1])])
+    starts = e.add("Unsqueeze", [e.cast(places), e.constant([1])])
     steps = e.add("Sub", [rows, starts])  # (batch, rows)
     count = _extent(e, update, 2)
-    end = count if lengths is None else e.add("Unsqueeze", [e.add("Cast", [lengths], to=wide), e.constant([1])])
+    end = count if lengths is None else e.add("Unsqueeze", [e.cast(lengths), e.constant([1])])
     written = e.add("And", [e.add("GreaterOrEqual", [steps, e.constant(0)]), e.add("Less", [steps, end])])
     nearest = e.add("Max", [e.add("Min", [steps, e.add("Sub", [count, e.constant(1)])]), e.constant(0)])
     nearest, written = (e.add("Unsqueeze", [x, e.constant([1, 3])]) for x in (nearest, written))
@@ -1125,14 +1085,16 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.ATTENTION_INPUT: _attention_input,
     LayerType.ATTENTION_OUTPUT: _attention,
     LayerType.CAST: lambda e, layer, x: e.add("Cast", [x], e.out(), to=e.number_of(layer.to_type)),
-    LayerType.CONCATENATION: _concatenation,
+    LayerType.CONCATENATION: lambda e, layer, *inputs: e.add("Concat", inputs, e.out(), axis=layer.axis),
     LayerType.CONDITIONAL_OUTPUT: _conditional,
     LayerType.CONSTANT: _constant,
     LayerType.CONVOLUTION: _filter,
-    LayerType.CUMULATIVE: _cumulative,
+    LayerType.CUMULATIVE: lambda e, layer, x, axis: e.add(
+        "CumSum", [x, axis], e.out(), exclusive=int(layer.exclusive), reverse=int(layer.reverse)
+    ),
     LayerType.DECONVOLUTION: _filter,
     LayerType.DEQUANTIZE: _scaled,
-    LayerType.EINSUM: _einsum,
+    LayerType.EINSUM: lambda e, layer, *inputs: e.add("Einsum", inputs, e.out(), equation=layer.equation),
     LayerType.ELEMENTWISE: _elementwise,
     LayerType.FILL: _fill,
     LayerType.GATHER: _gather,
@@ -1140,12 +1102,18 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.IDENTITY: lambda e, layer, x: e.add("Identity", [x], e.out()),
     LayerType.KV_CACHE_UPDATE: _kv_cache_update,
     LayerType.LOOP_OUTPUT: _loop,
-    LayerType.LRN: _lrn,
+    LayerType.LRN: lambda e, layer, x: e.add(
+        "LRN", [x], e.out(), size=layer.window_size, alpha=layer.alpha, beta=layer.beta, bias=layer.k
+    ),
     LayerType.MATRIX_MULTIPLY: _matrix_multiply,
     LayerType.NMS: _nms,
-    LayerType.NON_ZERO: _non_zero,
+    LayerType.NON_ZERO: lambda e, layer, x: e.add(
+        "Cast", [e.add("NonZero", [x])], e.out(), to=e.number_of(layer.get_output(0).dtype)
+    ),
     LayerType.NORMALIZATION: _normalization,
-    LayerType.ONE_HOT: _one_hot,
+    LayerType.ONE_HOT: lambda e, layer, indices, values, depth: e.add(
+        "OneHot", [indices, depth, values], e.out(), axis=layer.axis
+    ),
     LayerType.PADDING: _padding,
     LayerType.PARAMETRIC_RELU: lambda e, layer, x, slopes: e.add("PRelu", [x, slopes], e.out()),
     LayerType.POOLING: _pooling,
@@ -1153,7 +1121,9 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.RAGGED_SOFTMAX: _ragged_softmax,
     LayerType.REDUCE: _reduce,
     LayerType.RESIZE: _resize,
-    LayerType.REVERSE_SEQUENCE: _reverse_sequence,
+    LayerType.REVERSE_SEQUENCE: lambda e, layer, x, lengths: e.add(
+        "ReverseSequence", [x, e.cast(lengths)], e.out(), batch_axis=layer.batch_axis, time_axis=layer.sequence_axis
+    ),
     LayerType.ROTARY_EMBEDDING: _rotary_embedding,
     LayerType.SCALE: _scale,
     LayerType.SCATTER: _scatter,
@@ -1162,10 +1132,10 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.SHUFFLE: _shuffle,
     LayerType.SLICE: _slice,
     LayerType.SOFTMAX: lambda e, layer, x: e.add("Softmax", [x], e.out(), axis=_bits(layer.axes)[0]),
-    LayerType.SQUEEZE: _squeeze,
+    LayerType.SQUEEZE: lambda e, layer, x, axes=None: e.add("Squeeze", [x, axes and e.cast(axes)], e.out()),
     LayerType.TOPK: _top_k,
     LayerType.UNARY: lambda e, layer, x: e.add(_UNARY[layer.op], [x], e.out()),
-    LayerType.UNSQUEEZE: _unsqueeze,
+    LayerType.UNSQUEEZE: lambda e, layer, x, axes: e.add("Unsqueeze", [x, e.cast(axes)], e.out()),
 }
 """How each kind of layer is written; loops and conditionals by what leaves them."""
 
