@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -264,31 +265,28 @@ def size_of(batch: Batch) -> int:
     return sum(weights.nbytes for weights in batch)
 
 
-def pinned(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of tensors in memory that devices read by themselves, without waiting for the host.
+def in_blocks(tensors: Sequence[torch.Tensor], most_bytes: int = sys.maxsize, **memory: Any) -> list[torch.Tensor]:
+    """Copies of tensors in other memory, several in one block of it.
 
     Args:
         tensors: On the CPU, contiguous.
+        most_bytes: Of a block that holds more than one.
+        **memory: Of which kind it is, as `torch.empty` is told.
 
     Raises:
         RuntimeError: The system gives no such memory.
     """
     found: list[torch.Tensor] = []
-    block, end = torch.empty(0, dtype=torch.uint8), 0
-    left = sum(_room(tensor) for tensor in tensors)
-    for tensor in tensors:
-        room = _room(tensor)
-        if end + room > block.numel():
-            block, end = torch.empty(max(room, min(left, _BLOCK_BYTES)), dtype=torch.uint8, pin_memory=True), 0
+    rooms = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
+    block, end, left = None, 0, sum(rooms)
+    for tensor, room in zip(tensors, rooms, strict=True):
+        if block is None or end + room > block.numel():
+            block, end = torch.empty(max(room, min(left, most_bytes)), dtype=torch.uint8, **memory), 0
         place = block[end : end + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
         found.append(place.copy_(tensor))
         end += room
         left -= room
     return found
-
-
-def _room(tensor: torch.Tensor) -> int:
-    return -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def _copy(batch: Batch, target: Batch) -> None:
@@ -354,8 +352,8 @@ class WeightStreaming:
             index for index, slot in enumerate(slots) if slot.weights not in streamed and not is_host_constant(slot)
         ]
         self.program.stream([(self._layers[slots[index].layer], slots[index].role) for index in away])
-        self._bind(away, pinned)
-        self._bind(here, self._on_device)
+        self._bind(away, most_bytes=_BLOCK_BYTES, pin_memory=True)
+        self._bind(here, device=self._device)
         return bool(away)
 
     def scratch_bytes(self, budget: int) -> int:
@@ -397,25 +395,14 @@ class WeightStreaming:
             if isinstance(layer, (IConvolutionLayer, IDeconvolutionLayer)):
                 layer._own = None
 
-    def _bind(self, indices: Sequence[int], move: Callable[[list[torch.Tensor]], list[torch.Tensor]]) -> None:
-        """Binds uses of weights to copies elsewhere; what they share, they share there."""
+    def _bind(self, indices: Sequence[int], **memory: Any) -> None:
+        """Binds uses of weights to copies in memory of a kind (see `in_blocks`); what they share, they share there."""
         given = {index: tensor for index in indices if (tensor := self._weights.tensor(index)) is not None}
         keys = {index: (tensor.data_ptr(), tensor.dtype, tensor.numel()) for index, tensor in given.items()}
         distinct = {keys[index]: tensor for index, tensor in given.items()}
-        moved = dict(zip(distinct, move(list(distinct.values())), strict=True))
+        moved = dict(zip(distinct, in_blocks(list(distinct.values()), **memory), strict=True))
         for index, key in keys.items():
             self._weights.bind(index, moved[key])
-
-    def _on_device(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Tensors on the engine's device, in one block; constants that the host knows stay."""
-        sizes = [-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
-        block = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
-        found, begin = [], 0
-        for tensor, size in zip(tensors, sizes, strict=True):
-            place = block[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-            found.append(place.copy_(tensor))
-            begin += size
-        return found
 
 
 def resident_weights(sizes: Mapping[str, int], budget: int) -> set[str]:
