@@ -108,20 +108,20 @@ def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
         if node.op != "call_function":
             continue
         if node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            _replace_product(graph.graph, node, kept)
+            _replace_product(node, kept)
         elif node.target in _ATTENTIONS:
-            _replace_attention(graph.graph, node)
+            _replace_attention(node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
         if node.target in _products() and len(node.meta["val"]) <= _MOST_ROWS:
-            _fold_residual(graph.graph, node)
+            _fold_residual(node)
         elif node.target is _operators()[ATTENTION]:
-            _fold_updates(graph.graph, node)
+            _fold_updates(node)
     for node in list(graph.graph.nodes):
         if node.target in _products() and len(node.meta["val"]) <= _MOST_ROWS:
-            _fold_normalization(graph.graph, node)
+            _fold_normalization(node)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor):
-        _fold_gate(graph.graph, node)
+        _fold_gate(node)
     graph.graph.eliminate_dead_code()
     graph.recompile()
 
@@ -131,7 +131,7 @@ def _products() -> tuple[Any, ...]:
     return _operators()[PRODUCT], _operators()[CODES_PRODUCT]
 
 
-def _replace_product(graph: fx.Graph, node: fx.Node, kept: set[fx.Node]) -> None:
+def _replace_product(node: fx.Node, kept: set[fx.Node]) -> None:
     *bias, x, turned = node.args
     if node.kwargs or not isinstance(x, fx.Node) or not isinstance(turned, fx.Node):
         return
@@ -148,15 +148,11 @@ def _replace_product(graph: fx.Graph, node: fx.Node, kept: set[fx.Node]) -> None
         return
     if not weights.is_contiguous() or (bias and bias[0].meta["val"].shape != (columns,)):  # type: ignore[union-attr]
         return
-    with graph.inserting_before(node):
-        arguments = (x, matrix, bias[0] if bias else None, None, None, None, False, _source(matrix) in kept)
-        made = graph.call_function(_operators()[PRODUCT], arguments)
-    made.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
+    arguments = (x, matrix, bias[0] if bias else None, None, None, None, False, _source(matrix) in kept)
+    _replace(node, _operators()[PRODUCT], arguments)
 
 
-def _fold_residual(graph: fx.Graph, node: fx.Node) -> None:
+def _fold_residual(node: fx.Node) -> None:
     """Lets a product add what its result alone is added to."""
     view = _only_user(node, torch.ops.aten.view.default)
     total = None if view is None else _only_user(view, torch.ops.aten.add.Tensor)
@@ -168,18 +164,14 @@ def _fold_residual(graph: fx.Graph, node: fx.Node) -> None:
     product, other, value = node.meta["val"], residual.meta["val"], total.meta["val"]
     if other.shape != value.shape or view.meta["val"].shape != value.shape or other.dtype is not product.dtype:
         return
-    with graph.inserting_before(total):
-        flat = _viewed(graph, residual, product.shape)
-        made = graph.call_function(node.target, (*node.args[:5], flat, *node.args[6:]))  # type: ignore[arg-type]
-        made.meta["val"] = product
-        shaped = graph.call_function(torch.ops.aten.view.default, (made, list(value.shape)))
-        shaped.meta["val"] = value
-    total.replace_all_uses_with(shaped)
-    for gone in (total, view, node):
-        graph.erase_node(gone)
+    flat = _viewed(residual, product.shape, before=total)
+    made = _call(node.target, (*node.args[:5], flat, *node.args[6:]), product, before=total)
+    _replace(total, torch.ops.aten.view.default, (made, list(value.shape)))
+    for gone in (view, node):
+        node.graph.erase_node(gone)
 
 
-def _fold_normalization(graph: fx.Graph, node: fx.Node) -> None:
+def _fold_normalization(node: fx.Node) -> None:
     """Lets a product divide its rows by the root of their mean square, if that is how they were made."""
     x, matrix, bias, _, _, *others = node.args
     found = _normalization(_source(x))  # type: ignore[arg-type]
@@ -189,12 +181,9 @@ def _fold_normalization(graph: fx.Graph, node: fx.Node) -> None:
     value, count = x.meta["val"], x.meta["val"].shape[-1]  # type: ignore[union-attr]
     if rows.meta["val"].numel() != value.numel() or gain.meta["val"].numel() != count:
         return
-    with graph.inserting_before(node):
-        flat = [_viewed(graph, each, shape) for each, shape in ((rows, value.shape), (gain, [count]), (epsilon, [1]))]
-        made = graph.call_function(node.target, (flat[0], matrix, bias, *flat[1:], *others))  # type: ignore[arg-type]
-    made.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
+    operands = ((rows, value.shape), (gain, [count]), (epsilon, [1]))
+    flat = [_viewed(each, shape, before=node) for each, shape in operands]
+    _replace(node, node.target, (flat[0], matrix, bias, *flat[1:], *others))
 
 
 def _normalization(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
@@ -217,7 +206,7 @@ def _normalization(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
     return None
 
 
-def _fold_gate(graph: fx.Graph, node: fx.Node) -> None:
+def _fold_gate(node: fx.Node) -> None:
     """Lets a product multiply the second half of its columns by SiLU of the first, if nothing else reads them."""
     for activated, up in _pairs(node, torch.ops.aten.mul.Tensor):
         gate = _silu_of(activated)
@@ -235,13 +224,9 @@ def _fold_gate(graph: fx.Graph, node: fx.Node) -> None:
             continue
         if value.numel() != rows * half or not _is_read_only_for(made, node):
             continue
-        with graph.inserting_before(node):
-            given = (*made.args[:_GATE], True) if is_coded else (*made.args[:6], True, made.args[7])
-            folded = graph.call_function(_operators()[CODES_PRODUCT if is_coded else PRODUCT], given)
-            folded.meta["val"] = made.meta["val"].new_empty((rows, half))
-            shaped = graph.call_function(torch.ops.aten.view.default, (folded, list(value.shape)))
-            shaped.meta["val"] = value
-        node.replace_all_uses_with(shaped)
+        given = (*made.args[:_GATE], True) if is_coded else (*made.args[:6], True, made.args[7])
+        folded = _call(made.target, given, made.meta["val"].new_empty((rows, half)), before=node)
+        _replace(node, torch.ops.aten.view.default, (folded, list(value.shape)))
         return
 
 
@@ -325,14 +310,26 @@ def _source(node: fx.Node) -> fx.Node:
     return node
 
 
-def _viewed(graph: fx.Graph, node: fx.Node, shape: Any) -> fx.Node:
+def _call(target: Any, args: tuple[Any, ...], value: Any, before: fx.Node) -> fx.Node:
+    """A new call whose result is known."""
+    with before.graph.inserting_before(before):
+        made = before.graph.call_function(target, args)
+    made.meta["val"] = value
+    return made
+
+
+def _replace(node: fx.Node, target: Any, args: tuple[Any, ...]) -> None:
+    """Puts a call of another operator in place of one."""
+    node.replace_all_uses_with(_call(target, args, node.meta["val"], before=node))
+    node.graph.erase_node(node)
+
+
+def _viewed(node: fx.Node, shape: Any, before: fx.Node) -> fx.Node:
     """A tensor in other extents; as it was, where it had these before it was viewed."""
     source = _source(node)
     if list(source.meta["val"].shape) == list(shape):
         return source
-    made = graph.call_function(torch.ops.aten.view.default, (node, list(shape)))
-    made.meta["val"] = node.meta["val"].reshape(list(shape))
-    return made
+    return _call(torch.ops.aten.view.default, (node, list(shape)), node.meta["val"].reshape(list(shape)), before)
 
 
 def _only_user(node: fx.Node, target: Any) -> fx.Node | None:
@@ -350,29 +347,26 @@ _TILE: Final = 64  # keys at a time
 _BLOCKS: Final = 264  # fill a large GPU twice
 
 
-def _replace_attention(graph: fx.Graph, node: fx.Node) -> None:
+def _replace_attention(node: fx.Node) -> None:
     query, key, value, mask, _, dropout, is_causal, *_ = (*node.args, *[None] * 8)[:8]
     users = list(node.users)
     if mask is None or dropout or is_causal or not all(isinstance(each, fx.Node) for each in (query, key, value, mask)):
         return
     if any(user.target is not operator.getitem or user.args[1] != 0 for user in users):
         return
-    key, value = _ungrouped(graph, key, node), _ungrouped(graph, value, node)  # type: ignore[arg-type]
+    key, value = _ungrouped(key, node), _ungrouped(value, node)  # type: ignore[arg-type]
     mask = _choice_of(mask)  # type: ignore[arg-type]
     tensors = [each.meta["val"] for each in (query, key, value, mask)]  # type: ignore[union-attr]
     if not _suits(*tensors):
         return
     scale = node.kwargs.get("scale") or tensors[0].shape[-1] ** -0.5
-    with graph.inserting_before(node):
-        made = graph.call_function(_operators()[ATTENTION], (query, key, value, mask, scale))
-        heads_last = _attention_result(*tensors, scale)
-        made.meta["val"] = heads_last
-        turned = graph.call_function(torch.ops.aten.permute.default, (made, [0, 2, 1, 3]))
-        turned.meta["val"] = heads_last.permute(0, 2, 1, 3)
+    heads_last = _attention_result(*tensors, scale)
+    made = _call(_operators()[ATTENTION], (query, key, value, mask, scale), heads_last, before=node)
+    turned = _call(torch.ops.aten.permute.default, (made, [0, 2, 1, 3]), heads_last.permute(0, 2, 1, 3), before=node)
     for user in users:
         user.replace_all_uses_with(turned)
-        graph.erase_node(user)
-    graph.erase_node(node)
+        node.graph.erase_node(user)
+    node.graph.erase_node(node)
 
 
 _LEAST_SCORE: Final = -65504.0
@@ -417,7 +411,7 @@ class _Update:
     write_back: fx.Node
 
 
-def _fold_updates(graph: fx.Graph, node: fx.Node) -> None:
+def _fold_updates(node: fx.Node) -> None:
     """Lets attention write the new key and value to the caches that it reads, and turn them by their places."""
     query, keys, values, mask, scale = node.args
     updates = [_update_of(each, node) for each in (keys, values)]  # type: ignore[arg-type]
@@ -431,13 +425,9 @@ def _fold_updates(graph: fx.Graph, node: fx.Node) -> None:
     if any(each.meta["val"].stride(3) != 1 for each in (asked, row, value.row)):  # type: ignore[union-attr]
         return
     arguments = (asked, key.cache, value.cache, row, value.row, key.start, *turns, mask, scale)
-    with graph.inserting_before(node):
-        made = graph.call_function(_operators()[UPDATING_ATTENTION], arguments)
-    made.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(made)
-    graph.erase_node(node)
+    _replace(node, _operators()[UPDATING_ATTENTION], arguments)
     for update in (key, value):
-        graph.erase_node(update.write_back)
+        update.write_back.graph.erase_node(update.write_back)
 
 
 _RESHAPES: Final = frozenset(
@@ -518,7 +508,7 @@ def _are_turns(x: fx.Node, cosines: fx.Node, sines: fx.Node) -> bool:
     )
 
 
-def _ungrouped(graph: fx.Graph, node: fx.Node, before: fx.Node) -> fx.Node:
+def _ungrouped(node: fx.Node, before: fx.Node) -> fx.Node:
     """Keys or values, (batch, groups, length, width), before they were repeated for the heads that share them."""
     view = node
     copied = view.args[0] if view.target is torch.ops.aten.view.default else None
@@ -533,10 +523,7 @@ def _ungrouped(graph: fx.Graph, node: fx.Node, before: fx.Node) -> fx.Node:
     batch, groups, heads, length, width = wide
     if tuple(tall) != (batch, groups * heads, length, width) or tuple(found.shape) != (batch, groups, 1, length, width):
         return node
-    with graph.inserting_before(before):
-        squeezed = graph.call_function(torch.ops.aten.squeeze.dim, (shared, 2))
-    squeezed.meta["val"] = found.squeeze(2)
-    return squeezed
+    return _call(torch.ops.aten.squeeze.dim, (shared, 2), found.squeeze(2), before)
 
 
 def _suits(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> bool:
