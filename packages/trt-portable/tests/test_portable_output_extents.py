@@ -195,6 +195,8 @@ def test_expressions_without_a_value_are_refused() -> None:
             evaluate(expression, shapes)
     with pytest.raises(Refusal, match="extent"):
         evaluate(["mul", *[["mul", 1 << 40, 1 << 40]] * 8], shapes)
+    with pytest.raises(Refusal, match="exceeds 64 bits"):  # before it has more digits than can be written
+        evaluate(["add", ["mul", *[["mul", *[1 << 40] * 64]] * 64], 1], shapes)
 
 
 def test_what_cannot_be_said_is_none() -> None:

@@ -35,7 +35,7 @@ from trt_core import ExecutionError, InputError, PlanError, TrtError
 from trt_core.limits import CallLimits
 from trt_runtime import load, save
 from trt_runtime.command_line import main
-from trt_runtime.isolation import IsolatedProgram, Isolation, confinement, isolated_program
+from trt_runtime.isolation import IsolatedProgram, Isolation, confinement, isolated_program, messages
 from trt_runtime.isolation.isolated_program import _Answered, _Running
 from trt_runtime.isolation.messages import _HEADER, Arena, decode, encode, place_tensors, send
 from trt_runtime.isolation.worker import _Worker
@@ -609,6 +609,39 @@ def test_a_process_that_was_taken_over_is_not_believed(reply: bytes) -> None:
     if isinstance(caught.value, _Answered):
         assert type(caught.value.error) is ExecutionError
     assert x.tolist() == [1, 1]
+    mine.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize(
+    "change", [{"device": "meta"}, {"device": "cuda:x"}, {"meta": ["list"]}, {"inputs": [["fixed"]]}]
+)
+def test_what_a_process_says_of_its_program_is_not_believed(change: dict[str, Any]) -> None:
+    running, mine, theirs = _facing()
+    send(theirs, {**_TOLD, "ready": {**_TOLD["ready"], **change}})
+    with pytest.raises(ExecutionError, match="nonsense"):
+        running._introduced()
+    mine.close()
+    theirs.close()
+
+
+def test_methods_of_python_are_not_what_a_process_says(isolated: IsolatedProgram, monkeypatch: Any) -> None:
+    monkeypatch.setattr(isolated, "_attributes", {"__deepcopy__": "text", "_hf_hook": 3, "dtype": torch.float32})
+    assert isolated.dtype is torch.float32
+    assert not hasattr(isolated, "_hf_hook")
+    with pytest.raises(InputError, match="cannot be copied"):
+        copy.deepcopy(isolated)
+
+
+def test_more_values_than_a_message_may_have_are_neither_sent_nor_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    value = encode([1] * 1000, [])
+    mine, theirs = socket.socketpair()
+    send(theirs, {"result": value})
+    monkeypatch.setattr(messages, "MOST_VALUES", 1000)
+    with pytest.raises(ValueError, match="more than 1000 values"):
+        messages.receive(mine)
+    with pytest.raises(InputError, match="as tensors"):
+        send(mine, {"args": value})
     mine.close()
     theirs.close()
 

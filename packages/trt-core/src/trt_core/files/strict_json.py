@@ -40,7 +40,7 @@ def parse_json(text: bytes, *, max_bytes: int, max_values: int = MAX_VALUES) -> 
     """
     if len(text) > max_bytes:
         raise BadJson(f"the text has {len(text)} bytes, more than {max_bytes}")
-    if len(text) > max_values and text.count(b",") + text.count(b"[") + text.count(b"{") > max_values:
+    if has_more_values(text, max_values):
         raise BadJson(f"the text has more than {max_values} values")
     # a call of Python for each integer or object takes longer than parsing: most texts show that none is needed
     digits = text.replace(_LARGEST, _SHORTER).translate(_DIGITS)
@@ -54,6 +54,11 @@ def parse_json(text: bytes, *, max_bytes: int, max_values: int = MAX_VALUES) -> 
     if found != keys and not has_spaces:  # a key appears twice, or a string holds what looks like the end of one
         _loads(text, {"object_pairs_hook": _unique})
     return value
+
+
+def has_more_values(text: bytes, most: int) -> bool:
+    """Whether there may be more values in a text than so many."""
+    return len(text) > most and text.count(b",") + text.count(b"[") + text.count(b"{") > most
 
 
 def _loads(text: bytes, hooks: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from trt_core.files import typed
 from trt_core.files.records import Form
-from trt_core.sizes.functions import BY_CLASS, FUNCTIONS
+from trt_core.sizes.functions import BY_CLASS, bounded
 from trt_portable.errors import Refusal
 
 Expression: TypeAlias = Annotated[int | list[Any] | None, Form()]
@@ -27,6 +27,7 @@ OPERATORS: Final = frozenset({"add", "mul", "floordiv", "ceildiv", "mod", "max",
 """What expressions are made of, of `trt_core.sizes.functions`."""
 
 _BINARY: Final = frozenset({"floordiv", "ceildiv", "mod"})
+_COMPUTED: Final = {name: bounded(name) for name in OPERATORS}
 
 
 def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]], depth: int = 0) -> Expression:
@@ -112,5 +113,5 @@ def _evaluate(expression: Any, shapes: Sequence[Sequence[int]]) -> int:
     if kind == SIZE:
         return int(shapes[operands[0]][operands[1]])
     values = (_evaluate(operand, shapes) for operand in operands)
-    result: int = functools.reduce(FUNCTIONS[kind].compute, values)
+    result: int = functools.reduce(_COMPUTED[kind], values)
     return result

@@ -48,7 +48,7 @@ from trt_runtime.isolation.messages import (
     receive,
     send,
 )
-from trt_runtime.program.fields import number_kind
+from trt_runtime.program.fields import DEVICES, number_kind
 from trt_runtime.program.interface import DynamicSize, FixedSpec, NumberSpec, Spec, TensorSpec
 from trt_runtime.program.model_facts import ModelFacts, as_record
 from trt_runtime.program_file import SectionKind, read_sections
@@ -153,7 +153,7 @@ class IsolatedProgram(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         attributes = self.__dict__.get("_attributes", {})
-        if name in attributes:
+        if name[:1] != "_" and name in attributes:  # others are Python's, and what it says is no method
             return as_record(attributes[name])
         return super().__getattr__(name)
 
@@ -327,7 +327,7 @@ class _Ready:
         """Reads what a process says.
 
         Raises:
-            ValueError, RuntimeError, LookupError, TypeError: It makes no sense.
+            Exception: It makes no sense.
         """
         said = typed.mapping(value, "ready")
         meta = decode(said["meta"], ())
@@ -335,7 +335,7 @@ class _Ready:
             raise ValueError("metadata is a mapping")
         return cls(
             typed.texts(said["confined"], "confined", MOST_TEXT),
-            torch.device(typed.text(said["device"], "device", 20)),
+            _read_device(said["device"]),
             tuple(_read_spec(spec) for spec in typed.items(said["inputs"], "inputs")),
             tuple(_read_spec(spec) for spec in typed.items(said["outputs"], "outputs")),
             meta,
@@ -428,7 +428,7 @@ class _Running:
             yield
         except (TrtError, _Answered):
             raise
-        except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RuntimeError) as error:
+        except Exception as error:
             raise self._failed("the process of the isolated program answers nonsense", str(error)) from error
 
     def _answer(self, count: int, device: torch.device) -> tuple[Any, list[tuple[int, torch.Tensor]]]:
@@ -590,6 +590,13 @@ def _code_folders(operators: Collection[str]) -> list[str]:
         )
         found |= {os.path.dirname(os.path.realpath(place)) for place in places}
     return sorted(found - {"", "/"})
+
+
+def _read_device(value: Any) -> torch.device:
+    device = torch.device(typed.text(value, "device", 20))
+    if device.type not in DEVICES:
+        raise ValueError(f"programs run on no {device}")
+    return device
 
 
 def _read_spec(value: Any) -> Spec:

@@ -20,13 +20,16 @@ import torch
 
 from trt_core.errors import InputError
 from trt_core.files import typed
-from trt_core.files.strict_json import MAX_DEPTH, parse_json
+from trt_core.files.strict_json import MAX_DEPTH, has_more_values, parse_json
 from trt_core.wording import kind_of
 from trt_runtime.program.fields import DTYPES, dtype_text
 from trt_runtime.program.model_facts import Record, Result
 
 MOST_BYTES: Final = 64 << 20
 """Longest message."""
+
+MOST_VALUES: Final = 1 << 20
+"""Most values of a message beside tensors, which bounds what reading it takes."""
 
 MOST_TENSORS: Final = 1 << 16
 """Most tensors of a call, and of its results."""
@@ -56,8 +59,11 @@ def send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequen
         OSError: The other side is gone.
     """
     content = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-    if len(content) > MOST_BYTES:
-        raise InputError(f"values of {len(content)} bytes beside tensors are too much for an isolated program")
+    if len(content) > MOST_BYTES or has_more_values(content, MOST_VALUES):
+        raise InputError(
+            f"values of {len(content)} bytes beside tensors are too much for an isolated program",
+            hint="give and return large lists of numbers as tensors",
+        )
     header = _HEADER.pack(len(content), len(descriptors))
     if descriptors:
         socket.send_fds(channel, [header], list(descriptors))
@@ -95,7 +101,9 @@ def receive(
     if size > MOST_BYTES or count != len(descriptors):
         raise ValueError(f"a message of {size} bytes with {count} descriptors")
     content = _exactly(channel, size, deadline)
-    return dict(typed.mapping(parse_json(content, max_bytes=MOST_BYTES), "the message")), descriptors
+    return dict(
+        typed.mapping(parse_json(content, max_bytes=MOST_BYTES, max_values=MOST_VALUES), "the message")
+    ), descriptors
 
 
 def _wait_until(deadline: float | None, channel: socket.socket) -> None:
