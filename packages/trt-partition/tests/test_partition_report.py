@@ -183,6 +183,27 @@ def test_foreign_json_is_refused(text: str, match: str) -> None:
         PartitionReport.from_json(text)
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        *((("nodes", 0, "name"), name) for name in ("nobody", "relu")),
+        *((("blocks", 0, "name"), name) for name in ("nobody", "inputs")),
+        (("blocks", 0, "nodes", 0), "nobody"),
+        (("edges", 0, "target"), "nobody"),
+    ],
+)
+def test_a_report_that_names_what_is_not_there_is_refused(
+    report: PartitionReport, place: tuple[str | int, ...], name: str
+) -> None:
+    data = json.loads(report.to_json())
+    owner = data
+    for key in place[:-1]:
+        owner = owner[key]
+    owner[place[-1]] = name
+    with pytest.raises(PartitionError, match="no partition report"):
+        PartitionReport.from_json(json.dumps(data))
+
+
 class Scalar(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
         return x.sum(), x.shape[0]

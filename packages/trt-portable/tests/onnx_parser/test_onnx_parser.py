@@ -642,6 +642,31 @@ def test_what_is_larger_than_any_device_is_refused(operator: str, extents: list[
     assert "are the most" in parser.get_error(0).desc()
 
 
+@pytest.mark.parametrize("extent", [1 << 62, 200])
+def test_a_node_that_takes_a_layer_for_each_element_is_refused(extent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_MOST_LAYERS", 100)
+    starts, ends = (value(name, extent, dtype=TensorProto.INT64) for name in ("s", "e"))
+    model = model_of(
+        [helper.make_node("Slice", ["x", "s", "e"], ["y"])], [value("x", 2, 3), starts, ends], [value("y")]
+    )
+    (error,) = errors_of(model)
+    assert "more than 100 layers" in error.desc() and error.code() is trt.ErrorCode.UNSUPPORTED_NODE_SHAPE
+
+
+def test_a_transform_of_numbers_of_many_parts_is_refused() -> None:
+    numbers = [numpy_helper.from_array(np.array(number, np.int64), name) for name, number in (("s", 1), ("l", 2))]
+    node = helper.make_node("STFT", ["x", "s", "", "l"], ["y"])
+    (error,) = errors_of(model_of([node], [value("x", 1, 8, 1 << 31)], [value("y")], numbers))
+    assert "numbers of 2147483648 parts" in error.desc()
+
+
+def test_an_attribute_that_is_no_finite_number_is_not_built() -> None:
+    node = helper.make_node("RandomUniformLike", ["x"], ["y"], high=float("nan"))
+    network, _ = parse(model_of([node], [value("x", 2, 3)], [value("y", 2, 3)]).SerializeToString())
+    with pytest.raises(Refused, match="which no plan can hold"):
+        build(network, {})
+
+
 def test_models_that_end_the_inference_of_shapes_end_nothing_else() -> None:
     """ONNX's own inference reads as many extents of a Split's results as `num_outputs` says, and writes all results."""
     nodes = [

@@ -26,7 +26,7 @@ from torch import fx
 
 from trt_core import SUPPORTED, CompilationSettings, PartitionError, Reason, Verdict, logger, operator_name
 from trt_core.attributes import is_state
-from trt_core.files import records
+from trt_core.files import records, typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.precision import kept_in_float32
@@ -401,7 +401,9 @@ class PartitionReport(ShownReport, ReportData):
             stored = {
                 name: data[name] for name in records.forms_of(PartitionReport) if name in data or name != "profiles"
             }
-            return records.read(PartitionReport, {"profiles": [], **stored}, "the report")
+            report = records.read(PartitionReport, {"profiles": [], **stored}, "the report")
+            _check_names(report)
+            return report
         except (KeyError, TypeError, ValueError) as error:
             raise PartitionError(
                 "the JSON is no partition report",
@@ -417,6 +419,24 @@ class PartitionReport(ShownReport, ReportData):
             reasons: Where the page about reason codes is, for links; empty for the report's own section about them.
         """
         return render_html(self, title=title, reasons=reasons)
+
+
+def _check_names(report: ReportData) -> None:
+    """Sees whether nodes and blocks that a report names are there, once.
+
+    Raises:
+        BadField: One is not.
+    """
+    nodes, blocks = ([part.name for part in parts] for parts in (report.nodes, report.blocks))
+    ends = {"inputs", "outputs", *blocks}
+    if len(set(nodes)) < len(nodes) or len(ends) < len(blocks) + 2:
+        raise typed.BadField("the report", "two nodes or blocks have one name")
+    held = {name for block in report.blocks for name in block.nodes}
+    if unknown := [
+        *(held - set(nodes)),
+        *({end for edge in report.edges for end in (edge.source, edge.target)} - ends),
+    ]:
+        raise typed.BadField("the report", f"there is no {min(unknown)!r:.80}, which it names")
 
 
 def render_text(report: ReportData) -> str:

@@ -7,6 +7,7 @@ and attentions are one entry each; what runs inside a loop or a conditional is n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -238,7 +239,11 @@ class _Writer:
         return key
 
     def layer(self, layer: ILayer) -> dict[str, Any]:
-        weights = layer._weights()
+        weights, attributes = layer._weights(), layer._attributes()
+        for name, value in attributes.items():
+            numbers = value if isinstance(value, (list, tuple)) else (value,)
+            if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):
+                raise Refusal(f"{name} of layer {layer.name!r} is {value}, which no plan can hold")
         entry: dict[str, Any] = {
             "type": layer._PLAN_TYPE,
             "name": layer.name,
@@ -246,7 +251,7 @@ class _Writer:
             "num_ranks": layer.num_ranks,
             "inputs": [None if t is None else self.id_of(t) for t in layer._inputs],
             "outputs": [self.id_of(tensor) for tensor in layer._outputs],
-            "attributes": layer._attributes(),
+            "attributes": attributes,
             "weights": {role: self.key_of(used) for role, used in weights.items()},
             "weight_specs": {role: [used.dtype.name, len(used)] for role, used in weights.items()},
             "implementation": layer._implementation,

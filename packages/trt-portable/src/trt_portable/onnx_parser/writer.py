@@ -38,6 +38,8 @@ L = TypeVar("L", bound=ILayer)
 _INT64_MAX: Final = (1 << 63) - 1
 _ROOM: Final = 1 << 26
 """Elements of all constants together that a model describes by a few numbers."""
+_MOST_LAYERS: Final = 1 << 12
+"""Layers of one node: those that add one for each element of an operand have no more elements than that."""
 
 
 @dataclass
@@ -77,6 +79,7 @@ class NetworkWriter:
         self._held: dict[int, tuple[Initializer, ITensor]] = {}
         self._named: dict[str, Initializer] = {}
         self._room = _ROOM
+        self._counted, self._layers = self.node, 0
 
     # --- constants that a model only describes ---------------------------------------------------
 
@@ -104,10 +107,17 @@ class NetworkWriter:
         """A layer that was just added, named after the node.
 
         Raises:
-            Unsupported: The network refused it.
+            Unsupported: The network refused it, or the node takes too many.
         """
         if layer is None:
             raise Unsupported(f"the network refused a layer of {self.node.name}")
+        if self._counted is not self.node:
+            self._counted, self._layers = self.node, 0
+        self._layers += 1
+        if self._layers > _MOST_LAYERS:
+            raise Unsupported(
+                f"{self.node.name} takes more than {_MOST_LAYERS} layers", ErrorCode.UNSUPPORTED_NODE_SHAPE
+            )
         layer.name = self._unique(self.node.name)
         layer.metadata = f"[ONNX Layer: {self.node.name}]"
         return layer

@@ -395,6 +395,8 @@ def stft(
     places = np.arange(frames)[:, None] * step + np.arange(length)[None]
     at = net.constant(places, DataType.INT64)
     parts = 1 if rank == 2 else signal.shape[2]
+    if parts not in (1, 2):
+        raise Unsupported(f"STFT of numbers of {parts} parts", ErrorCode.UNSUPPORTED_NODE_SHAPE)
     columns = [net.narrow(wide, 2, part, 1) if rank == 3 else wide for part in range(parts)]
     pieces = []
     for column in columns:
