@@ -86,6 +86,7 @@ def test_topk_values_and_places(largest: bool) -> None:
     x = torch.randperm(24).reshape(2, 12).float()
     check_conversion(aten.topk.default, (x, 3, 1, largest))
     check_conversion(aten.topk.default, (x, 2, 0, largest), dynamic={0: {1: (4, 12, 20)}})
+    check_conversion(aten.topk.default, (x, 3, 1, largest), dynamic={0: {1: (3, 12, 20)}})
     check_conversion(aten.topk.default, (x[0].long(), 3, 0, largest))
 
 

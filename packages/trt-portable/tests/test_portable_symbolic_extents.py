@@ -131,3 +131,9 @@ def test_a_sum_of_many_extents_stays_one(network: Any) -> None:
     joined = network.add_concatenation(parts)
     joined.axis = 0
     assert len(joined.get_output(0)._extents[0].free_symbols) == 100
+
+
+def test_the_largest_along_an_axis_of_unknown_extent(network: Any) -> None:
+    x = network.add_input("x", trt.float32, (-1, -1))
+    layer = network.add_topk(x, trt.TopKOperation.MAX, 3, 0b10)
+    assert [tuple(layer.get_output(i).shape) for i in range(2)] == [(-1, 3), (-1, 3)]

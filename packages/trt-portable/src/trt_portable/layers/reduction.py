@@ -217,7 +217,9 @@ class ITopKLayer(ILayer):
         if not is_unknown(k) and k > K_LIMIT:
             raise Refusal(f"K is {k}; {K_LIMIT} is the most")
         tensor, is_descending = as_tensor(x), self.op is TopKOperation.MAX
-        if type(k) is int and tensor.shape[axis] == k and tensor.is_cuda:  # a search would come before the sort
+        extent: Any = tensor.shape[axis]
+        is_whole = type(k) is int and type(extent) is int and k == extent
+        if is_whole and tensor.is_cuda:  # a search would come before the sort
             values, indices = tensor.sort(axis, is_descending)
         else:
             values, indices = torch.topk(tensor, k, axis, is_descending, True)
