@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
+from trt_converters.testing import ExtentOf, check_conversion, emitted_layers, samples_from_opinfo
 from trt_core import Reason
 
 aten = torch.ops.aten
@@ -141,6 +141,8 @@ def test_folding() -> None:
     check_conversion(aten.im2col.default, (randn(3, 7, 8), [2, 2], [1, 1], [0, 0], [1, 1]))
     check_conversion(aten.col2im.default, (randn(2, 18, 16), [7, 8], [3, 2], [1, 2], [1, 1], [2, 2]), dynamic=BATCH)
     check_conversion(aten.col2im.default, (randn(12, 9), [7, 7], [2, 2], [1, 1], [0, 0], [2, 2]))
+    widths = (randn(2, 9, 8), [1, ExtentOf(0, 2)], [1, 3], [1, 1], [0, 1], [1, 1])
+    check_conversion(aten.col2im.default, widths, dynamic={0: {2: (4, 8, 12)}})
 
 
 NAMES = [

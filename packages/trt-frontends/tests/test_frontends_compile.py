@@ -164,6 +164,19 @@ def test_sizes_are_computed_again_in_every_block(function_model: Make, batch: In
         torch.testing.assert_close(compiled(x), model(x))
 
 
+def test_overlapping_blocks_of_pictures_of_any_size_are_added(function_model: Make) -> None:
+    def folded(_: Any, x: torch.Tensor) -> torch.Tensor:
+        blocks = nn.functional.unfold(x, 3, padding=1, stride=2) * 2
+        return nn.functional.fold(blocks, x.shape[2:], 3, padding=1, stride=2)
+
+    picture = Input(min_shape=(1, 2, 4, 4), opt_shape=(2, 2, 6, 6), max_shape=(2, 2, 9, 9))
+    model = function_model(folded)
+    compiled = trt_frontends.compile(model, arg_inputs=(picture,), min_block_size=1, require_full_compilation=True)
+    for shape in ((2, 2, 6, 6), (1, 2, 4, 9), (2, 2, 9, 7)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
 def test_explain_says_what_compile_reports(interrupted: nn.Module, batch: Input) -> None:
     given: Any = {"arg_inputs": (batch,), "min_block_size": 1, "torch_executed_ops": {"aten.relu"}}
     explained = trt_frontends.explain(interrupted, **given)

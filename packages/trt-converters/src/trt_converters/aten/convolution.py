@@ -649,15 +649,14 @@ def aten_im2col(
     return reshape(ctx, permute(ctx, value, order), ctx.result_shape)
 
 
-def known_columns(call: Call) -> Verdict | None:
-    """Refuses outputs of symbolic size, and columns of symbolic number."""
-    extents = [*call["output_size"], *call.tensor("self").shape[-2:]]
-    if all(isinstance(extent, int) for extent in extents):
-        return None
-    return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"self has shape {tuple(call.tensor('self').shape)}")
+def _beyond_blocks(count: Size, size: Size, width: int, gap: int, pad: int, step: int) -> int:
+    """Returns how many elements of an axis no block reaches, or the most that may be, where its extent is symbolic."""
+    if isinstance(count, int) and isinstance(size, int):
+        return size + 2 * pad - gap * (width - 1) - 1 - (count - 1) * step
+    return step - 1
 
 
-@converter(aten.col2im.default, checks=(dtypes("self", FLOATS), known_columns))
+@converter(aten.col2im.default, checks=dtypes("self", FLOATS))
 def aten_col2im(
     ctx: ConversionContext,
     self: Operand,
@@ -674,14 +673,12 @@ def aten_col2im(
     taps = rows * columns
     channels = int(ctx.result_shape[-3])
     geometry = list(zip(output_size, kernel_size, dilation, padding, stride, strict=True))
-    counts = [(size + 2 * pad - gap * (width - 1) - 1) // step + 1 for size, width, gap, pad, step in geometry]
+    counts = [window_count(ctx, *axis) for axis in geometry]
     # adding overlapping blocks is a transposed convolution whose kernels put each tap in its place
     kernel = torch.eye(taps, dtype=dtype_of(self)).reshape(taps, 1, rows, columns).repeat(channels, 1, 1, 1)
-    reached = [
-        (count - 1) * step + gap * (width - 1) + 1 - 2 * pad
-        for count, (_, width, gap, pad, step) in zip(counts, geometry, strict=True)
-    ]
-    missing = [size - end for size, end in zip(output_size, reached, strict=True)]
     blocks = reshape(ctx, self, [dimension(ctx, self, 0), channels * taps, *counts])
+    missing = [_beyond_blocks(count, *axis) for count, axis in zip(counts, geometry, strict=True)]
     image = transposed_convolve(ctx, blocks, kernel, None, stride, padding, missing, channels, dilation)
+    sizes = [size if step > 1 else None for size, step in zip(output_size, stride, strict=True)]
+    image = slice_tensor(ctx, image, (0, 0, 0, 0), (None, None, *sizes))
     return image if batched else squeeze(ctx, image, (0,))
