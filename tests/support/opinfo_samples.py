@@ -60,8 +60,13 @@ class OperatorModule(nn.Module):
 @functools.cache
 def entries() -> dict[str, Any]:
     """Returns the database by the names of its entries, `softmax` or `softmax.with_dtype`."""
+    from torch.testing._internal import common_utils
     from torch.testing._internal.common_methods_invocations import op_db  # seconds to import
+    from torch.testing._internal.opinfo import core
 
+    # samples ask for a test case of unittest's, in the source lines of every caller: most of the time that they took
+    for module in (common_utils, core):
+        module.extract_test_fn = lambda: None  # type: ignore[attr-defined]
     return {f"{info.name}.{info.variant_test_name}".rstrip("."): info for info in op_db}
 
 
