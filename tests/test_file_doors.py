@@ -421,11 +421,10 @@ ELSEWHERE: Final = {
 def _opening_calls(source: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
-            function = ast.unparse(node.func)
             if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
                 is_named = isinstance(node.func.value, ast.Name | ast.Attribute)
-                yield function if is_named else f"*.{node.func.attr}"
-            elif function in OPENERS:
+                yield ast.unparse(node.func) if is_named else f"*.{node.func.attr}"
+            elif isinstance(node.func, ast.Name | ast.Attribute) and (function := ast.unparse(node.func)) in OPENERS:
                 yield function
 
 

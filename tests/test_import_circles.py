@@ -6,6 +6,7 @@ Nor through the packages that modules lie in, as far as imports at the top of fi
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,10 +48,13 @@ def _imports(node: ast.AST, *, of_functions: bool = True) -> Iterator[ast.Import
         yield from _imports(child, of_functions=of_functions)
 
 
+_parsed = functools.lru_cache(1)(ast.parse)
+
+
 def imported_modules(name: str, text: str, known: set[str], *, is_package: bool, of_functions: bool = True) -> set[str]:
     """The known modules that a module's text imports."""
     found: set[str] = set()
-    for statement in _imports(ast.parse(text), of_functions=of_functions):
+    for statement in _imports(_parsed(text), of_functions=of_functions):
         if isinstance(statement, ast.Import):
             found.update(alias.name for alias in statement.names)
             continue

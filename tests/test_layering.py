@@ -6,6 +6,7 @@ And the one module of each package that may name PyTorch's private parts.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Collection, Iterator
@@ -78,6 +79,7 @@ def imports_of(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, node.args[0].value
 
 
+@functools.cache
 def _imports(package: str) -> list[tuple[str, str]]:
     """Returns (place, top-level module) of every import in a package."""
     found = []
@@ -259,11 +261,11 @@ def private_parts(tree: ast.Module, allowed: set[str]) -> Iterator[tuple[int, st
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and _root(node.args[0]) == "torch":
             names = [f"{ast.unparse(node.args[0])}.{ast.unparse(node.args[1])[1:-1]}"]
-        elif isinstance(node, ast.Attribute) and not _is_operator(node):
+        elif isinstance(node, ast.Attribute) and node.attr not in allowed:
             if _root(node) != "torch":
-                if _is_private(node.attr) and node.attr not in allowed | PYTHONS:
+                if _is_private(node.attr) and node.attr not in PYTHONS and not _is_operator(node):
                     yield node.lineno, f".{node.attr}"
-            elif id(node) not in inner and node.attr not in allowed:
+            elif id(node) not in inner and not _is_operator(node):
                 names = [ast.unparse(node)]
         yield from ((node.lineno, name) for name in names if _is_private_part(name))
 

@@ -9,8 +9,8 @@ from typing import Any
 import onnx_running as running
 import pytest
 import torch
-import torchvision
 import transformers
+from small_models import MODELS as SMALL
 from torch import nn
 
 import trt_portable as trt
@@ -40,8 +40,8 @@ def vit() -> nn.Module:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor], bool]] = {
-    "resnet18": (torchvision.models.resnet18, lambda: torch.randn(2, 3, 64, 64), True),
-    "mobilenet_v3_small": (torchvision.models.mobilenet_v3_small, lambda: torch.randn(2, 3, 64, 64), True),
+    "resnet18": (SMALL["resnet18"].make, lambda: torch.randn(2, 3, 64, 64), True),
+    "mobilenet_v3_small": (SMALL["mobilenet_v3"].make, lambda: torch.randn(2, 3, 64, 64), True),
     "bert": (bert, lambda: torch.randint(0, 100, (2, 7)), False),
     "vit": (vit, lambda: torch.randn(2, 3, 32, 32), False),
     "gru": (lambda: FirstResult(nn.GRU(8, 16)), lambda: torch.randn(5, 2, 8), False),

@@ -80,13 +80,23 @@ class UNet(nn.Module):
         return self.head(self.right1(torch.cat([self.up1(right), first], dim=1)))
 
 
-def _vision(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import torchvision
+def _resnet(block: str, *depths: int) -> Callable[[], nn.Module]:
+    """A ResNet of few blocks: each stage has the first of its kind, which halves the picture, and one has others."""
 
-        return _settled(getattr(torchvision.models, name)(weights=None, num_classes=10))
+    def make() -> nn.Module:
+        from torchvision.models import resnet
+
+        return _settled(resnet.ResNet(getattr(resnet, block), list(depths), num_classes=10))
 
     return make
+
+
+def _mobilenet_v3() -> nn.Module:
+    """The first blocks of the small one: with squeezing and without, with ReLU and Hardswish, of 3 and 5 pixels."""
+    from torchvision.models import mobilenetv3
+
+    blocks, last_channel = mobilenetv3._mobilenet_v3_conf("mobilenet_v3_small")
+    return _settled(mobilenetv3.MobileNetV3(blocks[:5], last_channel, num_classes=10))
 
 
 def _timm(name: str, **configuration: Any) -> Callable[[], nn.Module]:
@@ -136,9 +146,9 @@ def _texts(length: int = 12) -> tuple[tuple[Input, ...], tuple[Input, ...]]:
 
 
 MODELS: dict[str, Model] = {
-    "resnet18": Model(_vision("resnet18"), *_images(64)),
-    "resnet50": Model(_vision("resnet50"), *_images(64)),
-    "mobilenet_v3": Model(_vision("mobilenet_v3_small"), *_images(64)),
+    "resnet18": Model(_resnet("BasicBlock", 1, 1, 1, 1), *_images(64)),
+    "resnet50": Model(_resnet("Bottleneck", 2, 1, 1, 1), *_images(64)),
+    "mobilenet_v3": Model(_mobilenet_v3, *_images(64)),
     "vit": Model(
         _timm("vit_base_patch16_224", img_size=32, patch_size=8, embed_dim=32, depth=2, num_heads=4), *_images(32)
     ),
