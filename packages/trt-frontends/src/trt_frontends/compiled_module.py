@@ -408,8 +408,9 @@ def offload(module: nn.Module | torch.export.ExportedProgram, compiled: fx.Graph
     """
     kept = {_memory(tensor) for tensor in _shared_with_eager(compiled)}
     _own_tensors(compiled)
-    gc.collect()  # networks that a build leaves behind are cycles, and hold weights where they lay
-    gc.collect()  # engines of models that are gone are cycles, too, which the first collection lets go of
+    if any(value.is_cuda for value in _state_of(module).values()):
+        gc.collect()  # networks that a build leaves behind are cycles, and hold weights where they lay
+        gc.collect()  # engines of models that are gone are cycles, too, which the first collection lets go of
     on_gpu = {name: value for name, value in _state_of(module).items() if value.is_cuda}
     left = {
         name: value.data_ptr()
