@@ -513,7 +513,8 @@ def test_experts_that_read_counts_are_one_engine_with_other_weights_and_lengths(
     assert compiled.meta["partition_report"].coverage == 1.0
     assert sum(isinstance(child, trt_runtime.TRTModule) for child in compiled.modules()) == 1
     for model in models:
-        compiled = trt_frontends.refit_module_weights(compiled, model, kwarg_inputs={"input_ids": tokens})
+        if model is not models[0]:
+            compiled = trt_frontends.refit_module_weights(compiled, model, kwarg_inputs={"input_ids": tokens})
         for shape in ((1, 2), (3, 11)):
             ids = torch.randint(1, len(WORDS), shape)
             with torch.no_grad():
