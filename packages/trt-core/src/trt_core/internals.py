@@ -70,6 +70,11 @@ NEWEST_TORCH: Final = (2, 15)
 """Newest release of PyTorch that the suite runs with."""
 
 
+def schema_name(target: Any) -> str:
+    """Returns the name without its overload as schemas have it, `aten::add`; nothing for what is no operator."""
+    return str(target._schema.name) if isinstance(target, OpOverload) else ""
+
+
 def warn_of_untested_torch(version: str) -> None:
     """Says that a release of PyTorch is newer than those that were tested.
 

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from trt_core.errors import ExecutionError
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 
 COLLECTIVES: Final = "_c10d_functional"
 """Namespace of the functional collectives, which captured graphs hold."""
@@ -196,13 +196,13 @@ def time_limit(members: GroupMembers, device: torch.device) -> float:
 
 def is_collective(node: fx.Node) -> bool:
     """Whether a node starts a collective."""
-    name = _schema_name(node)
+    name = schema_name(node.target)
     return name.startswith(f"{COLLECTIVES}::") and name != WAIT
 
 
 def is_wait(node: fx.Node) -> bool:
     """Whether a node waits for what a collective of the same graph makes."""
-    if _schema_name(node) != WAIT:
+    if schema_name(node.target) != WAIT:
         return False
     source = node.args[0] if node.args else None
     return isinstance(source, fx.Node) and is_collective(source)
@@ -213,7 +213,7 @@ def is_unread(node: fx.Node) -> bool:
 
     Other ranks wait for this one all the same, so it is no dead code.
     """
-    started = node.args[0] if _schema_name(node) == WAIT and node.args else node
+    started = node.args[0] if schema_name(node.target) == WAIT and node.args else node
     if not isinstance(started, fx.Node) or not is_collective(started):
         return False
     return all(is_wait(user) and not user.users for user in started.users)
@@ -247,8 +247,3 @@ def groups_in(graph: fx.Graph) -> list[GroupMembers]:
     """Returns the group of each collective of a graph, in order; those of one rank communicate nothing."""
     groups = (group_of(node) for node in graph.nodes if is_collective(node))
     return [group for group in groups if group is not None and len(group.ranks) > 1]
-
-
-def _schema_name(node: fx.Node) -> str:
-    target = node.target
-    return target._schema.name if isinstance(target, OpOverload) else ""

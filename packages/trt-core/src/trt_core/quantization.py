@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import schema_name
 
 QUANTIZED: Final = frozenset({torch.int8, torch.float8_e4m3fn})
 """Types of quantized values."""
@@ -50,7 +50,7 @@ def is_dequantization(target: Any) -> bool:
 
     Such an operator is not computed ahead even where its operands are known: that would lose what it says.
     """
-    return isinstance(target, OpOverload) and target._schema.name in _UNDOING
+    return schema_name(target) in _UNDOING
 
 
 def is_scale(user: fx.Node, operand: fx.Node) -> bool:

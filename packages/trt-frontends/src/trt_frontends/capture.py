@@ -18,7 +18,7 @@ from torch import nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExportError, Input, InputError, logger, read_settings
 from trt_core.dtypes import dtype_name
-from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, pytree
+from trt_core.internals import FakeTensor, FakeTensorMode, pytree, schema_name
 from trt_core.log import unlogged
 from trt_core.nesting import children_of
 from trt_core.provenance import source_line
@@ -267,9 +267,7 @@ def _warn_of_training(program: torch.export.ExportedProgram, mod: nn.Module) -> 
 
 
 def _is_of_training(node: Any) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return False
-    name = node.target._schema.name
+    name = schema_name(node.target)
     return ("dropout" in name and draws_random_numbers(node)) or ("batch_norm" in name and has_hidden_state(node))
 
 
@@ -293,7 +291,7 @@ def require_types(program: torch.export.ExportedProgram, mod: Any, examples: Exa
     signature = inspect.signature(mod.forward)
     examples = examples.in_order(signature)
     for node in program.graph.nodes:
-        if not isinstance(node.target, OpOverload) or not _PRODUCTS.match(node.target._schema.name):
+        if not _PRODUCTS.match(schema_name(node.target)):
             continue
         values = (item.meta.get("val") for item in node.all_input_nodes)
         types = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}

@@ -23,7 +23,7 @@ from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.attributes import add_constant, read_attribute
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import LazyGraphModule, OpOverload
+from trt_core.internals import LazyGraphModule, OpOverload, schema_name
 from trt_core.provenance import node_location
 from trt_core.weight_recipes import RECIPE, Literal, Source
 from trt_lowering.contract import Observer, run_passes
@@ -365,8 +365,7 @@ def refuse_lost_changes(program: torch.export.ExportedProgram) -> None:
     _collect(program.graph_module, states, left)
     for state, node in left.items():
         before, after = tensor_value(state), tensor_value(node)
-        assert isinstance(node.target, OpOverload)
-        name = node.target._schema.name.partition("::")[2]
+        name = schema_name(node.target).partition("::")[2]
         if before is None or after is None or (same_layout(before, after) and name != "set_"):
             continue
         twin = name.rstrip("_")

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, operator_name
-from trt_core.internals import HigherOrderOperator, OpOverload
+from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
 from trt_core.operators import packet_name
 
 _SYMBOLIC_FUNCTIONS = frozenset(
@@ -74,7 +74,7 @@ def is_data_dependent(target: OpOverload) -> bool:
 
 def is_size_query(target: Any) -> bool:
     """Whether the operator reads a symbolic integer off a tensor's metadata (`aten.sym_size.int` and its kin)."""
-    return isinstance(target, OpOverload) and target._schema.name.startswith("aten::sym_")
+    return schema_name(target).startswith("aten::sym_")
 
 
 def is_symbolic_function(target: Any) -> bool:
@@ -209,7 +209,7 @@ def moves(node: fx.Node) -> bool:
     """Whether a node does nothing but move elements, or takes an item of what an operator returned."""
     if node.target is operator.getitem:
         return True
-    return rearranges(node) or (isinstance(node.target, OpOverload) and node.target._schema.name in _CHOOSING)
+    return rearranges(node) or schema_name(node.target) in _CHOOSING
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import operator_name, packet_name
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_core.provenance import module_paths, node_location
@@ -151,12 +151,8 @@ def reduction_depth(node: fx.Node, extent: Extent) -> int:
         node: A node with `meta["val"]`.
         extent: How symbolic extents are evaluated.
     """
-    if node.op != "call_function" or not isinstance(node.target, OpOverload):
-        return 1
-    rule = _RULES.get(node.target._schema.name.removeprefix("aten::"))
-    if rule is None:
-        return 1
-    return max(rule(node, extent), 1)
+    rule = _RULES.get(schema_name(node.target).removeprefix("aten::"))
+    return 1 if rule is None else max(rule(node, extent), 1)
 
 
 def _shape(node: fx.Node, name: str, extent: Extent) -> list[int]:
@@ -182,8 +178,7 @@ def _batched_sum(node: fx.Node, extent: Extent) -> int:
 def _convolution(node: fx.Node, extent: Extent) -> int:
     """Weights are (out, in / groups, *kernel); transposed (in, out / groups, *kernel)."""
     weight = _shape(node, "weight", extent)
-    assert isinstance(node.target, OpOverload)
-    name = node.target._schema.name
+    name = schema_name(node.target)
     taps = math.prod(weight[2:])
     if "transpose" in name or (name == "aten::convolution" and argument(node, "transposed")):
         return weight[0] // int(argument(node, "groups")) * taps
@@ -245,8 +240,7 @@ def _native_group_norm(node: fx.Node, extent: Extent) -> int:
 
 
 def _average_pool(node: fx.Node, extent: Extent) -> int:
-    assert isinstance(node.target, OpOverload)
-    axes = int(node.target._schema.name[-2])
+    axes = int(schema_name(node.target)[-2])
     kernel = argument(node, "kernel_size")
     return math.prod(kernel) if len(kernel) == axes else int(math.prod(kernel) ** axes)
 
@@ -362,7 +356,7 @@ class ExcludePositions(GraphPass):
                 constants.add(node)
             elif node.op == "call_function" and is_float32(node):
                 operands = [item for item in node.all_input_nodes if tensor_value(item) is not None]
-                if _name(node) in _SOURCES or _is_position(node, operands, positions, constants):
+                if schema_name(node.target) in _SOURCES or _is_position(node, operands, positions, constants):
                     positions.add(node)
                 elif _keeps_kind(node) and constants.issuperset(operands):
                     constants.add(node)
@@ -372,7 +366,11 @@ class ExcludePositions(GraphPass):
         for node in reversed(gm.graph.nodes):
             if node.op != "call_function":
                 continue
-            if node in wanted or (node in positions and _name(node) in _ANGLES | _STEPS) or _reads(node, positions):
+            if (
+                node in wanted
+                or (node in positions and schema_name(node.target) in _ANGLES | _STEPS)
+                or _reads(node, positions)
+            ):
                 # constants that positions meet as well, or they would be rounded before
                 wanted.update(operand for operand in node.all_input_nodes if operand in kept)
                 if exclusion_of(node) is None:
@@ -392,7 +390,7 @@ def _keeps_kind(node: fx.Node) -> bool:
     """Whether an operator makes positions of positions: no lookup, no reduction."""
     if not isinstance(node.target, OpOverload):
         return False
-    return torch.Tag.pointwise in node.target.tags or rearranges(node) or _name(node) in _KEEPERS
+    return torch.Tag.pointwise in node.target.tags or rearranges(node) or schema_name(node.target) in _KEEPERS
 
 
 def _reads(node: fx.Node, positions: set[fx.Node]) -> bool:
@@ -403,10 +401,6 @@ def _reads(node: fx.Node, positions: set[fx.Node]) -> bool:
     operands = [item for item in node.all_input_nodes if tensor_value(item) is not None]
     floats = [item for item in operands if is_float32(item) and item.op != "get_attr"]
     return bool(floats) and positions.issuperset(floats)
-
-
-def _name(node: Any) -> str:
-    return str(node.target._schema.name) if isinstance(node.target, OpOverload) else ""
 
 
 _STATE: Final = "carries a state on to its next value"

@@ -10,7 +10,7 @@ import operator
 
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.operator_traits import may_alias, tensor_value
 
@@ -32,8 +32,7 @@ def _can_share(node: fx.Node, source: fx.Node) -> bool:
     mine, other = tensor_value(node), tensor_value(source)
     if mine is None or other is None or (mine.dtype == other.dtype and mine.device == other.device):
         return True
-    assert isinstance(node.target, OpOverload)
-    return node.target._schema.name.startswith(("aten::view", "aten::real", "aten::imag"))
+    return schema_name(node.target).startswith(("aten::view", "aten::real", "aten::imag"))
 
 
 def base_of(node: fx.Node) -> fx.Node:

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 
 Extent = Callable[[Any], int]
 """Turns an extent, symbolic or not, into the int that engines are tuned for."""
@@ -35,7 +35,7 @@ def estimate_traffic(node: fx.Node, extent: Extent, ranks: int) -> int:
         return 0
     size = math.prod(map(extent, given.shape)) * given.element_size()
     others = ranks - 1
-    name = node.target._schema.name.split("::")[-1] if isinstance(node.target, OpOverload) else ""
+    name = schema_name(node.target).split("::")[-1]
     if name == "all_reduce":
         return 2 * size * others // ranks
     if name == "all_gather_into_tensor":

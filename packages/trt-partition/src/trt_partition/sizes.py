@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import schema_name
 
 Place = tuple[fx.Node, int]
 """A tensor and the axis along which a size can be read."""
@@ -44,8 +44,7 @@ def is_constant(value: Any) -> bool:
 
 def reads_shape(node: fx.Node) -> bool:
     """Whether a call asks a tensor for its size, strides or number of elements."""
-    target = node.target
-    return isinstance(target, OpOverload) and target._schema.name in _QUERIES
+    return schema_name(node.target) in _QUERIES
 
 
 def find_sizes(graph: fx.Graph) -> set[fx.Node]:

@@ -23,7 +23,7 @@ from trt_core.collective_watch import ReplayedCollectives, watch_collectives
 from trt_core.device import abandon_capture, copy_together
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import OpOverload, pytree
+from trt_core.internals import OpOverload, pytree, schema_name
 from trt_core.process_groups import Collective, collective_of, is_collective
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct
@@ -318,7 +318,7 @@ def collectives_in(module: nn.Module) -> list[Collective]:
             found += [collective_of(call.name, call.args, call.kwargs) for call in calls]
         elif isinstance(child, fx.GraphModule):
             nodes = (node for node in child.graph.nodes if is_collective(node))
-            found += [collective_of(node.target._schema.name, node.args, node.kwargs) for node in nodes]
+            found += [collective_of(schema_name(node.target), node.args, node.kwargs) for node in nodes]
     return [each for each in found if each is not None]
 
 

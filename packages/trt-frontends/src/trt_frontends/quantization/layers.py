@@ -15,7 +15,7 @@ from trt_core import InputError, Reason, Verdict
 from trt_core.dtypes import FLOATS
 from trt_core.errors import SettingsError
 from trt_core.exported_programs import copy_of_graph, with_changes
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
 from trt_core.quantization import quantize
@@ -292,9 +292,7 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
     exclusion = _Exclusion(tuple(config.exclude))
     choices = []
     for node in editor.graph.nodes:
-        if node.op != "call_function" or not isinstance(node.target, OpOverload):
-            continue
-        name = node.target._schema.name
+        name = schema_name(node.target)
         if name not in _FORMS and name not in _ACTIVATIONS and name not in _WITHOUT_FORM:
             continue
         found = _decide(editor, node, config, exclusion)
@@ -304,8 +302,7 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
 
 
 def _decide(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig, exclusion: _Exclusion) -> Layer | Verdict:
-    assert isinstance(node.target, OpOverload)
-    name = node.target._schema.name
+    name = schema_name(node.target)
     if name in _WITHOUT_FORM or (name == "aten::convolution" and argument(node, "transposed")):
         what = _WITHOUT_FORM.get(name, "transposed convolutions")
         return Verdict.refuse(Reason.NO_LOW_PRECISION, f"{what} have no low-precision form")
@@ -336,8 +333,7 @@ def _decide(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig, ex
 
 
 def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
-    assert isinstance(node.target, OpOverload)
-    form = _FORMS.get(node.target._schema.name)
+    form = _FORMS.get(schema_name(node.target))
     if form is None:
         return None
     kind, activations, parameter, channels, inputs = form
@@ -362,8 +358,7 @@ def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
 
 
 def _of_activations(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig) -> Layer | None:
-    assert isinstance(node.target, OpOverload)
-    kind, activations = _ACTIVATIONS.get(node.target._schema.name, (None, ()))
+    kind, activations = _ACTIVATIONS.get(schema_name(node.target), (None, ()))
     operands = [argument(node, parameter) for parameter in activations]
     if kind is None or not config.scheme.quantizes_activations or any(map(_is_scalar, operands)):
         return None

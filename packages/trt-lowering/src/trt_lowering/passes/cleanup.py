@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 from trt_core.process_groups import is_unread
 from trt_core.quantization import is_dequantization
 from trt_lowering.contract import GraphPass, OperatorPass
@@ -63,11 +63,11 @@ class RemoveIdentities(OperatorPass):
 
 def is_identity(node: fx.Node) -> bool:
     """Whether the node's result equals what it takes in value, shape and type, for every input."""
-    if node.op != "call_function" or not isinstance(node.target, OpOverload) or len(node.args) <= _place(node):
+    test = _TESTS.get(schema_name(node.target))
+    if test is None or len(node.args) <= _place(node):
         return False
-    test = _TESTS.get(node.target._schema.name)
     source = node.args[_place(node)]
-    if test is None or not isinstance(source, fx.Node):
+    if not isinstance(source, fx.Node):
         return False
     before, after = tensor_value(source), tensor_value(node)
     if before is None or after is None or before.dtype != after.dtype or before.device != after.device:
@@ -91,8 +91,7 @@ def _is_seen(base: fx.Node, bases: set[fx.Node]) -> bool:
 
 def _is_another_object(node: fx.Node, source: fx.Node) -> bool:
     """Whether callers can tell a result from the input, or the other result, that it lies in the memory of."""
-    assert isinstance(node.target, OpOverload)
-    if node.target._schema.name not in _MAKES_OBJECT or not _is_result(node):
+    if schema_name(node.target) not in _MAKES_OBJECT or not _is_result(node):
         return False
     return source.op != "call_function" or _is_result(source)
 

@@ -15,7 +15,7 @@ from torch import fx
 from trt_core import CompilationSettings, SettingsError
 from trt_core.attributes import is_state, read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
-from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher
+from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher, schema_name
 from trt_core.nesting import with_leaves
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_core.provenance import node_location
@@ -150,7 +150,7 @@ def may_mask(node: fx.Node) -> bool:
 
 def is_attention_mask(operand: fx.Node, node: fx.Node) -> bool:
     """Whether an operand is what attention adds to its scores."""
-    if not isinstance(node.target, OpOverload) or node.target._schema.name != "aten::scaled_dot_product_attention":
+    if schema_name(node.target) != "aten::scaled_dot_product_attention":
         return False
     return argument(node, "attn_mask") is operand
 
@@ -420,7 +420,7 @@ def _dtype(item: Any) -> torch.dtype | None:
 
 def _is_statistic(user: fx.Node, node: fx.Node) -> bool:
     """Whether a node is a parameter of a batch normalization, and no more: a variance may be beyond float16."""
-    if not isinstance(user.target, OpOverload) or user.target._schema.name not in _BATCH_NORMALIZATIONS:
+    if schema_name(user.target) not in _BATCH_NORMALIZATIONS:
         return False
     return node.op == "get_attr" and user.args[0] is not node
 

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from trt_core.attributes import read_attribute
-from trt_core.internals import OpOverload
+from trt_core.internals import schema_name
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import replace_result
 
@@ -151,4 +151,4 @@ def is_assertion(node: fx.Node) -> bool:
     """Whether the node checks something and computes nothing that others use."""
     if node.op == "call_module":
         return str(node.target) == "_guards_fn"
-    return isinstance(node.target, OpOverload) and node.target._schema.name.startswith(_CHECKS)
+    return schema_name(node.target).startswith(_CHECKS)

@@ -12,7 +12,7 @@ from torch import fx
 
 from trt_core import CompilationSettings
 from trt_core.attributes import add_constant, read_attribute, written_targets
-from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload
+from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, schema_name
 from trt_core.process_groups import is_collective
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.sizes.expressions import Extent, extent_of
@@ -449,7 +449,7 @@ def _owner(node: Any) -> fx.Node:
 
 def _viewed(node: fx.Node) -> fx.Node | None:
     target, source = node.target, viewed_by(node)
-    if source is None or (isinstance(target, OpOverload) and target._schema.name in _MAY_COPY):
+    if source is None or schema_name(target) in _MAY_COPY:
         return None
     mine, other = tensor_value(node), tensor_value(source)
     return None if mine is None or (other is not None and mine.dtype != other.dtype) else source

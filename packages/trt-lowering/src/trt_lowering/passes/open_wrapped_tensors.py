@@ -14,10 +14,10 @@ from trt_core.attributes import add_constant, read_attribute
 from trt_core.internals import (
     FakeTensor,
     FakeTensorMode,
-    OpOverload,
     compile_session,
     enable_python_dispatcher,
     make_fx,
+    schema_name,
 )
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.contract import GraphPass
@@ -237,5 +237,4 @@ def is_wrapper(value: Any) -> bool:
 
 
 def _is_access(node: fx.Node) -> bool:
-    target = node.target
-    return isinstance(target, OpOverload) and target._schema.name == _ACCESS
+    return schema_name(node.target) == _ACCESS
