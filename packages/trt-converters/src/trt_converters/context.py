@@ -79,7 +79,7 @@ class ConversionContext:
         self.settings = settings
         self.ranges = ranges
         self.node: fx.Node | None = None
-        self.call: Call | None = None
+        self.call: Call
         self.converter: Converter | None = None
         self.refit = EngineWeights(network) if settings.refit else None
         self._names: dict[str, int] = {}
@@ -140,7 +140,6 @@ class ConversionContext:
 
     def symbolic_shape(self, parameter: str) -> tuple[int | torch.SymInt, ...]:
         """Shape of a tensor argument as the graph's metadata has it."""
-        assert self.call is not None
         return tuple(self.call.tensor(parameter).shape)
 
     @property

@@ -423,7 +423,6 @@ def adaptive_window_rank(call: Call) -> Verdict | None:
 )
 def aten_adaptive_max_pool2d(ctx: ConversionContext, self: Operand, output_size: Sequence[int]) -> tuple[Any, Any]:
     """adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)"""
-    assert ctx.call is not None
     spatial = len(output_size)
     first = rank_of(self) - spatial
     windows, positions, scale = self, None, 1

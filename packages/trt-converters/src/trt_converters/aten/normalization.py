@@ -121,7 +121,6 @@ def aten_native_layer_norm(
     eps: float,
 ) -> tuple[Any, Any, Any]:
     """native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    assert ctx.call is not None
     result = _layer_norm(ctx, input, normalized_shape, weight, bias, eps)
     if not (ctx.call.uses(1) or ctx.call.uses(2)):
         return result, None, None
@@ -173,7 +172,6 @@ def aten_native_group_norm(
     eps: float,
 ) -> tuple[Any, Any, Any]:
     """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""  # noqa: E501
-    assert ctx.call is not None
     result = _group_norm(ctx, input, group, weight, bias, eps)
     if not (ctx.call.uses(1) or ctx.call.uses(2)):
         return result, None, None

@@ -491,7 +491,6 @@ def aten_clamp_tensor(ctx: ConversionContext, self: Operand, min: Operand | None
 def _along(ctx: ConversionContext, value: Operand, dim: int, keep: bool, largest: bool) -> tuple[Any, Any]:
     rank = rank_of(value)
     axis = normalize_axis(dim, rank)
-    assert ctx.call is not None
     if not ctx.call.uses(1) and isinstance(ctx.result, (tuple, list)):
         return extremum(ctx, value, (axis,) if rank else (), keep, largest), None
     if rank == 0:

@@ -96,7 +96,6 @@ VECTOR_CHECKS = (dtypes("input", FLOATS), known_extents)
 
 def resample(ctx: ConversionContext, value: Operand) -> Any:
     """Resizes the spatial axes of (N, C, *spatial) as the node being converted says."""
-    assert ctx.call is not None
     if fits_layer(ctx.call):
         return _resize_layer(ctx, value)
     if "nearest" in operator_of(ctx.call):
@@ -105,7 +104,6 @@ def resample(ctx: ConversionContext, value: Operand) -> Any:
 
 
 def _resize_layer(ctx: ConversionContext, value: Operand) -> Any:
-    assert ctx.call is not None
     name, dtype = operator_of(ctx.call), dtype_of(value)
     if dtype is torch.bfloat16:  # not every version of the layer has the type
         value = cast(ctx, value, torch.float32)
@@ -160,7 +158,6 @@ def axis_probe(call: Call, axis: int, probe: torch.Tensor) -> torch.Tensor:
 
 def _pick(ctx: ConversionContext, value: Operand) -> Any:
     """Nearest neighbors at positions that PyTorch itself computed."""
-    assert ctx.call is not None
     for axis, (old, new) in enumerate(zip(_input(ctx.call).shape[2:], ctx.result_shape[2:], strict=True)):
         positions = axis_probe(ctx.call, axis, torch.arange(int(old), dtype=torch.float32).reshape(1, -1))
         indices = positions.reshape(-1).to(torch.int64)
@@ -171,7 +168,6 @@ def _pick(ctx: ConversionContext, value: Operand) -> Any:
 
 def _weigh(ctx: ConversionContext, value: Operand) -> Any:
     """Interpolation as one matrix product per axis, with weights that PyTorch itself computed."""
-    assert ctx.call is not None
     dtype, rank = dtype_of(value), rank_of(value)
     value = cast(ctx, value, torch.float32)
     for axis, old in enumerate(_input(ctx.call).shape[2:]):

@@ -202,7 +202,6 @@ def aten_as_strided(
     ctx: ConversionContext, self: Operand, size: Sequence[int], stride: Sequence[int], storage_offset: int | None
 ) -> Any:
     """as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)"""
-    assert ctx.call is not None
     in_memory = permute(ctx, self, list(reversed(_memory_order(ctx.call.tensor("self")))))
     return gather(ctx, reshape(ctx, in_memory, (-1,)), _memory_indices(ctx.call), 0)
 
