@@ -110,6 +110,27 @@ def test_it_answers_as_the_loaded_program_does(path: Path, isolated: IsolatedPro
     assert program.extra_repr() in repr(isolated) and "seccomp" in isolated.confined
 
 
+class Named(nn.Module):
+    """Its parts are called as a program calls what it says of itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs, self.outputs, self.device, self.config = (nn.Linear(3, 3) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.config(self.device(self.outputs(self.inputs(x))))
+
+
+def test_a_model_whose_parts_are_called_as_what_a_program_says(tmp_path: Path) -> None:
+    x = torch.randn(2, 3)
+    model = Named().eval().requires_grad_(False)
+    save(model, tmp_path / "model.trtp", arg_inputs=(x,))
+    with load(tmp_path / "model.trtp", isolated=True) as program:
+        assert [spec.name for spec in program.inputs] == ["x"]
+        assert program.device == torch.device("cpu")
+        torch.testing.assert_close(program(x), model(x))
+
+
 def test_it_outlives_the_thread_that_loaded_it(isolated: IsolatedProgram) -> None:
     time.sleep(0.2)
     before = _process(isolated)

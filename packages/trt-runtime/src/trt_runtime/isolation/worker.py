@@ -26,7 +26,7 @@ from trt_core.nesting import with_leaves
 from trt_runtime.isolation import confinement
 from trt_runtime.isolation.messages import MOST_RECORDS, MOST_TEXT, Arena, decode, encode, place_tensors, receive, send
 from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
-from trt_runtime.program.loaded_program import LoadedProgram
+from trt_runtime.program.loaded_program import LoadedProgram, said_by
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
 
@@ -112,12 +112,12 @@ class _Worker:
         gc.collect()
         gc.freeze()
         program = self._program
-        attributes = {name: getattr(program, name) for name in _MODEL_ATTRIBUTES if hasattr(program, name)}
+        attributes = {name: value for name in _MODEL_ATTRIBUTES if (value := said_by(program, name)) is not None}
         said = {
             "confined": kept,
-            "device": str(program.device),
-            "inputs": [_spec(spec) for spec in program.inputs],
-            "outputs": [_spec(spec) for spec in program.outputs],
+            "device": str(said_by(program, "device")),
+            "inputs": [_spec(spec) for spec in said_by(program, "inputs")],
+            "outputs": [_spec(spec) for spec in said_by(program, "outputs")],
             "meta": encode(program.meta, []),
             "facts": ModelFacts(attributes=with_leaves(attributes, lambda leaf: leaf)).to_text(),
             "shown": program.extra_repr(),
@@ -168,7 +168,7 @@ class _Worker:
         tensors = []
         for place in message["tensors"]:
             tensor = self._arenas["inputs"].at(place)
-            tensors.append(tensor if place[4] == "cpu" else tensor.to(self._program.device))
+            tensors.append(tensor if place[4] == "cpu" else tensor.to(said_by(self._program, "device")))
         return tensors
 
     def _reply(self, result: Any, inputs: list[torch.Tensor], written: list[int]) -> None:

@@ -915,12 +915,12 @@ class LoadedProgram(nn.Module):
         # no methods and properties, which would refuse models with attributes of these names
         if "_LoadedProgram__is_complete" in self.__dict__ and name[:1] != "_":
             own = name in self._modules or name in self._parameters or name in self._buffers
-            found = _NOTHING if own else self.__said(name)
+            found = _NOTHING if own else self._says_of_itself(name)
             if found is not _NOTHING:
                 return found
         return super().__getattr__(name)
 
-    def __said(self, name: str) -> Any:
+    def _says_of_itself(self, name: str) -> Any:
         """What the program says of itself under a name."""
         if name == "module":
             return lambda: self  # scripts ask an exported program for its module
@@ -1117,6 +1117,12 @@ def _refuse_taken(owner: nn.Module, name: str) -> None:
 def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     """A loaded program with its present tensors and plans, as it is saved."""
     return loaded._captured_program()
+
+
+def said_by(loaded: LoadedProgram, name: str) -> Any:
+    """What a program says of itself as an attribute, though a part of the model may be called so; None for nothing."""
+    found = loaded._says_of_itself(name)
+    return None if found is _NOTHING else found
 
 
 def operators_of(loaded: LoadedProgram) -> tuple[OpOverload, ...]:
