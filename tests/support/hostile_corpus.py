@@ -30,6 +30,7 @@ from typing import Any, Final
 
 import hostile_files
 import hostile_operands
+import hostile_records
 import hostile_structures
 import numpy as np
 import plan_fuzzer
@@ -1854,6 +1855,12 @@ def _acts(make: Callable[[], Iterator[tuple[str, Callable[[], object]]]]) -> Cal
     return lambda: (ActCase(f"{at}: {name}", act) for at, (name, act) in enumerate(make()))
 
 
+def _operators_of_onnx() -> Iterator[ActCase]:
+    import hostile_onnx  # all tests of ONNX's with it
+
+    return _acts(hostile_onnx.operators)()
+
+
 CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "the heap is written": written_heap,
     "foreign memory": foreign_memory,
@@ -1884,7 +1891,17 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "folders of ranks": _acts(hostile_files.forged_manifests),
     "generators": _acts(hostile_files.forged_generators),
     "files of inputs": _acts(hostile_files.forged_inputs),
+    "records of programs": _acts(hostile_records.programs),
+    "records of plans": _acts(hostile_records.plans),
+    "lone records": _acts(hostile_records.lone),
+    "cached engines": _acts(hostile_records.cached_engines),
+    "operators of ONNX": _operators_of_onnx,
 }
+
+SLOWLY_MADE: Final = frozenset(
+    {"records of programs", "records of plans", "lone records", "cached engines", "operators of ONNX"}
+)
+"""Classes whose cases take long to be listed: the suite takes some of them by hand."""
 
 
 # Running -----------------------------------------------------------------------------------------------------------
