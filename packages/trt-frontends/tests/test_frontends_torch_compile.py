@@ -241,6 +241,52 @@ def test_gradients_of_chosen_tensors_are_refused(mlp: nn.Module, unused: bool | 
     assert torch.autograd.grad((optimized(x).detach() * constant).sum(), constant)
 
 
+def test_gradients_behind_a_block_without_them_are_refused(mlp: nn.Module, reports: list[Any]) -> None:
+    """The end of the block switches recording on, in the middle of a graph that is built without."""
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            scale = x.abs().max()
+        return mlp(x) + x.sum() * scale
+
+    optimized = torch.compile(run, backend=torch_tensorrt_backend)
+    x = torch.randn(2, 4, requires_grad=True)
+    y = optimized(x)
+    torch.testing.assert_close(y, run(x))
+    assert len(reports) == 1
+    with pytest.raises(ExecutionError, match="engines compute no gradients"):
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("choice", ["raise", "pytorch"])
+def test_gradients_recorded_inside_of_no_grad_are_those_of_pytorch(choice: str, mlp: nn.Module) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            return mlp(x) + x.sum()
+
+    optimized = torch.compile(run, backend=torch_tensorrt_backend, options={"gradients": choice})
+    x = torch.randn(2, 4, requires_grad=True)
+    with torch.no_grad():
+        found, expected = optimized(x), run(x)
+    for ours, wanted in zip(
+        *(torch.autograd.grad(y.sum(), (x, mlp[0].weight)) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(ours, wanted)
+
+
+def test_recording_that_a_model_switches_off_stays_off() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        torch.set_grad_enabled(False)
+        return y + 1
+
+    try:
+        torch.compile(run, backend=torch_tensorrt_backend)(torch.randn(2, 4))
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
 def test_gradients_in_pytorch(mlp: nn.Module, reports: list[Any]) -> None:
     optimized = torch.compile(mlp, backend=torch_tensorrt_backend, options={"gradients": "pytorch"})
     x = torch.randn(2, 4, requires_grad=True)

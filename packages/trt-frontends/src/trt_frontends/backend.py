@@ -88,12 +88,17 @@ def torch_tensorrt_backend(
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
     graph = remember_graph(gm)
-    needed_at = gradients_needed_at(gm) if torch.is_grad_enabled() else ()
-    if needed_at and settings.gradients == "pytorch":
+    records = torch.is_grad_enabled()
+    switches = _gradient_switches(gm)
+    needed_at = gradients_needed_at(gm) if records or any(to for _, to in switches) else ()
+    if needed_at and (settings.gradients == "pytorch" or not records):
         graph.in_pytorch = "gradients are recorded"
         return _run_in_pytorch(gm, sample_inputs, settings)
     compiled = _compile(gm, sample_inputs, settings, registry, graph, cache)
-    return refuse_gradients(compiled, needed_at) if needed_at else compiled
+    if needed_at:
+        compiled = refuse_gradients(compiled, needed_at)
+    left = next((to for node, to in reversed(switches) if node.graph is gm.graph), records)
+    return compiled if left == records else _leave_recording(compiled, left)
 
 
 def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
@@ -174,7 +179,7 @@ def _compile(
         # without gradients AOTAutograd hands over one graph, without a backward pass; those that a graph computes
         # itself (torch.func.grad) would be zero
         with (
-            torch.set_grad_enabled(derives and torch.is_grad_enabled()),
+            contextlib.nullcontext() if derives else _gradients_off(gm),
             keep_recurrent_layers(),
             keep_whole(whole),
             sizes_taken_apart(),
@@ -294,6 +299,42 @@ def computes_gradients(gm: fx.GraphModule) -> bool:
 
 
 _NESTINGS: Final = ("_grad_increment_nesting", "_jvp_increment_nesting")
+
+
+def _gradient_switches(gm: fx.GraphModule) -> list[tuple[fx.Node, bool]]:
+    """Where a graph and those inside of it switch recording on and off, as `torch.no_grad()` does, and to what."""
+    graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
+    nodes = [
+        node
+        for graph in graphs
+        for node in graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled, sort=True)
+    ]
+    return [(node, bool(node.args[0])) for node in nodes]
+
+
+@contextlib.contextmanager
+def _gradients_off(gm: fx.GraphModule) -> Iterator[None]:
+    """Switches gradients off, behind a `torch.no_grad()` in the graph too, which would switch them on at its end."""
+    switches = _gradient_switches(gm)
+    for node, _ in switches:
+        node.args = (False,)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for node, to in switches:
+            node.args = (to,)
+
+
+def _leave_recording(run: Runner, to: bool) -> Runner:
+    """Returns a callable that switches the recording of gradients behind each call, as its graph would."""
+
+    def run_and_switch(*inputs: Any) -> Any:
+        results = run(*inputs)
+        torch.set_grad_enabled(to)
+        return results
+
+    return run_and_switch
 
 
 def refuse_gradients(run: Callable[..., Any], positions: Collection[int]) -> Callable[..., Any]:
