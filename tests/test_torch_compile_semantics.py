@@ -252,6 +252,7 @@ DERIVATIVES: dict[str, Callable[[torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("name", DERIVATIVES)
 def test_functions_differentiated_inside_have_their_gradients(name: str, context: Callable[[], Any]) -> None:
