@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_portable.builder.passes import fold_constants
 from trt_portable.layers.sources import IIdentityLayer
 from trt_portable.plan.nodes import Node, PassError, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
@@ -575,3 +576,37 @@ def test_a_plan_describes_no_tensor_that_nobody_names(network: Any, load: Any, c
     named = {tensor for layer in structure["layers"] for tensor in (*layer["inputs"], *layer["outputs"])}
     assert {tensor["id"] for tensor in structure["tensors"]} == named
     assert len(named) == 5  # input, matrix, bias, sum, and what is turned
+
+
+@pytest.mark.parametrize("is_joined_with_the_one_before", [False, True])
+def test_constants_that_grow_out_of_constants_are_left_to_run_time(
+    is_joined_with_the_one_before: bool, builder: trt.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of some bytes had the builder take memory without end."""
+    monkeypatch.setattr(fold_constants, "_ALWAYS_FOLDED_BYTES", 1 << 10)
+    monkeypatch.setattr(fold_constants, "_LEAST_ROOM", 1 << 12)
+    network = builder.create_network()
+    parts = [network.add_constant((4,), np.ones(4, np.float32)).get_output(0)] * 2
+    for _ in range(18):
+        joined = network.add_concatenation(parts).get_output(0)
+        parts = [parts[1] if is_joined_with_the_one_before else joined, joined]
+    total = network.add_reduce(parts[1], trt.ReduceOperation.SUM, 1, False).get_output(0)
+    network.mark_output(total)
+    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    assert plan is not None
+    assert len(bytes(plan)) < 1 << 16
+
+
+def test_a_constant_that_is_too_large_to_be_folded_is_not_computed(
+    builder: trt.Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = builder.create_network()
+    one = network.add_constant((1, 1), np.ones((1, 1), np.float32)).get_output(0)
+    tiled = network.add_slice(one, (0, 0), (1 << 20, 1 << 20), (1, 1))
+    tiled.mode = trt.SampleMode.WRAP
+    network.mark_output(network.add_reduce(tiled.get_output(0), trt.ReduceOperation.MAX, 3, False).get_output(0))
+    computed = fold_constants._compute
+    kinds = []
+    monkeypatch.setattr(fold_constants, "_compute", lambda *args: kinds.append(args[0].type) or computed(*args))
+    assert builder.build_serialized_network(network, builder.create_builder_config()) is not None
+    assert trt.LayerType.SLICE not in kinds

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from trt_portable.dtypes import PACKED, pack
+from trt_portable.dtypes import CARRIERS, PACKED, pack
 from trt_portable.enums import ElementWiseOperation, LayerType, ScaleMode
 from trt_portable.errors import Refusal
 from trt_portable.layers.convolution import IConvolutionLayer
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 
 _ALWAYS_FOLDED_BYTES: Final = 1 << 20
+_LEAST_ROOM: Final = 1 << 28
+_FOLDS_OF_A_BYTE: Final = 16
+"""Bytes that all results may take, for each byte of the constants that they are made of."""
 _VIEWS: Final = (LayerType.CONSTANT, LayerType.SHUFFLE)
 """Layers that compute nothing, and are the same wherever weights lie."""
 
@@ -36,8 +39,9 @@ _VIEWS: Final = (LayerType.CONSTANT, LayerType.SHUFFLE)
 class FoldConstants(PlanPass):
     """Computes what depends on constants alone, on the CPU.
 
-    A result that is larger than its operands and larger than 1 MiB is left to run time, as is anything
-    random, anything that depends on weights which a refit may replace, and what a dequantization makes.
+    A result that is larger than its operands and larger than 1 MiB is left to run time, as are results that together
+    take more than 256 MiB and 16 times the constants that are there, anything random, anything that depends on weights
+    which a refit may replace, and what a dequantization makes.
 
     Args:
         keep: Ids of tensors whose producers must stay, such as debug tensors.
@@ -49,6 +53,7 @@ class FoldConstants(PlanPass):
     def __init__(self, keep: frozenset[int], step: Callable[[], None]) -> None:
         self._keep = keep
         self._step = step
+        self._room = 0
 
     def call(self, graph: PlanGraph) -> int:
         """Puts a constant in place of each output of a folded layer.
@@ -59,6 +64,9 @@ class FoldConstants(PlanPass):
         known: dict[int | None, Value] = {}
         result: list[Node] = []
         nodes, folded = graph.nodes, 0
+        specs = map(graph.weights.spec, graph.weights)
+        held = sum(dtype.itemsize * math.prod(size) for dtype, size in specs)
+        self._room = max(_LEAST_ROOM, _FOLDS_OF_A_BYTE * held)
         for node in nodes:
             self._step()
             values = self._computed(node, known, graph) if self._is_candidate(node, known, graph) else None
@@ -70,6 +78,7 @@ class FoldConstants(PlanPass):
                 result.append(node)
                 continue
             folded += 1
+            self._room -= sum(map(_bytes, values))
             for index, (tensor, value) in enumerate(zip(node.outputs, values, strict=True)):
                 key, dtype, made = f"{node.name}:{folded}.{index}", graph.dtype(tensor), as_tensor(value)
                 graph.weights[key] = pack(made.reshape(-1), dtype) if dtype in PACKED else made
@@ -86,16 +95,20 @@ class FoldConstants(PlanPass):
             return False
         return graph.is_fixed(node) and all(tensor in known for tensor in node.inputs)
 
-    @staticmethod
-    def _computed(node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> Sequence[Value] | None:
+    def _computed(self, node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> Sequence[Value] | None:
         layer = graph.layer(node, in_place=True)
-        if layer._is_random:
+        if layer._is_random or (node.kind is not LayerType.CONSTANT and self._is_too_large(node, known, graph)):
             return None
         operands = [known[tensor] for tensor in node.inputs]
         if node.kind not in _VIEWS:
             operands = [(operand.cpu() if isinstance(operand, torch.Tensor) else operand) for operand in operands]
             layer._bound = {role: tensor.cpu() for role, tensor in layer._bound.items()}
         return _compute(layer, node, operands)
+
+    def _is_too_large(self, node: Node, known: Mapping[int | None, Value], graph: PlanGraph) -> bool:
+        """Whether results surely are, by their extents: what is made first, and dropped then, takes memory too."""
+        made = sum(math.prod(graph.shape(tensor)) * CARRIERS[graph.dtype(tensor)].itemsize for tensor in node.outputs)
+        return made > min(self._room, _most_bytes([known[tensor] for tensor in node.inputs]))
 
 
 def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[Value] | None:
@@ -108,9 +121,14 @@ def _compute(layer: ILayer, node: Node, operands: Sequence[Value]) -> Sequence[V
         return None  # fails at run time, with the same message
     if layer.type is LayerType.CONSTANT:
         return values
-    limit = max(_ALWAYS_FOLDED_BYTES, sum(_bytes(operand) for operand in operands))
+    limit = _most_bytes(operands)
     foldable = all(_is_constant(value) and _bytes(value) <= limit for value in values)
     return values if foldable else None
+
+
+def _most_bytes(operands: Sequence[Value]) -> int:
+    """Bytes that a result may take; an operand that is read twice is there once."""
+    return max(_ALWAYS_FOLDED_BYTES, sum(map(_bytes, {id(operand): operand for operand in operands}.values())))
 
 
 def _is_constant(value: Value) -> bool:
