@@ -190,10 +190,12 @@ def test_foreign_json_is_refused(text: str, match: str) -> None:
         *((("blocks", 0, "name"), name) for name in ("nobody", "inputs")),
         (("blocks", 0, "nodes", 0), "nobody"),
         (("edges", 0, "target"), "nobody"),
+        (("min_block_size",), 0),
+        *((("sweep", "points", 0, name), 0) for name in ("min_block_size", "engines")),
     ],
 )
-def test_a_report_that_names_what_is_not_there_is_refused(
-    report: PartitionReport, place: tuple[str | int, ...], name: str
+def test_a_report_whose_parts_do_not_fit_is_refused(
+    report: PartitionReport, place: tuple[str | int, ...], name: str | int
 ) -> None:
     data = json.loads(report.to_json())
     owner = data

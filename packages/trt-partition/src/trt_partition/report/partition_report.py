@@ -402,7 +402,7 @@ class PartitionReport(ShownReport, ReportData):
                 name: data[name] for name in records.forms_of(PartitionReport) if name in data or name != "profiles"
             }
             report = records.read(PartitionReport, {"profiles": [], **stored}, "the report")
-            _check_names(report)
+            _check(report)
             return report
         except (KeyError, TypeError, ValueError) as error:
             raise PartitionError(
@@ -421,12 +421,17 @@ class PartitionReport(ShownReport, ReportData):
         return render_html(self, title=title, reasons=reasons)
 
 
-def _check_names(report: ReportData) -> None:
-    """Sees whether nodes and blocks that a report names are there, once.
+def _check(report: ReportData) -> None:
+    """Sees whether nodes and blocks that a report names are there, once, and whether its sizes are some.
 
     Raises:
         BadField: One is not.
     """
+    sizes = [point.min_block_size for point in report.sweep.points]
+    if report.min_block_size < 1 or sorted({*sizes}) != sizes or not all(sizes):
+        raise typed.BadField("the report", "sizes of blocks are 1 or larger, and ascend")
+    if not all(point.engines for point in report.sweep.points):
+        raise typed.BadField("the report", "a size that leaves no engine is no point of a sweep")
     nodes, blocks = ([part.name for part in parts] for parts in (report.nodes, report.blocks))
     ends = {"inputs", "outputs", *blocks}
     if len(set(nodes)) < len(nodes) or len(ends) < len(blocks) + 2:
