@@ -42,6 +42,19 @@ def test_dynamic_dimensions_stay_symbolic():
     assert isinstance(value.shape[0], torch.SymInt)
 
 
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_unshuffled_pixels_of_pictures_of_any_size_have_known_channels(batch):
+    varies = {len(batch) + 1: Dim.DYNAMIC, len(batch) + 2: Dim.DYNAMIC}
+    program = export_module(torch.nn.PixelUnshuffle(4), (torch.randn(*batch, 3, 8, 12),), dynamic_shapes=(varies,))
+    (value,) = (
+        node.meta["val"] for node in program.graph.nodes if node.target is torch.ops.aten.pixel_unshuffle.default
+    )
+    assert type(value.shape[-3]) is int
+    assert value.shape[-3] == 48
+    x = torch.randn(*batch, 3, 16, 8)
+    torch.testing.assert_close(program.module()(x), torch.pixel_unshuffle(x, 4))
+
+
 @pytest.mark.parametrize("strict", [False, True])
 def test_what_a_model_takes_by_any_keyword_may_vary(strict):
     class Summed(torch.nn.Module):

@@ -5,6 +5,7 @@
 | `torch._C` | composite kernels, run as they are, and operators below the dispatch that export records | |
 | `torch._decomp` | PyTorch's tables of decompositions, and the shapes of recurrent layers | |
 | `torch._export.utils` | the composite kernel of an operator | |
+| `torch._prims_common` | the order in memory that an operator's result follows | |
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
 | `torch.export._trace` | prints the graph up to a failure | |
 | `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
@@ -25,6 +26,7 @@ from torch._C import _dispatch_tls_local_include_set as included_keys
 from torch._C import _ForceDispatchKeyGuard as DispatchKeysForced
 from torch._decomp import _core_aten_decompositions_post_autograd as core_decompositions
 from torch._decomp import decomposition_table
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
 from torch.fx._lazy_graph_module import _use_lazy_graph_module as graphs_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass

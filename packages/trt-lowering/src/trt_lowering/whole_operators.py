@@ -6,7 +6,7 @@ declines, for the time of a trace; AOTAutograd obeys the same swap.
 
 Recurrent layers are kept where the length of the sequence varies, too. PyTorch knows the shapes of an LSTM's results by
 unrolling it, which fixes the length; before 2.12 its states had an axis too many on the CPU. Here they are said in one
-line, for the time of a capture.
+line, for the time of a capture; so are those of `pixel_unshuffle`, whose channels PyTorch makes a quotient of rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from trt_core.internals import OpOverload
 from trt_lowering.decomposition_table import is_composite
-from trt_lowering.internals import decomposition_table, fake_implementations
+from trt_lowering.internals import decomposition_table, fake_implementations, suggest_memory_format
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
 aten = torch.ops.aten
@@ -93,10 +93,14 @@ def is_distributed(value: Any) -> bool:
 
 @contextlib.contextmanager
 def keep_recurrent_layers() -> Iterator[None]:
-    """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them."""
-    rules = {operator: functools.partial(_in_mode, shapes) for operator, shapes in _SHAPES.items()}
+    """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them.
+
+    It knows the channels of `pixel_unshuffle`, too, where height and width vary.
+    """
+    shapes = {**_SHAPES, aten.pixel_unshuffle.default: _unshuffled}
+    rules = {operator: functools.partial(_in_mode, shape) for operator, shape in shapes.items()}
     # fake tensors take shapes from the first where sizes vary, from the second where they do not
-    with _replaced(decomposition_table, _SHAPES), _replaced(fake_implementations, rules), keep_whole(_SHAPES):
+    with _replaced(decomposition_table, shapes), _replaced(fake_implementations, rules), keep_whole(_SHAPES):
         yield
 
 
@@ -142,6 +146,15 @@ def _sequence(sequence: torch.Tensor, state: torch.Tensor, bidirectional: bool, 
     width = state.shape[-1] * (2 if bidirectional else 1)
     made = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
     return made.transpose(0, 1) if batch_first else made
+
+
+def _unshuffled(picture: torch.Tensor, downscale_factor: int) -> torch.Tensor:
+    """The result of `pixel_unshuffle`: PyTorch divides rows by rows to know how many lie in a block."""
+    *batch, channels, rows, columns = picture.shape
+    for extent in (rows, columns):
+        torch._check(extent % downscale_factor == 0)
+    made = (*batch, channels * downscale_factor**2, rows // downscale_factor, columns // downscale_factor)
+    return picture.new_empty(made).contiguous(memory_format=suggest_memory_format(picture))
 
 
 _SHAPES: Final[dict[OpOverload, Callable[..., Any]]] = dict.fromkeys(
