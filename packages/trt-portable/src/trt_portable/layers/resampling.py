@@ -163,6 +163,11 @@ class IResizeLayer(ILayer):
     def _resize(
         self, x: torch.Tensor, axes: list[int], wanted: list[Any], scales: Sequence[float | None]
     ) -> torch.Tensor:
+        for axis in axes:
+            if not (is_unknown(x.shape[axis]) or is_unknown(wanted[axis])) and x.shape[axis] == 0:
+                raise Refusal(f"axis {axis} has no elements to interpolate")
+        if x.is_meta:  # only the extents are asked for, of which PyTorch's cubic interpolation makes 100 steps
+            return x.new_empty(wanted)
         fast = self._interpolate(x, axes, wanted, scales)
         if fast is not None:
             return fast
@@ -220,8 +225,6 @@ class IResizeLayer(ILayer):
         if is_unknown(have) or is_unknown(want):
             # Without numbers only the extent can be told.
             return x.index_select(axis, torch.zeros(want, dtype=torch.int64, device=x.device))
-        if have == 0:
-            raise Refusal(f"axis {axis} has no elements to interpolate")
         places = self._coordinates(have, want, scale, x.device)
         if self.resize_mode is InterpolationMode.NEAREST:
             nearest = _ROUNDING[self.nearest_rounding](places).clamp(0, have - 1)
