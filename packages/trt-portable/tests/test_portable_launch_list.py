@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -242,7 +244,26 @@ def test_memory_is_used_again_by_what_is_needed_later() -> None:
     program = CompiledProgram(artifact, WeightStore((), (), ()), NOTHING, CPU)
     for rows in (2, 8):
         assert torch.equal(program.run([torch.ones(rows, 256)])[0], torch.full((rows, 256), 64.0))
-        assert program._sizes[((rows, 256),)].arena_bytes == 2 * rows * 1024
+        assert program._sizes[((rows, 256),)].layout.arena_bytes == 2 * rows * 1024
+
+
+def test_weights_go_with_the_program_that_ran_on_them() -> None:
+    constant = torch.ones(2)
+    store: Any = SimpleNamespace(laid_out=lambda at, held=[constant]: held[0])
+    steps = [["empty", 2, [2], [1], "float32"]]
+    steps.append(["op", "aten::add.out", [{"slot": 0}, {"slot": 1}], {"out": {"slot": 2}}, [2]])
+    steps.append(["op", "aten::neg", [{"slot": 2}], {}, [3]])
+    operands = [{"input": 0}, {"weights": 0, **FLAT.to_json()}]
+    document = {"operands": operands, "kernels": [], "steps": steps, "slots": 4, "outputs": [3]}
+    program = CompiledProgram(Artifact("t", {}, ((2,),), document, {}), store, NOTHING, CPU)
+    assert program.run([torch.ones(2)])[0].tolist() == [-2.0, -2.0]
+    held = weakref.ref(program._template[1])
+    gc.disable()
+    try:
+        del program, store, constant
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def _collective(x: int, result: int, operation: str = "ALL_REDUCE", label: str = "a") -> list[Any]:

@@ -34,7 +34,7 @@ import math
 import threading
 from bisect import bisect, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -152,15 +152,17 @@ class CompiledProgram:
         sizes = self._at(values)
         sizes.runs += 1
         stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
-        arena = torch.empty(sizes.arena_bytes, dtype=torch.uint8, device=self._device)
+        arena = torch.empty(sizes.layout.arena_bytes, dtype=torch.uint8, device=self._device)
         try:
             frame = sizes.idle.pop()
         except IndexError:
-            frame = _Frame(self._steps, sizes, self._device)
+            frame = _Frame(self._steps, sizes.layout, self._device)
+        is_on = getattr(_planning, "is_on", None)
+        frame.plans = sizes.runs > RUNS_BEFORE_PLANNING if is_on is None else is_on
         slots = frame.begin(self._template, arena.data_ptr(), stream)
         for at, index in self._inputs:
             slots[at] = as_tensor(values[index])
-        for home, target in zip(sizes.homes, targets):  # noqa: B905 - there may be no targets
+        for home, target in zip(sizes.layout.homes, targets):  # noqa: B905 - there may be no targets
             if home is not None and target is not None and target.dtype is home.dtype:
                 slots[home.slot] = target.view(home.shape)
         try:
@@ -174,7 +176,7 @@ class CompiledProgram:
             sizes.idle.append(frame)
         results = [slots[at] for at in self._outputs]
         for index, target in enumerate(targets):
-            if target is not None and sizes.homes[index] is not None and _is_at(results[index], target):
+            if target is not None and sizes.layout.homes[index] is not None and _is_at(results[index], target):
                 results[index] = target
         return results
 
@@ -193,7 +195,7 @@ class CompiledProgram:
 
     def _for(self, shapes: tuple[Shape, ...]) -> _Sizes:
         numbers = tuple([evaluate(expression, shapes) for expression in self._extents])
-        return _Sizes(numbers, *self._memory.arrange(numbers), _homes(self._chains, numbers))
+        return _Sizes(_Layout(numbers, *self._memory.arrange(numbers), _homes(self._chains, numbers)))
 
 
 class _Reference(int):
@@ -477,7 +479,7 @@ class _Steps:
 
         def run(frame: _Frame, slots: _Slots) -> None:
             if slots[slot] is None:  # else a target stands there
-                numbers = frame.sizes.numbers
+                numbers = frame.numbers
                 extents, steps = _known(shape, numbers), _known(strides, numbers)
                 slots[slot] = torch.empty_strided(extents, steps, dtype=dtype, device=frame.device)
 
@@ -495,7 +497,7 @@ class _Steps:
             return None
 
         def run(frame: _Frame, slots: _Slots) -> None:
-            slots[slot] = _view_of(slots[place.root], made, frame.sizes.numbers)
+            slots[slot] = _view_of(slots[place.root], made, frame.numbers)
 
         return run
 
@@ -536,29 +538,35 @@ def _address(tensor: torch.Tensor, offset: int) -> int:
     return tensor.data_ptr() + offset * tensor.element_size()
 
 
-class _Sizes:
-    """What a list is for inputs of some shapes. Few objects, since a process may see many.
+class _Layout(NamedTuple):
+    """What a list is for inputs of some shapes.
 
-    Args:
+    Attributes:
         numbers: What the extents of steps are.
         offsets: Where each slot lies in the arena, in bytes.
         arena_bytes: The memory that a run needs beside its results and what operators return.
         homes: Where each output lies.
+    """
+
+    numbers: tuple[int, ...]
+    offsets: tuple[int, ...]
+    arena_bytes: int
+    homes: tuple[_Home | None, ...]
+
+
+@dataclass(eq=False)
+class _Sizes:
+    """Runs with inputs of some shapes. Few objects, since a process may see many.
 
     Attributes:
+        layout: What the list is for them.
         runs: How many there were.
         idle: What runs that are over have left.
     """
 
-    def __init__(
-        self, numbers: tuple[int, ...], offsets: tuple[int, ...], arena_bytes: int, homes: tuple[_Home | None, ...]
-    ) -> None:
-        self.numbers = numbers
-        self.offsets = offsets
-        self.arena_bytes = arena_bytes
-        self.homes = homes
-        self.runs = 0
-        self.idle: list[_Frame] = []
+    layout: _Layout
+    runs: int = 0
+    idle: list[_Frame] = field(default_factory=list)
 
 
 class _Frame:
@@ -568,11 +576,11 @@ class _Frame:
 
     Args:
         steps: The list.
-        sizes: What it is for the sizes of the run.
+        layout: What it is for the sizes of the run.
         device: The engine's.
 
     Attributes:
-        sizes: As given.
+        numbers: What the extents of steps are.
         device: As given.
         template: The constants that the parameters point to.
         launches: The kernels.
@@ -580,11 +588,11 @@ class _Frame:
         plans: Whether attention plans.
     """
 
-    def __init__(self, steps: _Steps, sizes: _Sizes, device: torch.device) -> None:
-        self.sizes = sizes
+    def __init__(self, steps: _Steps, layout: _Layout, device: torch.device) -> None:
+        self.numbers = layout.numbers
         self.device = device
         self.template: _Slots | None = None
-        numbers = sizes.numbers
+        numbers = layout.numbers
         self.launches = Launches(
             [
                 (kernel, _known(grid, numbers), [_known(argument, numbers) for argument in arguments], is_early)
@@ -594,6 +602,7 @@ class _Frame:
         self.moving = tuple([_sum(parts, numbers) for parts in steps.moving])
         self.plans = False
         self._steps = steps
+        self._layout = layout
         self._arena = 0
         self._slots: _Slots = []
 
@@ -609,27 +618,25 @@ class _Frame:
             self._settle(template, arena)
             self.template, self._arena = template, arena
         self.launches.stream = stream
-        is_on = getattr(_planning, "is_on", None)
-        self.plans = self.sizes.runs > RUNS_BEFORE_PLANNING if is_on is None else is_on
         return self._slots.copy()
 
     def _settle(self, template: _Slots, arena: int) -> None:
         self._slots = slots = template.copy()
-        sizes, flat = self.sizes, dict[torch.dtype, torch.Tensor]()
+        layout, numbers, flat = self._layout, self.numbers, dict[torch.dtype, torch.Tensor]()
         for made in self._steps.tensors:
             dtype = made.place.dtype
             if dtype is None:
-                slots[made.slot] = _view_of(slots[made.place.root], made, sizes.numbers)
+                slots[made.slot] = _view_of(slots[made.place.root], made, numbers)
                 continue
             if dtype not in flat:
-                flat[dtype] = wrap_address(arena, (sizes.arena_bytes // dtype.itemsize,), dtype, self.device)
-            start = sizes.offsets[made.place.root] // dtype.itemsize + _sum(made.place.offset, sizes.numbers)
-            shape, strides = _known(made.shape, sizes.numbers), _known(made.strides, sizes.numbers)
+                flat[dtype] = wrap_address(arena, (layout.arena_bytes // dtype.itemsize,), dtype, self.device)
+            start = layout.offsets[made.place.root] // dtype.itemsize + _sum(made.place.offset, numbers)
+            shape, strides = _known(made.shape, numbers), _known(made.strides, numbers)
             slots[made.slot] = torch.as_strided(flat[dtype], shape, strides, start)
         for parameter, (root, offset, dtype) in self._steps.fixed:
-            moved = _sum(offset, sizes.numbers)
+            moved = _sum(offset, numbers)
             self.launches.values[parameter] = (
-                _address(slots[root], moved) if dtype is None else arena + sizes.offsets[root] + moved * dtype.itemsize
+                _address(slots[root], moved) if dtype is None else arena + layout.offsets[root] + moved * dtype.itemsize
             )
 
 
@@ -637,7 +644,7 @@ def _call(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], resu
     operator = _operator(name)
 
     def run(frame: _Frame, slots: _Slots) -> None:
-        numbers = frame.sizes.numbers
+        numbers = frame.numbers
         named = {key: _filled(value, slots, numbers) for key, value in keywords.items()}
         found = operator(*[_filled(argument, slots, numbers) for argument in arguments], **named)
         leaves = [found] if isinstance(found, torch.Tensor) else pytree.tree_leaves(found)
@@ -656,7 +663,7 @@ def _call_without_plan(
 
     def run(frame: _Frame, slots: _Slots) -> None:
         if not frame.plans:
-            numbers = frame.sizes.numbers
+            numbers = frame.numbers
             given = [_filled(argument, slots, numbers) for argument in arguments]
             found = _attended(*given, **{key: _filled(value, slots, numbers) for key, value in keywords.items()})
             if found is not None:
