@@ -26,7 +26,7 @@ from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
-from trt_frontends.internals import TracingContext, use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
+from trt_frontends.internals import TracingContext, set_grad_enabled, use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.model_report import CapturedGraph, GraphKeeper, remember_graph
 from trt_lowering import declare_encoder_layer, keep_recurrent_layers, keep_whole
@@ -305,9 +305,7 @@ def _gradient_switches(gm: fx.GraphModule) -> list[tuple[fx.Node, bool]]:
     """Where a graph and those inside of it switch recording on and off, as `torch.no_grad()` does, and to what."""
     graphs = [module.graph for module in gm.modules() if isinstance(module, fx.GraphModule)]
     nodes = [
-        node
-        for graph in graphs
-        for node in graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled, sort=True)
+        node for graph in graphs for node in graph.find_nodes(op="call_function", target=set_grad_enabled, sort=True)
     ]
     return [(node, bool(node.args[0])) for node in nodes]
 

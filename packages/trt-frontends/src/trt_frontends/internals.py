@@ -2,7 +2,7 @@
 
 | from | what for | releases |
 |---|---|---|
-| `torch._C` | CPU libraries that are off during a capture | |
+| `torch._C` | CPU libraries that are off during a capture; what switches gradients in graphs | |
 | `torch._C._distributed_c10d` | collectives of one rank alone: what they hand out to be waited for | |
 | `torch._dynamo` | capture of `torch.compile`: settings, and registration | |
 | `torch._dynamo.backends.common` | makes functional graphs of what Dynamo captures | |
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch._C import _get_mkldnn_enabled as uses_mkldnn
 from torch._C import _get_nnpack_enabled as uses_nnpack
+from torch._C import _set_grad_enabled as set_grad_enabled
 from torch._C import _set_mkldnn_enabled as use_mkldnn
 from torch._C import _set_nnpack_enabled as use_nnpack
 from torch._guards import ShapeGuard, SLoc, TracingContext

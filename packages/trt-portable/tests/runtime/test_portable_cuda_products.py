@@ -149,7 +149,7 @@ class _Alone(_Fused):
     """The kernel itself, wherever its operands are."""
 
     def __call__(self, inputs: Any) -> Any:
-        found = self._kernel.run(inputs[0], inputs)
+        found = self._kernel(inputs[0], inputs)
         assert found is not None
         return (found,)
 
@@ -158,7 +158,7 @@ def test_windows_that_leave_a_rest_are_convolved_layer_by_layer(network: Any, lo
     _network(network, "patches that leave a rest")
     program = _fused(load(network))
     (fused,) = [step[0] for step in program.steps if isinstance(step[0], _Fused)]
-    assert fused._kernel.run(torch.zeros(2, 3, C, C, dtype=torch.float16), ()) is None
+    assert fused._kernel(torch.zeros(2, 3, C, C, dtype=torch.float16), ()) is None
 
 
 @gpu

@@ -976,7 +976,9 @@ class LoadedProgram(nn.Module):
     def _repr_html_(self) -> str:
         from trt_runtime.program.interface import notebook_html  # for whoever asks
 
-        return notebook_html(f"LoadedProgram{self.extra_repr()}", self.__said("inputs"), self.__said("outputs"))
+        return notebook_html(
+            f"LoadedProgram{self.extra_repr()}", self._says_of_itself("inputs"), self._says_of_itself("outputs")
+        )
 
     def __compute(self, *flat: Any) -> Any:
         symbols = self.__reader.symbols(flat) if self.__needs_symbols else _NO_SYMBOLS
