@@ -30,6 +30,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import collective_forms
@@ -329,6 +330,22 @@ def test_a_rank_that_fails_ends_the_others(world: int, when: str, way: str, fail
             assert "ValueError: this rank has had enough" in told.error
     assert when != "save" or not list(folder.parent.iterdir())
     assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_the_first_rank_leaves_the_store_when_the_others_have_given_up(
+    comes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may keep the store: who asks later hears that the store is gone, and not which rank is missing."""
+    monkeypatch.setattr(sharded, "_SECONDS_TO_GIVE_UP", 60.0 if comes else 0.2)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    store = torch.distributed.HashStore()
+    late = threading.Timer(0.2, store.set, ("call/2 gives up", b""))
+    if comes:
+        late.start()
+    sharded._leave_last(store, "call", (0, 2))
+    assert store.check(["call/0 gives up"])
+    assert store.check(["call/2 gives up"]) == comes
 
 
 FAULTS = [(3, 0, "dies", step) for step in range(1, 9)] + [(3, 2, "dies", step) for step in range(1, 5)]

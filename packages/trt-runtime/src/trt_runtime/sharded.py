@@ -21,7 +21,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import chain
@@ -48,6 +48,7 @@ MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
 
 _LOCK_SECONDS: Final = 10.0  # others look at it for a moment
+_SECONDS_TO_GIVE_UP: Final = 5.0  # by how much ranks may have come to a call after each other
 
 FORMAT_VERSION: Final = 1
 """Version of the manifest; a folder of another version is refused."""
@@ -435,6 +436,7 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
         try:
             found = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), ranks).decode()
         except NothingSaid as error:
+            _leave_last(store, place, [each for each in ranks if each != other])
             raise ExecutionError(
                 f"rank {other} did not come to the same call of the model",
                 where=f"the ranks {show_ranks(ranks)}",
@@ -449,6 +451,25 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
                 why="they would not communicate in the same order, or not the same amounts",
                 hint="compile or load the same model with the same settings and sizes on every rank",
             )
+
+
+def _leave_last(store: Any, place: str, ranks: Sequence[int]) -> None:
+    """Lets the first rank go when the others have given up too: it may keep the store, which they ask who is missing.
+
+    Args:
+        store: The store.
+        place: What the call is called there.
+        ranks: Those that came, or may have.
+    """
+    import torch.distributed as dist
+
+    with contextlib.suppress(RuntimeError):  # the store is gone: there is nothing to keep
+        store.set(f"{place}/{dist.get_rank()} gives up", b"")
+        end = time.monotonic() + _SECONDS_TO_GIVE_UP
+        while dist.get_rank() == 0 and time.monotonic() < end:
+            if store.check([f"{place}/{rank} gives up" for rank in ranks]):
+                return
+            time.sleep(0.05)
 
 
 class NothingSaid(TimeoutError):
