@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import trt_frontends
 from trt_core import CacheError, Input
+from trt_runtime import plan_from_bytes, plan_to_bytes
 from trt_runtime.engine_cache import EngineCache
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -203,6 +205,15 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path, builds: list[str], mlp: 
     torch.testing.assert_close(compiled(X), mlp(X))
     _compile(mlp, tmp_path / "engines")
     assert len(builds) == 2
+
+
+def test_what_a_model_returns_is_not_up_to_the_cache(tmp_path: Path, builds: list[str], mlp: nn.Module) -> None:
+    _compile(mlp, tmp_path / "engines")
+    (path,) = (tmp_path / "engines").glob("*.plan")
+    header, plan = plan_from_bytes(path.read_bytes())
+    path.write_bytes(plan_to_bytes(dataclasses.replace(header, returns_tuple=True), plan))
+    torch.testing.assert_close(_compile(mlp, tmp_path / "engines")(X), mlp(X))
+    assert len(builds) == 1
 
 
 def test_a_directory_of_everybody_is_refused(tmp_path: Path, mlp: nn.Module) -> None:

@@ -102,7 +102,7 @@ class EngineSource:
             BuildError: The provider refuses the block.
         """
         key = self.key(block, ranges, name) if self.cache is not None else None
-        return self._found_or_built(key, name, lambda: self._build(block, ranges, name, key))
+        return self._found_or_built(key, name, _returns_tuple(block), lambda: self._build(block, ranges, name, key))
 
     def _build(
         self, block: fx.GraphModule, ranges: ShapeRanges, name: str, key: EngineKey | None
@@ -123,7 +123,12 @@ class EngineSource:
         return engine, key
 
     def whole_engine(
-        self, describe: Callable[[], Mapping[str, str]], build: Callable[[TimingCacheFile | None], TRTModule], name: str
+        self,
+        describe: Callable[[], Mapping[str, str]],
+        build: Callable[[TimingCacheFile | None], TRTModule],
+        name: str,
+        *,
+        returns_tuple: bool,
     ) -> TRTModule:
         """Returns the engine of a network that no block stands for, from the cache where it is there.
 
@@ -131,6 +136,7 @@ class EngineSource:
             describe: What the network is, by component; it may raise `Uncacheable`.
             build: Builds it, with a file of tactic timings.
             name: What to call the engine.
+            returns_tuple: Whether it returns a tuple, or one tensor.
 
         Raises:
             BuildError: The provider refuses the network.
@@ -141,17 +147,21 @@ class EngineSource:
                 key = EngineKey({**describe(), **describe_machine(self.settings)})
             except Uncacheable as error:
                 logger.info("%s is not cached: %s", name, error)
-        return self._found_or_built(key, name, lambda: (build(self._timings), key))
+        return self._found_or_built(key, name, returns_tuple, lambda: (build(self._timings), key))
 
     def _found_or_built(
-        self, key: EngineKey | None, name: str, build: Callable[[], tuple[TRTModule, EngineKey | None]]
+        self,
+        key: EngineKey | None,
+        name: str,
+        returns_tuple: bool,
+        build: Callable[[], tuple[TRTModule, EngineKey | None]],
     ) -> TRTModule:
         """Returns a cached engine, or builds and stores it, on one of the ranks that want it; the others find it."""
-        found = self._find(key, name)
+        found = self._find(key, name, returns_tuple)
         if found is not None:
             return found
-        is_shared = key is not None and self._stores and self._reuses
-        with _turn_to_build(key.digest if is_shared else "", lambda: self._find(key, name)) as found:  # type: ignore[union-attr]
+        digest = key.digest if key is not None and self._stores and self._reuses else ""
+        with _turn_to_build(digest, lambda: self._find(key, name, returns_tuple)) as found:
             if found is None:
                 found, key = build()
                 self._keep(key, found)
@@ -195,7 +205,7 @@ class EngineSource:
         nearest, differences = found
         return tuple(f"{difference} (in {nearest.digest[:12]})" for difference in differences)
 
-    def _find(self, key: EngineKey | None, name: str) -> TRTModule | None:
+    def _find(self, key: EngineKey | None, name: str, returns_tuple: bool) -> TRTModule | None:
         if key is None or not self._reuses:
             return None
         assert self.cache is not None
@@ -205,7 +215,7 @@ class EngineSource:
             return None
         header, plan = found
         logger.debug("%s comes from the engine cache, built in %.2f s then", name, header.build_seconds)
-        header = dataclasses.replace(header, name=name)
+        header = dataclasses.replace(header, name=name, returns_tuple=returns_tuple)
         if header.refit is not None and header.refit.sources:
             content = self._content(header.refit)
             if content != header.refit.content:

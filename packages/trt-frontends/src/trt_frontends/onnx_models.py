@@ -264,7 +264,8 @@ def compile_onnx(
 
     progress("building engines", 0, 1)
     with visible_log(captured.settings):
-        _put_engine(graph, source.whole_engine(describe, build, file.stem), metas)
+        engine = source.whole_engine(describe, build, file.stem, returns_tuple=len(metas) != 1)
+        _put_engine(graph, engine, metas)
     progress("building engines", 1, 1)
     log_phase("built", f"1 engine of {network.num_layers} layers", start)
     compiled = CompiledModule(
