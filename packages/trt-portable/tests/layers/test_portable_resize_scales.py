@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -125,6 +126,16 @@ def test_scales_are_kept_in_float32_and_give_way_to_a_shape(network: Any) -> Non
     assert layer.scales == (float(np.float32(0.7)),)
     layer.shape = (9,)
     assert tuple(layer.get_output(0).shape) == (9,)
+
+
+@pytest.mark.parametrize(
+    ("scale", "extent"),
+    [*itertools.product([math.inf, math.nan, 1e300, -1.0], [4, -1]), (3e38, 4)],  # 3e38 of 0 elements are none
+)
+def test_scales_that_make_no_extent_are_refused(network: Any, scale: float, extent: int) -> None:
+    layer = network.add_resize(network.add_input("x", trt.float32, (extent,)))
+    layer.scales = [scale]
+    assert repr(layer.get_output(0).shape) == "(-1 dimensions)"
 
 
 @pytest.mark.parametrize("factor", [2, 3, 40, 41, 47, 97])

@@ -45,6 +45,7 @@ _NEAREST: Final = (_aten.upsample_nearest1d, _aten.upsample_nearest2d, _aten.ups
 _LINEAR: Final = (_aten.upsample_linear1d, _aten.upsample_bilinear2d, _aten.upsample_trilinear3d)
 
 
+@np.errstate(over="ignore")
 def _to_scales(value: Any) -> tuple[float, ...]:
     """Scales as TensorRT keeps them: in float32; none where they are not set, which is null in a plan."""
     if value is None:
@@ -117,7 +118,7 @@ class IResizeLayer(ILayer):
             require(all(extent >= 0 for extent in self.shape), f"shape {self.shape} is not known")
         elif self.scales:
             require(len(self.scales) == rank, f"{len(self.scales)} scales for rank {rank}")
-            require(all(s > 0 for s in self.scales), f"scales {self.scales} must be positive")
+            require(all(0 < s < math.inf for s in self.scales), f"scales {self.scales} must be positive and finite")
 
     def _output_extents(self, x: torch.Tensor, target: Value | None) -> list[Any]:
         if target is not None:
@@ -277,6 +278,7 @@ def _is_multiple(have: Any, want: Any, scale: float | None) -> bool:
     return factor <= _EXACT_FACTORS and scale in (None, float(factor))
 
 
+@np.errstate(over="ignore")
 def _scaled(extent: Any, scale: float) -> Any:
     """The extent times the scale, rounded down after a product in float32, as TensorRT computes it.
 

@@ -121,7 +121,7 @@ class Inference:
             raise
         except NotOnHost:
             raise Refusal("the values of a shape tensor must be known") from None
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+        except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError) as error:
             reason = str(error).strip().split("\n")[0]
             raise Refusal(reason, ErrorCodeTRT.INTERNAL_ERROR) from error
         finally:
