@@ -175,6 +175,22 @@ def declare_encoder_layer() -> None:
         torch.library.register_fake(_NAME, lambda src, *_, **__: torch.empty_like(src))
 
 
+def _quantized_and_mask(self: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
+
+
+@functools.cache
+def declare_fake_quantization() -> None:
+    """Tells PyTorch the shapes of what fake quantization calls, without which it is captured for fixed sizes only."""
+    for name in (
+        "aten::fake_quantize_per_tensor_affine_cachemask",
+        "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+        "aten::fake_quantize_per_channel_affine_cachemask",
+    ):
+        if not has_kernel(name, "Meta"):
+            torch.library.register_fake(name, _quantized_and_mask)
+
+
 def transformer_encoder_layer(
     src: torch.Tensor,
     embed_dim: int,
