@@ -17,7 +17,7 @@ from fresh_process import run_python
 
 import trt_portable as trt
 from trt_portable.errors import Refusal
-from trt_portable.execution.program import GUARDS_VARIABLE, guarded
+from trt_portable.execution.program import GUARDS_VARIABLE, GuardedCompute, guarded
 from trt_portable.kernels.operands import attend
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.container import read_plan, write_plan
@@ -146,6 +146,22 @@ def test_inputs_in_other_formats_are_read_as_large_as_the_engine_says(monkeypatc
         structure["engine"]["io"][0]["format"] = "CHW32"
 
     assert plan_fuzzer.run(_changed("lstm", change, agree=False), random.Random(0)) in ("ran", "refused")
+
+
+@pytest.mark.parametrize("side", ["end", "begin"])
+def test_guarded_operands_are_what_they_are_in_each_run(side: str) -> None:
+    """A program may write to a tensor that an engine takes again."""
+    seen = []
+
+    def compute(operands: Any) -> tuple[torch.Tensor]:
+        seen.append(operands[0])
+        return (operands[0] * 2,)
+
+    step, x = GuardedCompute(compute, side), torch.ones(3)
+    assert step([x])[0].tolist() == [2.0] * 3
+    x.add_(1)
+    assert step([x])[0].tolist() == [4.0] * 3
+    assert seen[0] is seen[1] is not x  # what is packed of it stays
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())

@@ -84,12 +84,14 @@ class GuardedCompute:
         return results
 
     def _guard(self, at: int, value: Value | None) -> Value | None:
-        """The copy of an operand; that of the last run where it is the same, so that packed weights stay so."""
+        """The copy of an operand, where it was in the last run if it is the same tensor: packed weights stay so."""
         if value is None or isinstance(value, HostValues):
             return value
         held = self._held.get(at)
         if held is None or held[0] is not value:
             self._held[at] = held = (value, guarded(value, self._at))
+        elif held[1] is not value:
+            held[1].copy_(value)  # it may have been written to
         return held[1]
 
 
