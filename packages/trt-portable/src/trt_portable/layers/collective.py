@@ -212,29 +212,13 @@ def _like(x: torch.Tensor, operation: CollectiveOperation, ranks: int) -> torch.
 
 
 def _like_of(
-    x: torch.Tensor,
-    operation: str,
-    reduction: str,
-    root: int,
-    ranks: Sequence[int],
-    group: str,
-    label: str,
-    *,
-    behind: torch.Tensor | None = None,
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str, **_: Any
 ) -> torch.Tensor:
     return _like(x, CollectiveOperation[operation], len(ranks))
 
 
 def _communicate(
-    x: torch.Tensor,
-    operation: str,
-    reduction: str,
-    root: int,
-    ranks: Sequence[int],
-    group: str,
-    label: str,
-    *,
-    behind: torch.Tensor | None = None,
+    x: torch.Tensor, operation: str, reduction: str, root: int, ranks: Sequence[int], group: str, label: str, **_: Any
 ) -> torch.Tensor:
     return finish(begin(x, operation, reduction, root, ranks, group, label), operation, ranks)
 
