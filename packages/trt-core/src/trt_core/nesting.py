@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -76,6 +76,11 @@ def distinct_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tup
     return replaced
 
 
+def reach_of(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Returns how many elements of memory a tensor that has some reaches, from its first to its last."""
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+
+
 def _memory_of(value: torch.Tensor) -> int:
     """What tells the memory of a plain tensor; others are told by themselves."""
     return value.untyped_storage()._cdata if _is_plain(value) else id(value)
@@ -87,10 +92,8 @@ def _apart(value: torch.Tensor) -> torch.Tensor:
         return value.detach()
     if not value.numel():
         return torch.empty_like(value)
-    pairs = zip(value.shape, value.stride(), strict=True)
-    reach = 1 + sum((extent - 1) * stride for extent, stride in pairs)
     with torch.no_grad():  # only what the tensor reaches: it may be a small part of its memory
-        memory = value.detach().as_strided((reach,), (1,)).clone()
+        memory = value.detach().as_strided((reach_of(value.shape, value.stride()),), (1,)).clone()
         return memory.as_strided(value.shape, value.stride())
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.internals import OpOverload
+from trt_core.nesting import reach_of
 
 
 def can_grow(operator: OpOverload) -> bool:
@@ -329,10 +330,8 @@ def _bins(operands: Operands) -> float:
 
 
 def _strided(operands: Operands) -> float:
-    pairs = zip(
-        operands.get("size", operands.get("shape")), operands.get("stride", operands.get("strides")), strict=True
-    )
-    return float(1 + sum((extent - 1) * stride for extent, stride in pairs))
+    shape, strides = operands.get("size", operands.get("shape")), operands.get("stride", operands.get("strides"))
+    return float(reach_of(shape, strides))
 
 
 def _number(name: str) -> Count:

@@ -41,6 +41,7 @@ import torch
 
 from trt_core.files import typed
 from trt_core.internals import OpOverload, pytree
+from trt_core.nesting import reach_of
 from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import WeightLayout
 from trt_portable.execution.program import LayerFailure, Program
@@ -380,8 +381,7 @@ class _Memory:
 
 def _room(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> int:
     """Bytes of an allocation, so that the next one is aligned."""
-    elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    return max(-(-elements * dtype.itemsize // _ALIGNMENT), 1) * _ALIGNMENT
+    return max(-(-reach_of(shape, strides) * dtype.itemsize // _ALIGNMENT), 1) * _ALIGNMENT
 
 
 def _returns_views(operator: str) -> bool:
@@ -460,9 +460,9 @@ class _Steps:
             elif kind == "kernel":
                 run = self._kernel(kernels[rest[0]], *rest[1:], is_early=follows_kernel and rest[0] in early)
             elif kind == "op":
-                run = _call(*rest)
+                run = _call(_operator(rest[0]), *rest[1:])
                 if self.plans_late and rest[0] == _ATTENTION:
-                    run = _call_without_plan(*rest, planned=run)
+                    run = _planned_late(run, _call(_attended, *rest[1:]))
             else:
                 run = _wait(*rest)
             follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))
@@ -640,9 +640,9 @@ class _Frame:
             )
 
 
-def _call(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None]) -> _Step:
-    operator = _operator(name)
-
+def _call(
+    operator: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None]
+) -> _Step:
     def run(frame: _Frame, slots: _Slots) -> None:
         numbers = frame.numbers
         named = {key: _filled(value, slots, numbers) for key, value in keywords.items()}
@@ -655,21 +655,9 @@ def _call(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], resu
     return run
 
 
-def _call_without_plan(
-    name: str, arguments: Sequence[Any], keywords: Mapping[str, Any], results: Sequence[int | None], *, planned: _Step
-) -> _Step:
-    """Attention by the flash kernel, where that is able to and nothing is to be planned."""
-    result = results[0] or 0
-
+def _planned_late(planned: _Step, unplanned: _Step) -> _Step:
     def run(frame: _Frame, slots: _Slots) -> None:
-        if not frame.plans:
-            numbers = frame.numbers
-            given = [_filled(argument, slots, numbers) for argument in arguments]
-            found = _attended(*given, **{key: _filled(value, slots, numbers) for key, value in keywords.items()})
-            if found is not None:
-                slots[result] = found
-                return
-        planned(frame, slots)
+        (planned if frame.plans else unplanned)(frame, slots)
 
     return run
 
@@ -739,17 +727,15 @@ def with_plans(is_on: bool = True) -> Iterator[None]:
         _planning.is_on = None
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> torch.Tensor | None:
-    """Attention by the flash kernel; None where it computes something else, or takes no such operands."""
-    if not _is_for_flash(q, k, v, *rest):
-        return None
-    _, _, *others = rest
-    try:
-        found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
-    except RuntimeError:
-        return None
-    laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
-    return found if found.stride() == laid_out.stride() else laid_out.copy_(found)
+def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
+    """Attention by the flash kernel, which plans nothing; by cuDNN's where that would compute something else."""
+    if _is_for_flash(q, k, v, *rest):
+        with contextlib.suppress(RuntimeError):  # its kernels take fewer forms
+            _, _, *others = rest
+            found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
+            laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
+            return (found if found.stride() == laid_out.stride() else laid_out.copy_(found), *[None] * 8)
+    return torch.ops.aten._scaled_dot_product_cudnn_attention.default(q, k, v, *rest, **keywords)
 
 
 def _is_for_flash(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 import torch
 from torch.autograd import profiler
 
+from trt_core.nesting import reach_of
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
@@ -51,7 +52,7 @@ def guarded(tensor: torch.Tensor, at: str = "end") -> torch.Tensor:
         return tensor
     if not tensor.numel():
         return tensor
-    span = 1 + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    span = reach_of(tensor.shape, tensor.stride())
     size = span * tensor.itemsize
     room = -(-size // _PAGE) * _PAGE
     memory = mmap.mmap(-1, room + 2 * _PAGE)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from trt_core.files import records, typed
 from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.nesting import reach_of
 from trt_core.sizes.conditions import Condition
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_runtime.program import fields, literals
@@ -130,8 +131,7 @@ def _check_tensor(tensor: StoredTensor, place: str, storages: Sequence[Storage])
         raise malformed(place, "exactly tensors without elements have no storage")
     if storage is not None:
         typed.integer(storage, place, 0, len(storages) - 1)
-        last = tensor.offset + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-        if (last + 1) * tensor.dtype.itemsize > storages[storage].size:
+        if (tensor.offset + reach_of(shape, strides)) * tensor.dtype.itemsize > storages[storage].size:
             raise malformed(place, "it reaches beyond its storage")
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from trt_core.attributes import holder_of
 from trt_core.errors import InputError
+from trt_core.nesting import reach_of
 
 
 class HeldTensor:
@@ -195,8 +196,7 @@ def addresses_of(value: torch.Tensor) -> tuple[int, int]:
         return start, start + value.nbytes
     if not value.numel():
         return start, start
-    pairs = zip(value.shape, value.stride(), strict=True)
-    return start, start + (1 + sum((extent - 1) * stride for extent, stride in pairs)) * value.element_size()
+    return start, start + reach_of(value.shape, value.stride()) * value.element_size()
 
 
 def _address_of(value: torch.Tensor) -> int:

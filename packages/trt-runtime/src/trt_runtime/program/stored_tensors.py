@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import ExportError
+from trt_core.nesting import reach_of
 from trt_core.wording import with_article
 from trt_runtime.plan_notes import plan_bytes
 from trt_runtime.program.fields import DTYPES
@@ -154,5 +155,5 @@ def _key(tensor: torch.Tensor) -> tuple[str, int]:
 def _extent_in_bytes(tensor: torch.Tensor) -> tuple[int, int]:
     """First byte of a tensor in its storage, and the one after its last."""
     first = int(tensor.storage_offset())
-    last = first + sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * tensor.element_size(), (last + 1) * tensor.element_size()
+    end = first + reach_of(tensor.shape, tensor.stride())
+    return first * tensor.element_size(), end * tensor.element_size()
