@@ -218,7 +218,7 @@ def test_outputs_of_odd_rows_are_written_where_they_belong(
     engine = load(network)
     assert isinstance(engine._state.executable, SpecializedProgram), logger.messages
     (compiled,) = engine._state.executable._compiled
-    assert compiled._sizes[compiled.artifact.shapes].homes[0] is not None
+    assert compiled._sizes[compiled.artifact.shapes].layout.homes[0] is not None
     given = torch.randn(4, WIDTH, 5, 2051, device="cuda", dtype=torch.float16)
     with torch.inference_mode():
         targets = [torch.full_like(given, torch.nan) for _ in range(2)]
