@@ -317,7 +317,7 @@ def test_attention_of_sizes_that_are_new_waits_for_no_plan(is_causal: bool, orde
     varying = (Varying(0, 2, 1, 64),)
     made = Artifact("t", {}, ((2, 3, 24, 32),), document, {}, varying)
     program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, torch.device("cuda"))
-    assert program.plans_late
+    assert program.plans_after == {launch_list.RUNS_BEFORE_PLANNING}
 
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -341,17 +341,39 @@ def test_attention_of_sizes_that_are_new_waits_for_no_plan(is_causal: bool, orde
         torch.testing.assert_close(second.float(), expected, rtol=2e-2, atol=2e-2)
 
 
-def test_runs_of_other_sizes_are_no_reason_to_plan_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.gpu
+@pytest.mark.parametrize("keys", [24, 21])
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_attention_with_a_bias_of_sizes_that_are_new_waits_for_no_plan(keys: int, is_wide: bool) -> None:
+    operator = "aten::_scaled_dot_product_cudnn_attention"
+    arguments = [*({"slot": at} for at in range(4)), False, 0.0, False]
+    steps = [["op", operator, arguments, {"scale": 0.25}, [4, *[None] * 8]]]
+    operands = [{"input": at} for at in range(4)]
+    document = {"operands": operands, "kernels": [], "steps": steps, "slots": 5, "outputs": [4]}
+    shapes = ((2, 3, 24, 32), (2, 3, keys, 32), (2, 3, keys, 32), (2, 3 if is_wide else 1, 24, keys))
+    made = Artifact("t", {}, shapes, document, {}, (Varying(0, 2, 1, 64),))
+    program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, torch.device("cuda"))
+    assert program.plans_after == {launch_list.RUNS_BEFORE_PLANNING_SOON}
+    given = [torch.randn(shape, device="cuda", dtype=torch.float16) for shape in shapes]
+    first = program.run(given)[0]
+    with launch_list.with_plans():
+        second = program.run(given)[0]
+    assert first.stride() == second.stride()
+    expected = torch.nn.functional.scaled_dot_product_attention(*(each.float() for each in given), scale=0.25)
+    torch.testing.assert_close(first.float(), expected, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(second.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_runs_of_other_sizes_are_no_reason_to_plan_attention() -> None:
     x = {"slot": 0}
     operator = "aten::_scaled_dot_product_cudnn_attention"
     steps = [["op", operator, [x, x, x, None, False, 0.0, False], {}, [1, *[None] * 8]]]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 2, "outputs": [1]}
     made = Artifact("t", {}, ((2, 3, 24, 32),), document, {}, (Varying(0, 2, 1, 64),))
     program = CompiledProgram(made, WeightStore((), (), ()), NOTHING, CPU)
-    plans: list[bool] = []
-    program._steps.runs[:] = [(lambda frame, slots: plans.append(frame.plans), [])]
+    runs: list[float] = []
+    program._steps.runs[:] = [(lambda frame, slots: runs.append(frame.runs), [])]
     program._outputs = []
-    monkeypatch.setattr(launch_list, "RUNS_BEFORE_PLANNING", 2)
     for length in (5, 6, 5, 6, 7, 5):
         program.run([torch.zeros(2, 3, length, 32)])
-    assert plans == [False] * 5 + [True]
+    assert runs == [1, 1, 2, 2, 1, 3]

@@ -44,6 +44,7 @@ LAYOUTS: Final = {
     19: "874b72862284fa8c",
     20: "24943f119c82ab0b",
     21: "b539d5a7b50606fa",
+    22: "2c88037123910117",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

@@ -16,15 +16,16 @@ Document::
               ["view", slot, base, shape, strides, offset]
               ["kernel", kernel, grid, arguments]
               ["op", "aten::mm.out", arguments, keyword arguments, slots of the results]
+              ["late", operator, steps] - an "op" that plans for sizes, and what makes the same result without a plan
     outputs   a slot per output
 
 An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype": "float16"}`` and so on
 for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expression}`` stands for a number that follows
 from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes is made of it when they come first.
 
-cuDNN plans attention for 40 to 70 ms when sizes come first. Where extents vary, the first runs of a list take the flash
-kernel, which has nothing to plan, and so do recordings of sizes that came no more often: who brings sizes a few times
-each never waits.
+cuDNN plans attention for 14 to 70 ms and a convolution for 2 to 6 when sizes come first. Where extents vary, the first
+runs of a list take kernels that have nothing to plan, and so do recordings of sizes that came no more often: who brings
+sizes once or twice each never waits.
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ from trt_portable.shape_tensors import Value, as_tensor
 _NAMESPACE: Final = "aten"
 EXTENT: Final = "extent"
 _WAIT: Final = "wait"
+_LATE: Final = "late"
 _ATTENTION: Final = "aten::_scaled_dot_product_cudnn_attention"
-RUNS_BEFORE_PLANNING: Final = (
-    256  # cuDNN's kernel saves a twentieth of a run at most sizes, and its plan is worth dozens
-)
+RUNS_BEFORE_PLANNING: Final = 256
+"""For the flash kernel: cuDNN's saves a twentieth of a run at most sizes, and its plan is worth dozens."""
+RUNS_BEFORE_PLANNING_SOON: Final = 2
+"""For kernels that are much slower than those that plan."""
 _MOST_SIZES: Final = 256
 """Of one program with varying extents; some ten kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
@@ -117,9 +120,9 @@ class CompiledProgram:
         return self._template
 
     @property
-    def plans_late(self) -> bool:
-        """Whether runs of shapes that are new take kernels that need no plan."""
-        return self._steps.plans_late
+    def plans_after(self) -> Set[int]:
+        """The numbers of runs of shapes after which kernels that plan take the place of others."""
+        return self._steps.plans_after
 
     def load_constants(self) -> None:
         """Takes the engine's weights as they are now, in the layouts that the kernels want.
@@ -158,8 +161,8 @@ class CompiledProgram:
             frame = sizes.idle.pop()
         except IndexError:
             frame = _Frame(self._steps, sizes.layout, self._device)
-        is_on = getattr(_planning, "is_on", None)
-        frame.plans = sizes.runs > RUNS_BEFORE_PLANNING if is_on is None else is_on
+        runs = getattr(_planning, "runs", None)
+        frame.runs = sizes.runs if runs is None else runs
         slots = frame.begin(self._template, arena.data_ptr(), stream)
         for at, index in self._inputs:
             slots[at] = as_tensor(values[index])
@@ -237,6 +240,8 @@ class _Reader:
         Raises:
             TypeError, ValueError: It makes no sense.
         """
+        if kind not in tables.LAUNCH_STEPS:
+            raise ValueError(f"unknown step {kind!r}")
         if kind == "empty":
             slot, shape, strides, dtype = rest
             parts = [kind, slot, self._read(shape), self._read(strides), _enumeration("dtype", dtype)]
@@ -246,10 +251,11 @@ class _Reader:
             named = {key: self._read(value) for key, value in keywords.items()}
             parts = [kind, name, self._read(arguments), named, results]
             return _marked(parts, [parts[2], *named.values()])
-        if kind in ("view", "kernel"):
-            parts = [kind, *map(self._read, rest)]
-            return _marked(parts, parts)
-        raise ValueError(f"unknown step {kind!r}")
+        if kind == _LATE:
+            operator, others = rest
+            return [kind, self.step(*operator), [self.step(*each) for each in others]]
+        parts = [kind, *map(self._read, rest)]
+        return _marked(parts, parts)
 
     def _read(self, argument: Any) -> Any:
         if isinstance(argument, list):
@@ -317,6 +323,7 @@ class _Memory:
         last: dict[int, int] = {}
         roots: dict[int, int] = {}
         lies_in: dict[int, set[int]] = {}  # the allocations that a slot's tensor may lie in
+        steps = [step[1] if step[0] == _LATE else step for step in steps]  # both ways have the same operands
         for at, step in enumerate(steps):
             touched = _slots_of(step)
             if step[0] == "empty":
@@ -429,7 +436,7 @@ class _Steps:
         launches: The kernels in their order: which, its grid, its arguments, and whether it may start early.
         fixed: Parameters of the kernels, counted through, that are addresses in the arena or of constants.
         moving: How many elements behind the beginning of an input, or of a result, other addresses lie.
-        plans_late: Whether any step does.
+        plans_after: The numbers of runs of sizes after which steps plan.
     """
 
     def __init__(
@@ -446,7 +453,7 @@ class _Steps:
         self.launches: list[tuple[DeviceKernel, Any, Sequence[Any], bool]] = []
         self.fixed: list[tuple[int, _Place]] = []
         self.moving: list[tuple[int, ...]] = []
-        self.plans_late = plans_late and any(step[:2] == ["op", _ATTENTION] for step in steps)
+        self.plans_after: set[int] = set()
         self._memory = memory
         self._places: dict[int, _Place] = {}
         self._parameters = 0
@@ -461,8 +468,13 @@ class _Steps:
                 run = self._kernel(kernels[rest[0]], *rest[1:], is_early=follows_kernel and rest[0] in early)
             elif kind == "op":
                 run = _call(_operator(rest[0]), *rest[1:])
-                if self.plans_late and rest[0] == _ATTENTION:
-                    run = _planned_late(run, _call(_attended, *rest[1:]))
+                if plans_late and rest[0] == _ATTENTION:
+                    runs = RUNS_BEFORE_PLANNING if rest[1][_BIAS] is None else RUNS_BEFORE_PLANNING_SOON
+                    run = self._late(runs, run, _call(_attended, *rest[1:]))
+            elif kind == _LATE:
+                (_, operator, *given), ((_, *made), (_, kernel, *started)) = rest
+                ways = _allocation(*made), self._kernel(kernels[kernel], *started, is_early=False)
+                run = self._late(RUNS_BEFORE_PLANNING_SOON, _call(_operator(operator), *given), _both(*ways))
             else:
                 run = _wait(*rest)
             follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))
@@ -477,11 +489,14 @@ class _Steps:
                 self.tensors.append(_Tensor(slot, self._places[slot], shape, strides))
             return None
 
+        return _allocation(slot, shape, strides, dtype)
+
+    def _late(self, runs: int, planned: _Step, unplanned: _Step) -> _Step:
+        """A step that plans for sizes once they have come more often than so many times."""
+        self.plans_after.add(runs)
+
         def run(frame: _Frame, slots: _Slots) -> None:
-            if slots[slot] is None:  # else a target stands there
-                numbers = frame.numbers
-                extents, steps = _known(shape, numbers), _known(strides, numbers)
-                slots[slot] = torch.empty_strided(extents, steps, dtype=dtype, device=frame.device)
+            (planned if frame.runs > runs else unplanned)(frame, slots)
 
         return run
 
@@ -523,6 +538,24 @@ class _Steps:
             frame.launches.start(at)
 
         return run
+
+
+def _allocation(slot: int, shape: Any, strides: Any, dtype: torch.dtype) -> _Step:
+    def run(frame: _Frame, slots: _Slots) -> None:
+        if slots[slot] is None:  # else a target stands there
+            numbers = frame.numbers
+            extents, steps = _known(shape, numbers), _known(strides, numbers)
+            slots[slot] = torch.empty_strided(extents, steps, dtype=dtype, device=frame.device)
+
+    return run
+
+
+def _both(first: _Step, second: _Step) -> _Step:
+    def run(frame: _Frame, slots: _Slots) -> None:
+        first(frame, slots)
+        second(frame, slots)
+
+    return run
 
 
 def _view_of(base: torch.Tensor, made: _Tensor, numbers: Sequence[int]) -> torch.Tensor:
@@ -585,7 +618,7 @@ class _Frame:
         template: The constants that the parameters point to.
         launches: The kernels.
         moving: As `_Steps.moving`, each as one number.
-        plans: Whether attention plans.
+        runs: After how many runs of its sizes this one is; what plans late goes by it.
     """
 
     def __init__(self, steps: _Steps, layout: _Layout, device: torch.device) -> None:
@@ -600,7 +633,7 @@ class _Frame:
             ]
         )
         self.moving = tuple([_sum(parts, numbers) for parts in steps.moving])
-        self.plans = False
+        self.runs: float = 0
         self._steps = steps
         self._layout = layout
         self._arena = 0
@@ -651,13 +684,6 @@ def _call(
         for at, value in zip(results, leaves, strict=True):
             if at is not None:
                 slots[at] = value
-
-    return run
-
-
-def _planned_late(planned: _Step, unplanned: _Step) -> _Step:
-    def run(frame: _Frame, slots: _Slots) -> None:
-        (planned if frame.plans else unplanned)(frame, slots)
 
     return run
 
@@ -718,27 +744,19 @@ _planning: Final = threading.local()
 
 
 @contextlib.contextmanager
-def with_plans(is_on: bool = True) -> Iterator[None]:
-    """Runs of this thread plan what they use, or plan nothing, whether their shapes are new or not."""
-    _planning.is_on = is_on
+def with_plans(runs: float = math.inf) -> Iterator[None]:
+    """Runs of this thread plan what sizes that came so many times plan, whether theirs are new or not."""
+    _planning.runs = runs
     try:
         yield
     finally:
-        _planning.is_on = None
+        _planning.runs = None
 
 
-def _attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **keywords: Any) -> Any:
-    """Attention by the flash kernel, which plans nothing; by cuDNN's where that would compute something else."""
-    if _is_for_flash(q, k, v, *rest):
-        with contextlib.suppress(RuntimeError):  # its kernels take fewer forms
-            _, _, *others = rest
-            found = torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, *others, **keywords)[0]
-            laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
-            return (found if found.stride() == laid_out.stride() else laid_out.copy_(found), *[None] * 8)
-    return torch.ops.aten._scaled_dot_product_cudnn_attention.default(q, k, v, *rest, **keywords)
+_BIAS: Final = 3  # which argument of attention
 
 
-def _is_for_flash(
+def _attended(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -746,11 +764,38 @@ def _is_for_flash(
     needs_sums: bool,
     dropout: float = 0.0,
     is_causal: bool = False,
-    *_: Any,
-) -> bool:
-    """Whether the flash kernel computes the same: a causal mask begins elsewhere there where lengths differ."""
-    is_plain = bias is None and not needs_sums and not dropout and q.shape[-1] == v.shape[-1]
-    return is_plain and (not is_causal or q.shape[-2] == k.shape[-2])
+    *others: Any,
+    **keywords: Any,
+) -> Any:
+    """Attention by kernels that plan nothing; by cuDNN's where these would compute something else."""
+    is_plain = not needs_sums and not dropout and q.shape[-1] == v.shape[-1]
+    if is_plain and (not is_causal or q.shape[-2] == k.shape[-2]):  # a causal mask begins elsewhere there
+        with contextlib.suppress(RuntimeError):  # they take fewer forms
+            if bias is None:
+                attend = torch.ops.aten._scaled_dot_product_flash_attention.default
+                found = attend(q, k, v, dropout, is_causal, *others, **keywords)[0]
+            else:
+                found = _attended_with_bias(q, k, v, bias, is_causal, **keywords)
+            laid_out = torch.empty_like(q)  # as cuDNN's result lies, for which what follows was compiled
+            return (found if found.stride() == laid_out.stride() else laid_out.copy_(found), *[None] * 8)
+    attend = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+    return attend(q, k, v, bias, needs_sums, dropout, is_causal, *others, **keywords)
+
+
+_BIAS_MULTIPLE: Final = 8  # rows of what is added to scores begin at multiples of 16 bytes
+
+
+def _attended_with_bias(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, is_causal: bool, **keywords: Any
+) -> torch.Tensor:
+    count = bias.shape[-1]
+    if count % _BIAS_MULTIPLE or any(step % _BIAS_MULTIPLE for step in bias.stride()[:-1]) or bias.stride(-1) != 1:
+        bias = torch.nn.functional.pad(bias, (0, -count % _BIAS_MULTIPLE))[..., :count]
+    wide = bias.expand(*q.shape[:-1], k.shape[-2])
+    found: Sequence[torch.Tensor] = torch.ops.aten._scaled_dot_product_efficient_attention.default(
+        q, k, v, wide, False, 0.0, is_causal, **{key: value for key, value in keywords.items() if key == "scale"}
+    )
+    return found[0]
 
 
 @dataclass(frozen=True)
@@ -817,6 +862,8 @@ def _is_at(result: torch.Tensor, target: torch.Tensor) -> bool:
 
 def _slots_of(step: Sequence[Any]) -> list[int]:
     kind = step[0]
+    if kind == _LATE:
+        return _slots_of(step[1])
     if kind == "empty":
         return [step[1]]
     if kind in ("view", _WAIT):
@@ -874,9 +921,9 @@ class SpecializedProgram:
         self._program = program
 
     @property
-    def plans_late(self) -> bool:
-        """Whether runs of shapes that are new take kernels that need no plan."""
-        return any(each.plans_late for each in self._varying)
+    def plans_after(self) -> tuple[int, ...]:
+        """The numbers of runs of shapes after which kernels that plan take the place of others, the least first."""
+        return tuple(sorted(set[int]().union(*(each.plans_after for each in self._varying))))
 
     @property
     def constants(self) -> object:

@@ -30,7 +30,7 @@ import torch
 from trt_core.collective_watch import watch_collectives
 from trt_core.device import abandon_capture, copy_together
 from trt_portable.enums import LayerType
-from trt_portable.execution.launch_list import RUNS_BEFORE_PLANNING, SpecializedProgram, with_plans
+from trt_portable.execution.launch_list import SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
 from trt_portable.layers.collective import collectives_of, rehearsal
@@ -184,7 +184,7 @@ class ReplayLauncher:
     def __init__(self, state: EngineState, executable: Executable) -> None:
         self._state = state
         self._executable = executable
-        self._plans_late = isinstance(state.executable, SpecializedProgram) and state.executable.plans_late
+        self._plans_after = state.executable.plans_after if isinstance(state.executable, SpecializedProgram) else ()
         self._device = state.device
         self._generation = state.generation
         self._stream: torch.cuda.Stream | None = None
@@ -199,7 +199,7 @@ class ReplayLauncher:
         self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
         self._copied = [at for at, tensor in enumerate(state.loaded.inputs) if tensor not in updated]
         self._runs: dict[_Key, int] = {}
-        self._replays: dict[_Key, int] = {}  # of recordings whose kernels have no plans
+        self._replays: dict[_Key, int] = {}  # of recordings of which some kernels have no plans
         self._recordings: OrderedDict[_Key, _Recording] = OrderedDict()
         self._uses: dict[tuple[Shapes, Addresses], int] = {}
         self._pinned: OrderedDict[tuple[Shapes, Addresses], _Recording] = OrderedDict()
@@ -213,7 +213,7 @@ class ReplayLauncher:
             self._forget()
         shapes = tuple(value.shape for value in values)
         addresses = (*(value.data_ptr() for value in values), *(binding.address for binding in outputs))  # type: ignore[union-attr]
-        if self._plans_late and self._communication is None:
+        if self._plans_after and self._communication is None:
             self._plan(self._key(shapes, addresses), values)
         recording = self._pinned.get((shapes, addresses)) or self._at_addresses(shapes, addresses, values, outputs)
         if recording is None:
@@ -269,9 +269,9 @@ class ReplayLauncher:
         is_full = len(self._recordings) >= _MAX_SHAPES
         if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
             return None
-        if self._plans_late and not is_full and self._communication is None:
+        if self._plans_after and not is_full and self._communication is None:
             self._replays[key] = 0
-        recording = self._with_buffers(values, may_plan=key not in self._replays)
+        recording = self._with_buffers(values, runs=self._replays.get(key, math.inf))
         if recording is not None:
             if is_full:
                 oldest, _ = self._recordings.popitem(last=False)
@@ -286,21 +286,27 @@ class ReplayLauncher:
         if replays is None:
             return
         self._replays[key] = replays + 1
-        if replays < RUNS_BEFORE_PLANNING:
+        if replays not in self._plans_after:
             return
-        recording = self._with_buffers(values, may_plan=True)
+        recording = self._with_buffers(values, runs=replays + 1)
         if recording is None:
             return
-        self._replays.pop(key, None)
+        if replays == self._plans_after[-1]:
+            self._replays.pop(key, None)
         self._recordings[key] = recording
         for pinned in [each for each in self._pinned if self._key(*each) == key]:
             del self._pinned[pinned]
 
-    def _with_buffers(self, values: Sequence[Value], *, may_plan: bool) -> _Recording | None:
-        """A recording that reads inputs from buffers, but for those that are updated in place."""
+    def _with_buffers(self, values: Sequence[Value], *, runs: float) -> _Recording | None:
+        """A recording that reads inputs from buffers, but for those that are updated in place.
+
+        Args:
+            values: What a call is given.
+            runs: It plans what sizes plan that came so many times.
+        """
         buffers = [None if at in self._updated else self._buffer(at, value) for at, value in enumerate(values)]
         read = [value if buffer is None else buffer for buffer, value in zip(buffers, values, strict=True)]
-        return self._capture(buffers, read, (), may_plan=may_plan, given=values)
+        return self._capture(buffers, read, (), runs=runs, given=values)
 
     def _buffer(self, at: int, value: Value) -> torch.Tensor:
         """Where recordings read an input: the same memory for all shapes, until a larger one comes."""
@@ -328,7 +334,8 @@ class ReplayLauncher:
         uses = self._uses[key] = self._uses.get(key, 0) + 1
         if uses < _RUNS_BEFORE_PINNING:
             return None
-        recording = self._capture(None, values, outputs, may_plan=self._key(shapes, addresses) not in self._replays)
+        runs = self._replays.get(self._key(shapes, addresses), math.inf)
+        recording = self._capture(None, values, outputs, runs=runs)
         if recording is not None:
             self._pinnings += 1
             if len(self._pinned) >= _MAX_PINNED:
@@ -342,7 +349,7 @@ class ReplayLauncher:
         values: Sequence[Value],
         outputs: Sequence[Binding],
         *,
-        may_plan: bool,
+        runs: float,
         given: Sequence[Value] = (),
     ) -> _Recording | None:
         """Records a run that reads `values`, and writes to `outputs` where these are given.
@@ -361,8 +368,8 @@ class ReplayLauncher:
         try:
             if self._stream is None or self._pool is None:
                 self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
-            with with_plans(may_plan):
-                if self._plans_late and may_plan and given:
+            with with_plans(runs):
+                if given and any(runs > each for each in self._plans_after):
                     with rehearsal():  # other ranks make no such run
                         self._executable.run(given)
                 graph, results = _recorded(self._stream, self._pool, run)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trt_core.files import typed
 from trt_portable.dims import MAX_RANK
 
-FORMAT_VERSION: Final = 21
+FORMAT_VERSION: Final = 22
 """Version of the container, of every table below and of every dataclass that a plan holds."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -33,6 +33,7 @@ PLUGIN_V2: Final = ("serialized",)
 PLUGIN_FIELD: Final = ("name", "type", "dtype", "data")
 WEIGHTS: Final = ("dtype", "shape", "data_offsets")
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
+LAUNCH_STEPS: Final = ("empty", "view", "kernel", "op", "late")
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes", "early")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")
 PREPARED_OPERAND: Final = ("prepared",)

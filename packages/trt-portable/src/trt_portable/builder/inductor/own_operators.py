@@ -55,10 +55,13 @@ class OwnOperators:
     Attributes:
         launched: What starts the kernel of an operator that is written down as that kernel.
         composed: What computes an operator that is written down as all that this runs.
+        unplanned: What says which kernel computes what an operator of ATen does where sizes vary, and plans nothing:
+            from the operator, its arguments and its result; None where none does.
     """
 
     launched: Mapping[Any, Launch] = field(default_factory=dict)
     composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
+    unplanned: Callable[[Any, Sequence[Any], Any], KernelLaunch | None] = lambda operator, given, result: None
 
 
 def define_operator(

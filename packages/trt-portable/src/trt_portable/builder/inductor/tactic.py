@@ -36,7 +36,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
 from trt_core.sizes.grid import SizeGrid, runs
-from trt_portable.builder.inductor.own_operators import Launch, OwnOperators, teach_cudnn_operators
+from trt_portable.builder.inductor.own_operators import KernelLaunch, Launch, OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
@@ -169,11 +169,15 @@ class LaunchRecorder(TorchDispatchMode):
                     "early": False,
                 }
             )
-        self._note_launch(index, grid, arguments)
+        self.steps.append(self._launch_of(index, grid, arguments))
 
     def _note_allocation(self, made: torch.Tensor) -> None:
+        self._new(made)
+        self.steps.append(self._allocation_of(made))
+
+    def _allocation_of(self, made: torch.Tensor) -> list[Any]:
         shape, strides = self._numbers(made.shape), self._numbers(made.stride())
-        self.steps.append(["empty", self._new(made), shape, strides, str(made.dtype).removeprefix("torch.")])
+        return ["empty", self.slot(made), shape, strides, str(made.dtype).removeprefix("torch.")]
 
     def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor | None:
         """Starts the one kernel of an operator, and notes it."""
@@ -190,6 +194,12 @@ class LaunchRecorder(TorchDispatchMode):
                 result = given[id(made)] = self.fakes.from_tensor(made)
         if result is not None:
             self._note_allocation(result)
+        arguments = [given.get(id(each), each) for each in started.arguments]
+        self.steps.append(self._launch_of(self._own_kernel(started), started.grid, arguments))
+        return result
+
+    def _own_kernel(self, started: KernelLaunch) -> int:
+        """The number of a kernel of ours."""
         index = self._kernel_at.get(id(started.compiled))
         if index is None:
             index = self._kernel_at[id(started.compiled)] = len(self.kernels)
@@ -206,13 +216,12 @@ class LaunchRecorder(TorchDispatchMode):
                     "early": metadata.launch_pdl,
                 }
             )
-        self._note_launch(index, started.grid, [given.get(id(each), each) for each in started.arguments])
-        return result
+        return index
 
-    def _note_launch(self, index: int, grid: Sequence[int], arguments: Sequence[Any]) -> None:
+    def _launch_of(self, index: int, grid: Sequence[int], arguments: Sequence[Any]) -> list[Any]:
         missing = len(self.kernels[index]["types"]) - len(arguments)
         given = [0 if argument is None else self._encoded(argument) for argument in arguments]
-        self.steps.append(["kernel", index, self._numbers(grid), [*given, *[0] * missing]])
+        return ["kernel", index, self._numbers(grid), [*given, *[0] * missing]]
 
     def _numbers(self, values: Sequence[Any]) -> list[Any]:
         return [self._number(value) for value in values]
@@ -260,7 +269,15 @@ class LaunchRecorder(TorchDispatchMode):
                 continue
             known = self._slots.get(value)
             results.append(self._new(value) if known is None else int(known))
-        self.steps.append(["op", func.name(), arguments, keywords, results])
+        step = ["op", func.name(), arguments, keywords, results]
+        unplanned = None
+        if self.fakes is not None:
+            with _unseen():
+                unplanned = self._own.unplanned(func, args, found)
+        if unplanned is not None:
+            launch = self._launch_of(self._own_kernel(unplanned), unplanned.grid, unplanned.arguments)
+            step = ["late", step, [self._allocation_of(found), launch]]
+        self.steps.append(step)
         return found
 
     def _encoded(self, argument: Any) -> Any:
@@ -819,7 +836,8 @@ class Inductor(Tactic):
             except torch.cuda.OutOfMemoryError:
                 raise
             except (RuntimeError, RecordingFailure):  # a kernel of our own, or of cuDNN, is for one shape
-                return self._build(subject, profile, interpreted_program, plain_layout, OwnOperators(), dynamic=True)
+                own = OwnOperators(unplanned=own.unplanned)
+                return self._build(subject, profile, interpreted_program, plain_layout, own, dynamic=True)
 
     def _build(
         self,
@@ -857,7 +875,7 @@ class Inductor(Tactic):
         if dynamic and any(node.target in own.launched for node in graph.graph.nodes):
             raise RecordingFailure("kernels of our own are started for one shape")
         order_collectives(graph)
-        ahead = [] if dynamic else _compile_ahead(graph, subject.device)
+        ahead = _compile_ahead(graph, subject.device, dynamic=dynamic)
         compiled = compile_graph(graph, arguments, self._options)
         for thread in ahead:
             thread.join()
@@ -951,7 +969,7 @@ def _limits(subject: Subject, tensor: IOTensor, profile: int) -> Limits:
 @functools.cache
 def _teach_own_operators() -> OwnOperators:
     """Makes operators of our own known to PyTorch, to traces without data, and to Inductor; once per process."""
-    from trt_portable.builder.inductor import decoding, depthwise, unaligned_products  # only where there is Triton
+    from trt_portable.builder.inductor import convolutions, decoding, depthwise, unaligned_products  # where Triton is
 
     taught = (
         depthwise.teach_depthwise_operator(),
@@ -961,19 +979,22 @@ def _teach_own_operators() -> OwnOperators:
     return OwnOperators(
         {operator: launch for each in taught for operator, launch in each.launched.items()},
         {operator: compute for each in taught for operator, compute in each.composed.items()},
+        convolutions.unplanned,
     )
 
 
-def _compile_ahead(graph: fx.GraphModule, device: torch.device) -> list[threading.Thread]:
+def _compile_ahead(graph: fx.GraphModule, device: torch.device, *, dynamic: bool) -> list[threading.Thread]:
     """Starts threads that compile our own kernels of a graph; whoever runs the graph waits for them.
 
     Args:
         graph: Calls the operators.
         device: Where it will run.
+        dynamic: Whether its sizes vary.
     """
-    from trt_portable.builder.inductor import decoding, depthwise, unaligned_products
+    from trt_portable.builder.inductor import convolutions, decoding, depthwise, unaligned_products
 
-    return [each.compile_ahead(graph, device) for each in (decoding, depthwise, unaligned_products)]
+    used = (convolutions,) if dynamic else (decoding, depthwise, unaligned_products)
+    return [each.compile_ahead(graph, device) for each in used]
 
 
 def _write_decoding_operators(graph: fx.GraphModule, weights: int) -> None:

@@ -1,4 +1,4 @@
-"""Kernels in Triton, which is imported with this module: products of few rows, and of matrices at odd addresses.
+"""Kernels in Triton, which is imported with this module: products of few rows or at odd addresses, convolutions.
 
 IS_EARLY kernels start while the one before them ends (programmatic dependent launch), and let the next one start at
 once. Until they have waited they read nothing but what no kernel beside them writes: weights, and caches that they own.
@@ -980,3 +980,134 @@ def join_parts(  # type: ignore[no-untyped-def]
     asked = (group // GROUPS) * QUERIES + row % QUERIES
     place = asked * GROUPS * HEADS + (group % GROUPS) * HEADS + row // QUERIES
     tl.store(result + place.to(tl.int64) * WIDTH + column, total.to(result.dtype.element_ty))
+
+
+_SIZES = [
+    *("pixels", "height", "width", "rows", "columns", "depth", "maps", "window_rows", "window_columns"),
+    *("stride_rows", "stride_columns", "padding_rows", "padding_columns", "dilation_rows", "dilation_columns"),
+    *("image_step", "channel_step", "row_step", "column_step"),
+]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def place_before(place, tap, stride, padding, dilation, IS_TRANSPOSED: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Where a tap of a window reads along one axis for a place of the result, and whether it reads there at all."""
+    if IS_TRANSPOSED:
+        at = place + padding - tap * dilation
+        return at // stride, at % stride == 0
+    else:
+        return place * stride - padding + tap * dilation, place >= 0
+
+
+@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+def convolution(  # type: ignore[no-untyped-def]
+    x,
+    kernel,
+    bias,
+    other,
+    y,
+    pixels,
+    height,
+    width,
+    rows,
+    columns,
+    depth,
+    maps,
+    window_rows,
+    window_columns,
+    stride_rows,
+    stride_columns,
+    padding_rows,
+    padding_columns,
+    dilation_rows,
+    dilation_columns,
+    image_step,
+    channel_step,
+    row_step,
+    column_step,
+    IS_TRANSPOSED: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_OTHER: tl.constexpr,
+    IS_RELU: tl.constexpr,
+    DEPTH_UNIT: tl.constexpr,
+    MAPS_UNIT: tl.constexpr,
+    TILE_PIXELS: tl.constexpr,
+    TILE_MAPS: tl.constexpr,
+    TILE_DEPTH: tl.constexpr,
+):
+    """Computes some maps of some pixels of a convolution, of which all sizes are arguments; channels vary fastest.
+
+    Depth and maps are counted in units. Where depth is a multiple of 8, each step reads some channels of one tap of the
+    window, eight at a time; else it reads the next ones of all taps one after the other, and images may lie in any way.
+    """
+    channels = depth * DEPTH_UNIT
+    results = maps * MAPS_UNIT
+    taps = window_rows * window_columns
+    tiles = tl.cdiv(results, TILE_MAPS)
+    pixel = (tl.program_id(0) // tiles) * TILE_PIXELS + tl.arange(0, TILE_PIXELS)
+    one = (tl.program_id(0) % tiles) * TILE_MAPS + tl.arange(0, TILE_MAPS)
+    column = pixel % columns
+    row = (pixel // columns) % rows
+    image = (pixel // (columns * rows)).to(tl.int64)
+    is_pixel = pixel < pixels
+    is_map = one < results
+    step = tl.arange(0, TILE_DEPTH)
+    total = tl.zeros([TILE_PIXELS, TILE_MAPS], tl.float32)
+    if DEPTH_UNIT > 1:
+        blocks = tl.cdiv(channels, TILE_DEPTH)
+        for at in range(taps * blocks):
+            tap = at // blocks
+            channel = (at - tap * blocks) * TILE_DEPTH + step
+            is_channel = channel < channels
+            tap_row = tap // window_columns
+            tap_column = tap - tap_row * window_columns
+            at_row, has_row = place_before(row, tap_row, stride_rows, padding_rows, dilation_rows, IS_TRANSPOSED)
+            at_column, has_column = place_before(
+                column, tap_column, stride_columns, padding_columns, dilation_columns, IS_TRANSPOSED
+            )
+            is_inside = is_pixel & has_row & (at_row >= 0) & (at_row < height)
+            is_inside &= has_column & (at_column >= 0) & (at_column < width)
+            place = ((image * height + at_row) * width + at_column) * channels
+            left = tl.load(
+                x + place[:, None] + channel[None, :], mask=is_inside[:, None] & is_channel[None, :], other=0.0
+            )
+            if IS_TRANSPOSED:
+                weights = (channel * taps + tap).to(tl.int64)[:, None] * results + one[None, :]
+            else:
+                weights = (one * taps + tap).to(tl.int64)[None, :] * channels + channel[:, None]
+            right = tl.load(kernel + weights, mask=is_channel[:, None] & is_map[None, :], other=0.0)
+            total = tl.dot(left, right, total)
+    else:
+        for begin in range(0, taps * channels, TILE_DEPTH):
+            number = begin + step
+            is_number = number < taps * channels
+            tap = number // channels
+            channel = number - tap * channels
+            tap_row = tap // window_columns
+            tap_column = tap - tap_row * window_columns
+            at_row, has_row = place_before(
+                row[:, None], tap_row[None, :], stride_rows, padding_rows, dilation_rows, IS_TRANSPOSED
+            )
+            at_column, has_column = place_before(
+                column[:, None], tap_column[None, :], stride_columns, padding_columns, dilation_columns, IS_TRANSPOSED
+            )
+            is_inside = is_pixel[:, None] & is_number[None, :] & has_row & (at_row >= 0) & (at_row < height)
+            is_inside &= has_column & (at_column >= 0) & (at_column < width)
+            place = image[:, None] * image_step + at_row.to(tl.int64) * row_step + at_column.to(tl.int64) * column_step
+            place += (channel.to(tl.int64) * channel_step)[None, :]
+            left = tl.load(x + place, mask=is_inside, other=0.0)
+            if IS_TRANSPOSED:
+                weights = (channel * taps + tap).to(tl.int64)[:, None] * results + one[None, :]
+            else:
+                weights = one.to(tl.int64)[None, :] * (taps * channels) + number[:, None]
+            right = tl.load(kernel + weights, mask=is_number[:, None] & is_map[None, :], other=0.0)
+            total = tl.dot(left, right, total)
+    if HAS_BIAS:
+        total += tl.load(bias + one, mask=is_map, other=0.0).to(tl.float32)[None, :]
+    place = pixel.to(tl.int64)[:, None] * results + one[None, :]
+    is_result = is_pixel[:, None] & is_map[None, :]
+    if HAS_OTHER:
+        total += tl.load(other + place, mask=is_result, other=0.0).to(tl.float32)
+    if IS_RELU:
+        total = tl.where(total < 0.0, 0.0, total)  # what is no number stays none
+    tl.store(y + place, total.to(y.dtype.element_ty), mask=is_result)

@@ -1,0 +1,234 @@
+"""Convolutions of sizes that are new, by a kernel of ours: cuDNN plans for 2 to 6 ms whenever sizes come first.
+
+A list of launches for sizes that vary holds both ways of each convolution. The kernel takes all sizes as arguments, so
+one serves all convolutions of a network that have the same epilogue.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from trt_portable.builder.inductor.own_operators import KernelLaunch, start_compiling
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+_UNIT: Final = 8
+"""Numbers of half precision that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a block computes.
+
+    Attributes:
+        pixels: Of the result.
+        maps: Of the result.
+        depth: Channels that it reads at a time.
+        warps: Of the block.
+        stages: Tiles that are underway at a time.
+    """
+
+    pixels: int
+    maps: int
+    depth: int
+    warps: int
+    stages: int
+
+    def tiles(self) -> dict[str, int]:
+        """What the kernel is compiled with."""
+        tiles = {"TILE_PIXELS": self.pixels, "TILE_MAPS": self.maps, "TILE_DEPTH": self.depth}
+        return tiles | {"num_warps": self.warps, "num_stages": self.stages}
+
+
+WIDE: Final = Form(128, 128, 32, 8, 4)
+"""For results that fill a GPU."""
+NARROW: Final = Form(128, 64, 32, 4, 4)
+"""For few maps."""
+SMALL: Final = Form(64, 64, 64, 4, 3)
+"""For results that do not fill a GPU otherwise."""
+_MANY_TILES: Final = 132
+_FEW_MAPS: Final = 64
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution of two axes, as operators of ATen say it.
+
+    Attributes:
+        x: (N, C, H, W) in half precision.
+        kernel: (K, C, R, S); (C, K, R, S) if it is transposed.
+        bias: (K,), or None.
+        other: What is added, of the extents of the result, or None.
+        geometry: Stride, padding and dilation.
+        is_transposed: Whether each pixel is spread, and not gathered.
+        is_relu: Whether what is negative becomes zero.
+    """
+
+    x: Any
+    kernel: Any
+    bias: Any
+    other: Any
+    geometry: tuple[Sequence[int], ...]
+    is_transposed: bool = False
+    is_relu: bool = True
+
+    @classmethod
+    def of(cls, operator: Any, given: Sequence[Any]) -> Convolution | None:
+        """What a call of an operator computes; None if it is no convolution of all channels."""
+        if operator is torch.ops.aten.convolution.default:
+            x, kernel, bias, *geometry, is_transposed, _, groups = given
+            found = cls(x, kernel, bias, None, tuple(geometry), is_transposed, is_relu=False)
+        elif operator is torch.ops.aten.cudnn_convolution_relu.default:
+            x, kernel, bias, *geometry, groups = given
+            found = cls(x, kernel, bias, None, tuple(geometry))
+        elif operator is torch.ops.aten.cudnn_convolution_add_relu.default:
+            x, kernel, other, scale, bias, *geometry, groups = given
+            if scale not in (None, 1):
+                return None
+            found = cls(x, kernel, bias, other, tuple(geometry))
+        else:
+            return None
+        return found if groups == 1 else None
+
+    @property
+    def maps(self) -> int:
+        """Channels of the result."""
+        return int(self.kernel.shape[1 if self.is_transposed else 0])
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """What channels and maps are counted in."""
+        is_aligned = self.x.shape[1] % _UNIT == 0 and _has_channels_last(self.x)
+        return _UNIT if is_aligned else 1, 1 if self.maps % _UNIT else _UNIT
+
+    def flags(self) -> dict[str, Any]:
+        """What the kernel is compiled with."""
+        has_bias, has_other = (each is not None for each in (self.bias, self.other))
+        flags = {"IS_TRANSPOSED": self.is_transposed, "HAS_BIAS": has_bias, "HAS_OTHER": has_other}
+        depth, maps = self.units
+        return {**flags, "IS_RELU": self.is_relu, "DEPTH_UNIT": depth, "MAPS_UNIT": maps}
+
+    def pixels(self, result: torch.Tensor) -> Any:
+        """Pixels of all images of a result."""
+        batch, _, rows, columns = result.shape
+        return batch * rows * columns
+
+    def form(self, result: torch.Tensor) -> Form:
+        """The form that may be the fastest at the sizes that a graph was tuned at."""
+        pixels = self.pixels(result)
+        return form_for(int(pixels.node.hint) if isinstance(pixels, torch.SymInt) else pixels, self.maps)
+
+    def suits(self, result: torch.Tensor) -> bool:
+        """Whether the kernel takes the operands, as far as their types and strides tell; no sizes are asked for."""
+        tensors = [each for each in (self.x, self.kernel, self.bias, self.other, result) if each is not None]
+        lying = [each for each in (self.kernel, self.other, result) if each is not None]
+        return (
+            self.x.dim() == 4
+            and self.x.dtype in _HALF
+            and all(each.dtype is self.x.dtype for each in tensors)
+            and all(_has_channels_last(each) for each in lying)
+            and (self.other is None or _are_equal(self.other.shape, result.shape))
+            and all(isinstance(size, int) for size in (*self.kernel.shape, self.x.shape[1]))
+        )
+
+
+def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether sizes are the same as expressions: nothing is asked, and so assumed, of those that vary."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    sides = [[size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes] for sizes in (one, other)]
+    return all(sympy.expand(here - there) == 0 for here, there in zip(*sides, strict=True))
+
+
+def _has_channels_last(tensor: torch.Tensor) -> bool:
+    _, channels, height, width = tensor.shape
+    dense = (height * width * channels, 1, width * channels, channels)
+    told = [axis for axis, extent in enumerate(tensor.shape) if not (isinstance(extent, int) and extent == 1)]
+    return _are_equal([tensor.stride(axis) for axis in told], [dense[axis] for axis in told])
+
+
+def unplanned(operator: Any, given: Sequence[Any], result: Any) -> KernelLaunch | None:
+    """The launch that computes what an operator does, and plans nothing; it is not started.
+
+    Args:
+        operator: ATen's.
+        given: All of its arguments, tensors without data.
+        result: Its result, likewise.
+
+    Returns:
+        The launch, whose last argument that is a tensor is the result; None for other operators, and where the kernel
+        does not take the operands.
+    """
+    found = Convolution.of(operator, given)
+    if found is None or not found.suits(result):
+        return None
+    pixels, form = found.pixels(result), found.form(result)
+    grid = ((pixels + form.pixels - 1) // form.pixels * math.ceil(found.maps / form.maps), 1, 1)
+    optional = [found.x if each is None else each for each in (found.bias, found.other)]
+    depth, maps = (count // unit for count, unit in zip((found.x.shape[1], found.maps), found.units, strict=True))
+    sizes = (pixels, *found.x.shape[2:], *result.shape[2:], depth, maps, *found.kernel.shape[2:])
+    geometry = [number for numbers in found.geometry for number in _pair(numbers)]
+    tensors = (found.x, found.kernel, *optional, result)
+    return KernelLaunch(_compiled(found, form), grid, (*tensors, *sizes, *geometry, *found.x.stride()))
+
+
+def _pair(numbers: Sequence[int]) -> Sequence[int]:
+    return numbers if len(numbers) == 2 else (numbers[0], numbers[0])
+
+
+def form_for(pixels: int, maps: int) -> Form:
+    """The form that may be the fastest.
+
+    Args:
+        pixels: Of all images.
+        maps: Of the result.
+    """
+    for form in (WIDE, NARROW):
+        is_filled = math.ceil(pixels / form.pixels) * math.ceil(maps / form.maps) >= _MANY_TILES
+        if is_filled and (form is NARROW or maps > _FEW_MAPS):
+            return form
+    return SMALL
+
+
+@functools.cache
+def _compiled_kernel(dtype: torch.dtype, device: int, **settings: Any) -> Any:
+    """The kernel for operands that begin at multiples of 16 bytes."""
+    from trt_portable.builder.inductor.triton_kernels import convolution
+
+    return convolution.warmup(*[dtype] * _TENSORS, *[1] * _NUMBERS, **settings, grid=(1, 1, 1))
+
+
+_TENSORS: Final = 5
+_NUMBERS: Final = 19
+
+
+def _compiled(found: Convolution, form: Form) -> Any:
+    return _compiled_kernel(found.x.dtype, torch.cuda.current_device(), **found.flags(), **form.tiles())
+
+
+def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thread:
+    """Starts a thread that compiles the kernels of a graph whose sizes vary.
+
+    Args:
+        graph: Calls ATen's operators.
+        device: Where it will run.
+    """
+    calls = []
+    for node in graph.graph.nodes:
+        given = [each.meta.get("val") if isinstance(each, fx.Node) else each for each in node.args]
+        found = Convolution.of(node.target, given)
+        if found is not None and found.suits(node.meta["val"]):
+            calls.append((found, found.form(node.meta["val"])))
+
+    def run() -> None:
+        for found, form in calls:
+            _compiled(found, form)
+
+    return start_compiling(run, device)
