@@ -16,7 +16,7 @@ import json
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -216,17 +216,32 @@ def _of_union(kinds: tuple[Any, ...], value: Any, place: str, texts: Sequence[st
             return
 
 
-def several(changes: Callable[[Any], list[Change]], tree: Any, chance: random.Random) -> Change:
+def several(changes: Callable[[Any], Iterable[Change]], tree: Any, chance: random.Random) -> Change:
     """Two or three changes, one after the other."""
     names = []
     for _ in range(chance.choice((2, 2, 3))):
         try:
-            name, tree = chance.choice(changes(tree))
+            name, tree = _one_of(changes(tree), chance)
             tree = tree() if callable(tree) else tree
         except (TypeError, KeyError, IndexError, AttributeError):  # what was changed is no record any more
             break
         names.append(name)
     return "; ".join(names), tree
+
+
+def _one_of(changes: Iterable[Change], chance: random.Random) -> Change:
+    """Any of some ten thousand changes, none of which is kept beside it: each is a tree.
+
+    Raises:
+        IndexError: There are none.
+    """
+    chosen = None
+    for at, change in enumerate(changes):
+        if chance.random() * (at + 1) < 1:
+            chosen = change
+    if chosen is None:
+        raise IndexError("there is nothing to change")
+    return chosen
 
 
 # Programs -----------------------------------------------------------------------------------------------------------
@@ -252,7 +267,7 @@ def _branches() -> tuple[ProgramFile, tuple[Any, ...]]:
         {
             "do": "control_flow",
             "operator": "cond",
-            "bodies": [body, body],
+            "bodies": [body, copy.deepcopy(body)],
             "operands": [[True], [value(1)]],
             "result": [_ROW],
         },
@@ -332,8 +347,10 @@ def _outputs(plan: torch.Tensor) -> list[str]:
 PROGRAMS: Final = {"compiled": _compiled, "branches": _branches, "engines": _engines}
 
 
-def _graph_changes(graph: dict[str, Any]) -> list[Change]:
-    return [*variants(Program, graph), *_header_changes(graph), *_reference_changes(graph)]
+def _graph_changes(graph: dict[str, Any]) -> Iterator[Change]:
+    yield from variants(Program, graph)
+    yield from _header_changes(graph)
+    yield from _reference_changes(graph)
 
 
 def _header_changes(graph: dict[str, Any]) -> Iterator[Change]:
@@ -354,10 +371,9 @@ def _reference_changes(graph: dict[str, Any]) -> Iterator[Change]:
             if is_value or (key in ("tensor", "sequence", "target", "source") and type(owner[key]) is int):
                 for other in range(count):
                     if other != owner[key]:
-                        changed = copy.deepcopy(graph)
-                        found = _same_place(step, changed["steps"][at], owner)
-                        found[key] = other
-                        yield f"step {at}, {key} {owner[key]} is {other}", changed
+                        changed = [*steps]
+                        changed[at] = _replaced(step, owner, key, other)
+                        yield f"step {at}, {key} {owner[key]} is {other}", {**graph, "steps": changed}
         if at:
             changed = [*steps]
             changed[at - 1 : at + 1] = [steps[at], steps[at - 1]]
@@ -365,16 +381,18 @@ def _reference_changes(graph: dict[str, Any]) -> Iterator[Change]:
         yield f"step {at} twice", {**graph, "steps": [*steps[:at], step, *steps[at:]]}
 
 
-def _same_place(tree: Any, twin: Any, owner: Any) -> Any:
-    """What lies in a twin where something lies in a tree."""
+def _replaced(tree: Any, owner: Any, key: Any, other: Any) -> Any:
+    """A tree with another item in one of its containers, which has all else in common with it; None without that."""
     if tree is owner:
+        twin = copy.copy(tree)
+        twin[key] = other
         return twin
-    keys = range(len(tree)) if isinstance(tree, list) else tree if isinstance(tree, dict) else ()
-    for key in keys:
-        if isinstance(tree[key], (list, dict)):
-            found = _same_place(tree[key], twin[key], owner)
-            if found is not None:
-                return found
+    for name, item in enumerate(tree) if isinstance(tree, list) else tree.items():
+        found = _replaced(item, owner, key, other) if isinstance(item, (list, dict)) else None
+        if found is not None:
+            twin = copy.copy(tree)
+            twin[name] = found
+            return twin
     return None
 
 
@@ -382,7 +400,7 @@ def programs() -> Iterator[tuple[str, Act]]:
     """Every field of programs of three kinds, and some of each at once."""
     for kind, make in PROGRAMS.items():
         parts, given = make()
-        for name, graph in _graph_changes(parts.graph)[::_PART]:
+        for name, graph in itertools.islice(_graph_changes(parts.graph), 0, None, _PART):
             yield f"{kind}: {name}", functools.partial(_use, parts, graph, given)
         for seed in range(_SEVERAL):
             yield f"{kind}: changes of seed {seed}", functools.partial(_use_several, kind, seed)
@@ -441,21 +459,18 @@ def _plan(network: str) -> Plan:
     return read_plan(plan_fuzzer.FORGED[network]())
 
 
-def _plan_changes(structure: dict[str, Any]) -> list[tuple[str, Callable[[], Any]]]:
+def _plan_changes(structure: dict[str, Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     network, texts = structure["network"], _names(structure)
-    found = [
-        (name, functools.partial(_with, structure, "engine", other))
-        for name, other in variants(EngineInfo, structure["engine"], texts=texts)
-    ]
+    for name, other in variants(EngineInfo, structure["engine"], texts=texts):
+        yield name, functools.partial(_with, structure, "engine", other)
     for key in sorted(network.keys() - {"layers"}):
         kind = tuple[TensorEntry, ...] if key == "tensors" else Any
         for name, other in variants(kind, network[key], key, texts):
-            found.append((name, functools.partial(_with, structure, "network", {**network, key: other})))
+            yield name, functools.partial(_with, structure, "network", {**network, key: other})
     ids = [tensor["id"] for tensor in network["tensors"]]
     for at, layer in enumerate(leaf_entries(network["layers"])):
         for name, key, other in _layer_changes(layer, ids, texts):
-            found.append((f"layer {at}: {name}", functools.partial(_with_layer, structure, at, key, other)))
-    return found
+            yield f"layer {at}: {name}", functools.partial(_with_layer, structure, at, key, other)
 
 
 def _names(structure: dict[str, Any]) -> list[str]:
@@ -497,7 +512,7 @@ def _layer_changes(layer: dict[str, Any], ids: list[int], texts: Sequence[str]) 
 def plans() -> Iterator[tuple[str, Act]]:
     """Every field of plans of all networks but the attributes of their layers, and some of each at once."""
     for network in plan_fuzzer.NETWORKS:
-        for name, change in _plan_changes(_structure(network))[::_PART]:
+        for name, change in itertools.islice(_plan_changes(_structure(network)), 0, None, _PART):
             yield f"{network}: {name}", functools.partial(_tour_changed, network, change)
         for seed in range(_SEVERAL // 10):
             yield f"{network}: changes of seed {seed}", functools.partial(_tour_several, network, seed)
