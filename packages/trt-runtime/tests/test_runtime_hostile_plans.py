@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import hostile_files
+import hostile_records
 import pytest
 import torch
 
@@ -129,6 +131,24 @@ def test_a_hostile_plan_takes_nobodys_place(static_engine: TRTModule, make_engin
     assert torch.equal(hostile(x), 2 * x)
     assert torch.equal(load(tmp_path / "honest.trtp")(x), torch.zeros(2, 3))
     assert torch.equal(static_engine(x), torch.zeros(2, 3))
+
+
+def test_an_engine_updates_no_result(tmp_path: Path) -> None:
+    """A result may be a view of an input, by which that was written to although the program does not say so."""
+    parts, given = hostile_records.PROGRAMS["engines"]()
+    before = [tensor.clone() for tensor in given]
+    steps, first = parts.graph["steps"], len(given)
+    assert steps[0]["inputs"][0] == 0 and parts.graph["engines"][0]["header"]["updates"][0][0] == 0
+    view = hostile_files.operator(
+        "view", [hostile_files.value(0), [2, 3, 8, 4]], hostile_files.tensor_type(torch.float32, 2, 3, 8, 4)
+    )
+    changed = [view, {**steps[0], "inputs": [first, *steps[0]["inputs"][1:]]}]
+    graph = {**parts.graph, "steps": changed, "output": hostile_files.value(first)}
+    path = tmp_path / "view.trtp"
+    path.write_bytes(ProgramFile(graph, parts.weights, parts.plans, parts.others).to_bytes())
+    with pytest.raises(PlanError, match="only inputs and held tensors are written to"):
+        load(path)
+    assert all(map(torch.equal, given, before))
 
 
 def test_plan_files_are_covered_too(static_engine: TRTModule) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import fcntl
 import gc
 import itertools
 import json
 import logging
+import mmap
 import os
 import pickle
 import random
@@ -21,6 +23,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -563,6 +566,7 @@ def _facing(seconds: float = 20.0) -> tuple[Any, socket.socket, socket.socket]:
     running: Any = object.__new__(_Running)
     running._channel, running._arenas, running._limits = mine, {}, Isolation(call_seconds=seconds)
     running._name, running._most = "model.trtp", 1 << 30
+    running._source = SimpleNamespace(written=lambda message, count: frozenset(range(count)))
     running._until(seconds)
     return running, mine, theirs
 
@@ -632,6 +636,37 @@ def test_a_process_that_was_taken_over_is_not_believed(reply: bytes) -> None:
     assert x.tolist() == [1, 1]
     mine.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_process_that_was_taken_over_writes_to_no_other_inputs(isolated: IsolatedProgram, by_name: bool) -> None:
+    """What a program writes to is in its file: the process that runs it is not asked."""
+    x, extra = torch.ones(2, 3), {"count": torch.ones(2, dtype=torch.int64)}
+    args, kwargs = ((), {"extra": extra, "x": x}) if by_name else ((x, extra), {})
+    for tensor, name, extents in ((x, "float32", [2, 3]), (extra["count"], "int64", [2])):
+        running, mine, theirs = _facing()
+        running._source = isolated._source
+        tensors: list[torch.Tensor] = []
+        asked = {"do": "call", "args": encode(args, tensors), "kwargs": encode(kwargs, tensors)}
+        number = next(at for at, one in enumerate(tensors) if one.data_ptr() == tensor.data_ptr())
+        steps = [3, 1][-len(extents) :]
+        reply = {"result": ["none"], "tensors": [[name, extents, steps, 0, "cpu"]], "count": 0, "written": [number]}
+        running._provide("results", 64)
+        send(theirs, reply)
+        if tensor is x:
+            with pytest.raises(ExecutionError, match=f"the program does not write to input {number}"):
+                running.call(asked, tensors, torch.device("cpu"))
+            with pytest.raises(ExecutionError, match=f"the program does not write to input {number}"):
+                send(theirs, reply)
+                running.call({**asked, "do": "example"}, tensors, torch.device("cpu"))
+        else:
+            running.call(asked, tensors, torch.device("cpu"))
+        running.end = None
+        for channel in (mine, theirs):
+            channel.close()
+        for arena in running._arenas.values():
+            arena.close()
+    assert x.eq(1).all() and extra["count"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -813,6 +848,45 @@ def test_tensors_survive_shared_memory(shape: list[int], dtype: torch.dtype, ord
     assert torch.equal(found.to(torch.complex64), tensor.to(torch.complex64))
     del found
     arena.close()
+
+
+def test_memory_that_is_read_is_written_by_nobody_else() -> None:
+    """Inputs, and files that a process is started with: not even whoever opens the memory anew writes to it."""
+    arena = Arena.make(2 << 12, is_read=True)
+    arena.bytes.fill_(1)
+    ways = (os.O_RDONLY, os.O_RDWR, os.O_WRONLY)
+    again = [os.dup(arena.descriptor), *(os.open(f"/proc/self/fd/{arena.descriptor}", way) for way in ways)]
+    for descriptor in again:
+        with pytest.raises(PermissionError):
+            mmap.mmap(descriptor, 1 << 12, mmap.MAP_SHARED)
+        for change in (
+            lambda one: os.pwrite(one, b"x", 0),
+            lambda one: os.ftruncate(one, 0),
+            lambda one: os.posix_fallocate(one, 0, 3 << 12),
+            lambda one: fcntl.fcntl(one, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE),
+        ):
+            with pytest.raises(OSError):
+                change(descriptor)
+    theirs = Arena(again[0], arena.size, is_private=True)
+    theirs.bytes[:8].fill_(2)
+    assert arena.bytes.eq(1).all()
+    arena.bytes.fill_(3)
+    assert theirs.bytes[:8].eq(2).all() and theirs.bytes[1 << 12 :].eq(3).all()
+    theirs.forget()
+    assert theirs.bytes.eq(3).all()
+    arena.close()
+    theirs.close()
+    for descriptor in again[1:]:
+        os.close(descriptor)
+
+
+def test_inputs_that_are_written_to_are_those_of_each_call(isolated: IsolatedProgram) -> None:
+    """What a call has written is gone in the next one, which has its inputs in the same memory."""
+    for number in (5, 7, 7, 1):
+        x, extra = torch.full((2, 3), float(number)), {"count": torch.full((2,), number)}
+        found = isolated(x, extra)
+        assert extra["count"].tolist() == [number + 1] * 2 and x.eq(number).all()
+        assert found["parts"][1][0].tolist() == [number + 2] * 2 and found["parts"][0].eq(number).all()
 
 
 def test_shared_memory_stays_while_a_tensor_in_it_is_alive() -> None:

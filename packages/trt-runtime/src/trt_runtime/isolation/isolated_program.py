@@ -29,6 +29,7 @@ from trt_core import errors
 from trt_core.dtypes import parse_dtype
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.files import typed
+from trt_core.files.container import Section
 from trt_core.files.opening import is_read, map_descriptor, opened
 from trt_core.files.replacing import Path, file_name
 from trt_core.limits import CallLimits
@@ -48,7 +49,10 @@ from trt_runtime.isolation.messages import (
     receive,
     send,
 )
+from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.fields import DEVICES, number_kind
+from trt_runtime.program.graph import Program
+from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.interface import DynamicSize, FixedSpec, NumberSpec, Spec, TensorSpec
 from trt_runtime.program.model_facts import ModelFacts, as_record
 from trt_runtime.program_file import SectionKind, read_sections
@@ -290,7 +294,7 @@ class _Source:
         if signature is not None and not trust:  # the process has no keys
             rest = [item for item in sections if item is not signature]
             trust = not why_not_trusted(data, rest, signature, trusted_keys)
-        graph = next((bytes(item.of(data)) for item in sections if item.kind is SectionKind.GRAPH), b"")
+        graph = _graph_in(data, sections)
         self.memory_bytes = isolation.memory_bytes or max(_LEAST_MEMORY, 4 * len(content))
         self.options = {
             "name": self.name,
@@ -307,6 +311,30 @@ class _Source:
             "provider": current_provider().value,
             "readable": _code_folders(operators),
         }
+
+    @functools.cached_property
+    def _program(self) -> Program:
+        """What the file says, for which the process that runs it is not asked."""
+        content = map_descriptor(self.descriptor, self.name, "a saved program", "trt_runtime.save", copy=False)
+        data = memoryview(content)
+        return program_from_bytes(_graph_in(data, read_sections(data)))
+
+    def written(self, message: Mapping[str, Any], count: int) -> frozenset[int]:
+        """Numbers of the tensors of a message that the program writes to.
+
+        Args:
+            message: What is asked, of `count` tensors.
+
+        Raises:
+            PlanError: The file is no program.
+            InputError: It takes no such inputs.
+        """
+        if message["do"] != "call":
+            return frozenset()
+        program, numbers = self._program, range(count)
+        reader = InputReader(program.signature)
+        flat = reader.flatten(decode(message["args"], numbers), decode(message["kwargs"], numbers))
+        return frozenset(flat[index] for index in program.written if index < program.first_tensor)
 
 
 @dataclass(frozen=True)
@@ -359,7 +387,7 @@ class _Running:
 
     def __init__(self, source: _Source, limits: Isolation) -> None:
         self.owner = os.getpid()
-        self._name, self._limits = source.name, limits
+        self._source, self._name, self._limits = source, source.name, limits
         self._most: int = source.memory_bytes
         self._channel, theirs = socket.socketpair()
         self._said = os.memfd_create("stderr", os.MFD_CLOEXEC)
@@ -410,7 +438,10 @@ class _Running:
         self._send({**message, "tensors": places})
         with self._parsing():
             result, written = self._answer(len(tensors), device)
+            may_write = self._source.written(message, len(tensors)) if written else ()
             for number, value in written:
+                if number not in may_write:
+                    raise ValueError(f"the program does not write to input {number}")
                 there = tensors[number]
                 if value.shape != there.shape or value.dtype is not there.dtype:
                     raise ValueError(f"input {number} cannot hold what was written to it")
@@ -462,7 +493,8 @@ class _Running:
         if arena is None or arena.size < size:
             if arena is not None:
                 self._arenas.pop(what).close()
-            arena = self._arenas[what] = Arena.make(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+            rounded = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+            arena = self._arenas[what] = Arena.make(rounded, is_read=what == "inputs")
             self._send({"do": "memory", "for": what, "size": arena.size}, [arena.descriptor])
         return arena
 
@@ -573,11 +605,15 @@ def _begin(command: Sequence[str], channel: int, said: int) -> subprocess.Popen[
 
 def _sealed(content: mmap.mmap) -> int:
     """A descriptor of memory with this content, which nobody can change any more."""
-    arena = Arena.make(len(content))
+    arena = Arena.make(len(content), is_read=True)
     arena.bytes.copy_(torch.frombuffer(memoryview(content), dtype=torch.uint8))
-    descriptor = os.open(f"/proc/self/fd/{arena.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.dup(arena.descriptor)
     arena.close()
     return descriptor
+
+
+def _graph_in(data: memoryview, sections: Sequence[Section]) -> bytes:
+    return next(bytes(section.of(data)) for section in sections if section.kind is SectionKind.GRAPH)
 
 
 def _code_folders(operators: Collection[str]) -> list[str]:

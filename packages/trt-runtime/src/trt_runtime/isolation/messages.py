@@ -50,6 +50,9 @@ _KEYS: Final = frozenset({str, int, float, bool, type(None)})
 
 _MOST_NESTED: Final = MAX_DEPTH // 2 - 4
 
+_SEAL_FUTURE_WRITE: Final = 0x10
+"""`F_SEAL_FUTURE_WRITE`: maps that are there go on to write, and nobody gets another."""
+
 
 def send(channel: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
     """Sends a message.
@@ -132,16 +135,21 @@ class Arena:
     Args:
         descriptor: Of the memory; `close` closes it.
         size: Its bytes.
+        is_private: What is written here is seen here alone, until `forget`.
     """
 
-    def __init__(self, descriptor: int, size: int) -> None:
+    def __init__(self, descriptor: int, size: int, *, is_private: bool = False) -> None:
         self.descriptor, self.size = descriptor, size
-        self._memory = mmap.mmap(descriptor, size)
+        self._memory = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY if is_private else mmap.ACCESS_DEFAULT)
         self.bytes = torch.frombuffer(memoryview(self._memory), dtype=torch.uint8)
 
     @classmethod
-    def make(cls, size: int) -> Arena:
+    def make(cls, size: int, *, is_read: bool = False) -> Arena:
         """Makes one of so many bytes, at least one.
+
+        Args:
+            size: Its bytes.
+            is_read: Whoever else is given its descriptor reads it, and can never write to it.
 
         Raises:
             OSError: There is no room.
@@ -151,11 +159,23 @@ class Arena:
         descriptor = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, size)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-            return cls(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            arena = cls(descriptor, size)
+            if is_read:
+                with contextlib.suppress(OSError):  # before Linux 5.1, where seccomp keeps others from opening it again
+                    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE)
+                arena.descriptor = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
         except BaseException:
             os.close(descriptor)
             raise
+        if is_read:
+            os.close(descriptor)
+        return arena
+
+    def forget(self) -> None:
+        """Lets go of what was written here, so that memory which is private shows again what the other side has."""
+        self._memory.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
         """Gives it back, once no tensor in it is alive."""
@@ -187,8 +207,10 @@ class Arena:
             if count:
                 raise ValueError("a tensor begins between elements")
             return torch.empty(sizes, dtype=dtype)
-        flat = self.bytes[begin : begin + (last + 1) * dtype.itemsize].view(dtype)
-        return flat.as_strided(sizes, steps)
+        # no view of `bytes`: then all of them would count as written where one is
+        memory, length = memoryview(self._memory), (last + 1) * dtype.itemsize
+        flat = torch.frombuffer(memory, dtype=torch.uint8, count=length, offset=begin)
+        return flat.view(dtype).as_strided(sizes, steps)
 
 
 def place_tensors(tensors: Sequence[torch.Tensor]) -> tuple[list[list[Any]], int]:
@@ -262,8 +284,12 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
     )
 
 
-def decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def decode(value: Any, tensors: Sequence[Any]) -> Any:
     """What `encode` was given.
+
+    Args:
+        value: What it returned.
+        tensors: What stands in the places of its tensors.
 
     Raises:
         ValueError: It is malformed.

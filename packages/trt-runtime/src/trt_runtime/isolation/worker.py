@@ -132,7 +132,8 @@ class _Worker:
             before = self._arenas.pop(message["for"], None)
             if before is not None:
                 before.close()
-            self._arenas[message["for"]] = Arena(descriptors[0], message["size"])
+            is_private = message["for"] == "inputs"  # of which the caller lets nobody change anything
+            self._arenas[message["for"]] = Arena(descriptors[0], message["size"], is_private=is_private)
             return
         try:
             self._call(message) if message["do"] == "call" else self._example(message)
@@ -154,6 +155,8 @@ class _Worker:
         after = [tensor._version for tensor in tensors]
         written = [number for number, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]]
         self._reply(result, tensors, written)
+        if written:
+            self._arenas["inputs"].forget()
 
     def _example(self, message: Mapping[str, Any]) -> None:
         from trt_runtime.command_line.commands import example_call

@@ -85,11 +85,7 @@ class InputReader:
         Raises:
             InputError: The message names the input, what it is, and what it should be.
         """
-        flat: Sequence[Any]
-        if self._is_flat and not kwargs and len(args) == self._arity:
-            flat = args
-        else:
-            flat = self._flatten(self._bind(args, kwargs))
+        flat = self.flatten(args, kwargs)
         key = _key(flat)
         if key is None or key not in self._accepted:
             self.check(flat)
@@ -101,6 +97,20 @@ class InputReader:
             require_own_memory(self._places, flat, self._written)
         for index in self._written:
             require_own_places(self._places[index], flat[index])
+        return flat
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        """Returns the flat inputs of one call, whatever they are.
+
+        Raises:
+            InputError: There are others than the program takes, or they are nested otherwise.
+        """
+        if self._is_flat and not kwargs and len(args) == self._arity:
+            return args
+        flat: list[Any] = []
+        bound = self._bind(args, kwargs)
+        for name, tree in zip(self._names, self.signature.structure, strict=True):
+            _flatten(bound[name], tree, name, flat)
         return flat
 
     def memory_of(self, held: Iterable[HeldTensor]) -> HeldMemory | None:
@@ -189,12 +199,6 @@ class InputReader:
                 hint=f"{taken}, optional ones too",
             )
         return bound
-
-    def _flatten(self, bound: Mapping[str, Any]) -> list[Any]:
-        flat: list[Any] = []
-        for name, tree in zip(self._names, self.signature.structure, strict=True):
-            _flatten(bound[name], tree, name, flat)
-        return flat
 
 
 def homes_of(signature: Signature) -> dict[str, Home]:

@@ -239,6 +239,8 @@ class _Agreement:
                 if isinstance(extent, int) and not low <= extent <= high:
                     raise malformed(place, f"{what} has an extent of {extent}, not of {low} to {high}")
             shapes.append(tensor.shape)
+        for number, _ in header.updates:
+            self._require_written(step.inputs[number], place)
         outputs = _engine_outputs(header, shapes)
         return SequenceType(tuple(outputs)) if header.returns_tuple else outputs[0]
 
@@ -320,9 +322,13 @@ class _Agreement:
             return known
         raise KeyError(index)  # known when it runs
 
-    def _check_write(self, step: WriteCall, place: str) -> None:
-        if step.target >= self._program.first_result:
+    def _require_written(self, value: int, place: str) -> None:
+        """Results may be views, by which more would be written to than the program says (`Program.written`)."""
+        if value >= self._program.first_result:
             raise malformed(place, "only inputs and held tensors are written to")
+
+    def _check_write(self, step: WriteCall, place: str) -> None:
+        self._require_written(step.target, place)
         target, source = self._tensor(step.target, place), self._tensor(step.source, place)
         pairs = zip(target.shape, source.shape, strict=False)
         if len(target.shape) != len(source.shape) or any(
