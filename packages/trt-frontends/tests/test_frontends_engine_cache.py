@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,35 @@ def test_what_a_model_returns_is_not_up_to_the_cache(tmp_path: Path, builds: lis
     path.write_bytes(plan_to_bytes(dataclasses.replace(header, returns_tuple=True), plan))
     torch.testing.assert_close(_compile(mlp, tmp_path / "engines")(X), mlp(X))
     assert len(builds) == 1
+
+
+class _Two(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, x * 2
+
+
+class _Halves(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).half()
+
+
+@pytest.mark.parametrize(
+    "other", [_Two(), _Halves(), nn.Sequential(nn.ReLU(), nn.Flatten(0))], ids=["count", "type", "rank"]
+)
+def test_an_engine_with_other_results_is_not_taken(
+    tmp_path: Path, builds: list[str], mlp: nn.Module, other: nn.Module, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even where everything else in the entry fits."""
+    _compile(mlp, tmp_path / "engines")
+    _compile(other, tmp_path / "others")
+    (path,), (theirs,) = ((tmp_path / name).glob("*.plan") for name in ("engines", "others"))
+    record, their_record = (json.loads(one.with_suffix(".key").read_text()) for one in (path, theirs))
+    path.write_bytes(theirs.read_bytes())
+    path.with_suffix(".key").write_text(json.dumps({**record, "payload_sha256": their_record["payload_sha256"]}))
+    for count in (3, 3):  # and is replaced
+        torch.testing.assert_close(_compile(mlp, tmp_path / "engines")(X), mlp(X))
+        assert len(builds) == count
+    assert caplog.text.count("with other inputs or outputs") == 1
 
 
 def test_a_directory_of_everybody_is_refused(tmp_path: Path, mlp: nn.Module) -> None:

@@ -233,7 +233,7 @@ def build_block(
         input_names=names[0],
         output_names=names[1],
         inputs=tuple(node.meta["val"] for node in block.graph.nodes if node.op == "placeholder"),
-        outputs=tuple(_metadata(block)),
+        outputs=tuple(results_of(block)),
         profiles=profiles,
         updates=updates,
         places=places,
@@ -354,7 +354,8 @@ def new_builder(name: str) -> Any:
         ) from error
 
 
-def _metadata(block: fx.GraphModule) -> Sequence[torch.Tensor]:
+def results_of(block: fx.GraphModule) -> Sequence[torch.Tensor]:
+    """Returns the metadata of what a block returns, one tensor or several."""
     output = next(node for node in reversed(block.graph.nodes) if node.op == "output")
     results = output.args[0]
     return [node.meta["val"] for node in (results if isinstance(results, (tuple, list)) else (results,))]

@@ -19,7 +19,7 @@ from torch import fx
 import trt_core
 from trt_converters import BuiltEngine, ConverterRegistry, build_block
 from trt_converters.block_key import describe_block, digest_of, source_digest, tensor_digest
-from trt_converters.build import TimingCacheFile
+from trt_converters.build import TimingCacheFile, results_of
 from trt_core import (
     CompilationSettings,
     Device,
@@ -50,6 +50,42 @@ _MOST_WAITS: Final = 2
 """Builds by others that a process waits for: one on its own host, and one on another that has a cache of its own."""
 
 _TIMING_CACHE: Final = "timing.cache"
+
+
+@dataclasses.dataclass(frozen=True)
+class Interface:
+    """What an engine takes and returns in the place of a block.
+
+    Attributes:
+        inputs, outputs: Metadata of the tensors, in order.
+        returns_tuple: Whether it returns a tuple, or one tensor.
+    """
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+    returns_tuple: bool
+
+    @classmethod
+    def of(cls, block: fx.GraphModule) -> Interface:
+        """Returns that of a block, whose placeholders and results have metadata."""
+        inputs = tuple(node.meta["val"] for node in block.graph.nodes if node.op == "placeholder")
+        return cls(inputs, tuple(results_of(block)), _returns_tuple(block))
+
+    def fits(self, header: PlanHeader) -> bool:
+        """Whether an engine with this header takes and returns such tensors, as far as their sizes are known."""
+        for bindings, metas in ((header.inputs, self.inputs), (header.outputs, self.outputs)):
+            if len(bindings) != len(metas) or not all(map(_is_of, bindings, metas)):
+                return False
+        return True
+
+
+def _is_of(binding: Binding, meta: torch.Tensor) -> bool:
+    pairs = zip(binding.shape, meta.shape, strict=False)
+    return (
+        binding.dtype is meta.dtype
+        and binding.rank == meta.dim()
+        and all(left == right for left, right in pairs if isinstance(left, int) and isinstance(right, int))
+    )
 
 
 class EngineSource:
@@ -102,7 +138,7 @@ class EngineSource:
             BuildError: The provider refuses the block.
         """
         key = self.key(block, ranges, name) if self.cache is not None else None
-        return self._found_or_built(key, name, _returns_tuple(block), lambda: self._build(block, ranges, name, key))
+        return self._found_or_built(key, name, Interface.of(block), lambda: self._build(block, ranges, name, key))
 
     def _build(
         self, block: fx.GraphModule, ranges: ShapeRanges, name: str, key: EngineKey | None
@@ -127,8 +163,7 @@ class EngineSource:
         describe: Callable[[], Mapping[str, str]],
         build: Callable[[TimingCacheFile | None], TRTModule],
         name: str,
-        *,
-        returns_tuple: bool,
+        interface: Interface,
     ) -> TRTModule:
         """Returns the engine of a network that no block stands for, from the cache where it is there.
 
@@ -136,7 +171,7 @@ class EngineSource:
             describe: What the network is, by component; it may raise `Uncacheable`.
             build: Builds it, with a file of tactic timings.
             name: What to call the engine.
-            returns_tuple: Whether it returns a tuple, or one tensor.
+            interface: What it takes and returns.
 
         Raises:
             BuildError: The provider refuses the network.
@@ -147,21 +182,21 @@ class EngineSource:
                 key = EngineKey({**describe(), **describe_machine(self.settings)})
             except Uncacheable as error:
                 logger.info("%s is not cached: %s", name, error)
-        return self._found_or_built(key, name, returns_tuple, lambda: (build(self._timings), key))
+        return self._found_or_built(key, name, interface, lambda: (build(self._timings), key))
 
     def _found_or_built(
         self,
         key: EngineKey | None,
         name: str,
-        returns_tuple: bool,
+        interface: Interface,
         build: Callable[[], tuple[TRTModule, EngineKey | None]],
     ) -> TRTModule:
         """Returns a cached engine, or builds and stores it, on one of the ranks that want it; the others find it."""
-        found = self._find(key, name, returns_tuple)
+        found = self._find(key, name, interface)
         if found is not None:
             return found
         digest = key.digest if key is not None and self._stores and self._reuses else ""
-        with _turn_to_build(digest, lambda: self._find(key, name, returns_tuple)) as found:
+        with _turn_to_build(digest, lambda: self._find(key, name, interface)) as found:
             if found is None:
                 found, key = build()
                 self._keep(key, found)
@@ -205,7 +240,7 @@ class EngineSource:
         nearest, differences = found
         return tuple(f"{difference} (in {nearest.digest[:12]})" for difference in differences)
 
-    def _find(self, key: EngineKey | None, name: str, returns_tuple: bool) -> TRTModule | None:
+    def _find(self, key: EngineKey | None, name: str, interface: Interface) -> TRTModule | None:
         if key is None or not self._reuses:
             return None
         assert self.cache is not None
@@ -215,7 +250,10 @@ class EngineSource:
             return None
         header, plan = found
         logger.debug("%s comes from the engine cache, built in %.2f s then", name, header.build_seconds)
-        header = dataclasses.replace(header, name=name, returns_tuple=returns_tuple)
+        if not interface.fits(header):
+            logger.warning("%s is built anew: the engine cache has one in its place with other inputs or outputs", name)
+            return None
+        header = dataclasses.replace(header, name=name, returns_tuple=interface.returns_tuple)
         if header.refit is not None and header.refit.sources:
             content = self._content(header.refit)
             if content != header.refit.content:

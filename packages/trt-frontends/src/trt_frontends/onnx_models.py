@@ -40,7 +40,7 @@ from trt_core.log import forget_errors, logger, provider_logger, take_errors, un
 from trt_core.wording import ShownReport, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
-from trt_frontends.engine_source import EngineSource, engine_module
+from trt_frontends.engine_source import EngineSource, Interface, engine_module
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import (
     CapturedModel,
@@ -224,6 +224,8 @@ def compile_onnx(
     _require_types(graph, ends, names)
     profiles = list(_profiles(captured, ends))
     metas = tuple(_result_metas(graph, results))
+    inputs = tuple(node.meta["val"] for node in _placeholders(graph))
+    interface = Interface(inputs, tuple(metas), returns_tuple=len(metas) != 1)
     cache = None if custom_engine_cache is None else CustomCache(custom_engine_cache)
     source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, cache)
 
@@ -245,7 +247,7 @@ def compile_onnx(
             plan=plan,
             input_names=tuple(end.name for end in ends),
             output_names=tuple(end.name for end in results),
-            inputs=tuple(node.meta["val"] for node in _placeholders(graph)),
+            inputs=interface.inputs,
             outputs=metas,
             profiles=tuple(profiles),
             layers=network.num_layers,
@@ -264,7 +266,7 @@ def compile_onnx(
 
     progress("building engines", 0, 1)
     with visible_log(captured.settings):
-        engine = source.whole_engine(describe, build, file.stem, returns_tuple=len(metas) != 1)
+        engine = source.whole_engine(describe, build, file.stem, interface)
         _put_engine(graph, engine, metas)
     progress("building engines", 1, 1)
     log_phase("built", f"1 engine of {network.num_layers} layers", start)
