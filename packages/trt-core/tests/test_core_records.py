@@ -61,6 +61,7 @@ class Drawing:
     words: frozenset[str]
     shapes: tuple[Shape, ...]
     size: tuple[int, int] | None
+    depth: Annotated[int, Form(partial(typed.integer, low=-1))] | None
     rest: Any
 
 
@@ -74,6 +75,7 @@ DRAWING = Drawing(
     words=frozenset({"v", "u"}),
     shapes=(Circle(0.5), Square(2, (Text("inside"), Square(1)))),
     size=None,
+    depth=-1,
     rest={"free": [None]},
 )
 
@@ -90,6 +92,7 @@ WRITTEN = {
         {"shape": "square", "side": 2, "inside": [{"words": "inside"}, {"shape": "square", "side": 1, "inside": []}]},
     ],
     "size": None,
+    "depth": -1,
     "rest": {"free": [None]},
 }
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from trt_core import ExportError, Input, InputError
 from trt_runtime import TRTModule, load, save
+from trt_runtime.program.interface import NumberSpec
 from trt_runtime.program.stored_tensors import check_storable
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}
@@ -98,6 +99,21 @@ def test_an_exported_program_is_saved_as_it_is(dynamic_engine: TRTModule, tmp_pa
     save(program, tmp_path / "model.trtp")
     assert program.example_inputs is not None
     assert load(tmp_path / "model.trtp")(torch.ones(7, 3)).shape == (7, 3)
+
+
+def test_numbers_are_inputs_of_a_saved_program(tmp_path: Path) -> None:
+    """They were written, and none of these files could be read."""
+
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, count: int, share: float) -> torch.Tensor:
+            return x * count + share
+
+    given, varying = (torch.ones(3), 2, 0.5), {"x": None, "count": torch.export.Dim.DYNAMIC, "share": None}
+    save(torch.export.export(Scaled(), given, dynamic_shapes=varying), tmp_path / "model.trtp")
+    program = load(tmp_path / "model.trtp")
+    assert isinstance(program.inputs[1], NumberSpec)
+    for count in (2, 5):
+        assert program(torch.ones(3), count, 0.5).tolist() == [count + 0.5] * 3
 
 
 def test_an_engine_is_saved_as_it_is(dynamic_engine: TRTModule, tmp_path: Path) -> None:

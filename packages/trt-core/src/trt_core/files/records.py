@@ -97,7 +97,7 @@ def _form(kind: Any) -> Form:
         return cast("Form", parts[1])
     if origin is tuple:
         return _sequence(_form(parts[0])) if parts[-1] is ... else _list(list(map(_form, parts)), tuple)
-    if origin is not None and issubclass(origin, Mapping):
+    if isinstance(origin, type) and issubclass(origin, Mapping):  # an optional Annotated has no class there
         return _object(_form(parts[1])) if parts[0] is str else _pairs(_list(list(map(_form, parts)), tuple))
     if parts:
         kinds = [part for part in parts if part is not type(None)]
