@@ -9,12 +9,14 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+import hostile_files
 import pytest
 import torch
 
 import trt_runtime
-from trt_core import ExecutionError
+from trt_core import ExecutionError, trt
 from trt_core.limits import UNLIMITED, Account, CallLimits
+from trt_runtime import Binding
 from trt_runtime.plan_notes import Bounds, bounds_of, note_bounds
 from trt_runtime.program.allowed_operators import find_operator
 from trt_runtime.program.graph import (
@@ -215,6 +217,62 @@ def test_limits_of_a_file(saved: Path) -> None:
     for module in (tight, pickle.loads(pickle.dumps(tight)), copy.deepcopy(tight)):
         with pytest.raises(ExecutionError, match="takes more than 0 operators"):
             module(**inputs)
+
+
+def _calls_of(engine: trt_runtime.TRTModule, count: int, given: tuple[int, ...], limits: CallLimits) -> LoadedProgram:
+    """A stranger's program that is nothing but calls of an engine, which returns what all of them make."""
+    steps = [{"do": "engine", "engine": 0, "inputs": [0]} for _ in range(count)]
+    results = {"tuple": [hostile_files.value(1 + at) for at in range(count)]}
+    parts = hostile_files.program([(torch.float32, given)], steps, results)
+    parts.graph["engines"] = [{"name": "engine", "section": 1, "header": engine.header.to_json()}]
+    parts.plans = [bytes(engine.plan.tolist())]
+    return program_from_memory(bytearray(parts.to_bytes()), limits=limits)
+
+
+def test_what_several_engines_make_is_counted_together(make_engine: Any) -> None:
+    """Each stays inside of the limits of its own account, and what they have made is alive in the end."""
+
+    def relu(network: Any, tensors: Any) -> list[Any]:
+        return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
+
+    bindings = [[Binding(name, torch.float32, ("rows", 1024))] for name in "xy"]
+    engine = make_engine(relu, *bindings, symbols={"rows": (0, 0)}, ranges=[[(1, 1, 64), (1024, 1024, 1024)]])
+    limits = CallLimits(bytes_alive=1 << 20)
+    small, large = torch.randn(2, 1024), torch.randn(64, 1024)
+    program = _calls_of(engine, 2, (-64, 1024), limits)
+    for x in (small, large, large):
+        assert all(torch.equal(made, x.relu()) for made in program(x))
+    program = _calls_of(engine, 16, (-64, 1024), limits)
+    for x in (small, small):
+        assert len(program(x)) == 16
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="more than 1048576 bytes at once"):
+            program(large)
+
+
+def test_engines_whose_sizes_depend_on_data_are_counted_in_each_call(make_engine: Any) -> None:
+    def places(network: Any, tensors: Any) -> list[Any]:
+        return [network.add_non_zero(tensors[0], trt.int64).get_output(0)]
+
+    inputs, outputs = [Binding("x", torch.float32, (1 << 14,))], [Binding("y", torch.int64, (1, None))]
+    program = _calls_of(make_engine(places, inputs, outputs), 16, (1 << 14,), CallLimits(bytes_alive=1 << 20))
+    for _ in range(2):
+        assert sum(made.numel() for made in program(torch.zeros(1 << 14))) == 0
+        with pytest.raises(ExecutionError, match="more than 1048576 bytes at once"):
+            program(torch.ones(1 << 14))
+
+
+@pytest.mark.parametrize("value", [[], {"dict": [[0, 1]]}, [[]], None, "x"])
+def test_inputs_that_are_fixed_tell_no_sizes(value: Any) -> None:
+    """Lists and dicts among them made calls fail."""
+    kind = hostile_files.tensor_type(torch.float32, 2)
+    relu = hostile_files.operator("relu", [hostile_files.value(0)], kind)
+    parts = hostile_files.program([(torch.float32, (2,)), (torch.float32, (2,))], [relu], hostile_files.value(2))
+    parts.graph["signature"]["leaves"][1] = {"fixed": value}
+    program = program_from_memory(bytearray(parts.to_bytes()))
+    given = program.inputs[1].value
+    for _ in range(2):
+        assert program(-torch.ones(2), given).tolist() == [0, 0]
 
 
 def test_limits_of_an_engine_in_a_file(

@@ -15,13 +15,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
 
 import torch
-from torch import nn
+from torch import fx, nn
 
+from trt_core.attributes import is_state
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.wording import kind_of
+from trt_runtime.isolation.isolated_program import IsolatedProgram
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
 from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules, likeliest
@@ -42,6 +45,9 @@ _MOST_ROWS: Final = 1 << 16
 _MOST_LENGTH: Final = 1 << 24
 _MOST_MADE: Final = 1 << 30
 """Bytes of a tensor that is made around a step; how large one is follows from numbers of whoever wrote the file."""
+
+_CODES: Final = (torch.int8, torch.uint8)
+"""Types of what caches hold that numbers with a fraction are made of."""
 
 _LOWEST: Final = torch.finfo(torch.float32).min
 
@@ -337,12 +343,15 @@ class TextGenerator(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the step runs."""
+        if isinstance(self.step, IsolatedProgram):
+            return self.step.device
         return next((cache.device for cache in self._caches()), _CPU)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the step's keys and values."""
-        return next((cache.dtype for cache in self._caches()), torch.float32)
+        """The type of the step's keys and values, or what their codes stand for."""
+        types = (cache.dtype for cache in self._caches())
+        return next((kind for kind in types if kind.is_floating_point and kind.itemsize > 1), torch.float32)
 
     @property
     def cache_bytes(self) -> int:
@@ -454,6 +463,12 @@ class TextGenerator(nn.Module):
             InputError: Something does not fit; nothing was written to the caches then.
         """
         beams = BeamOptions(num_beams, length_penalty, early_stopping)
+        if beams.count > 1 and isinstance(self.step, IsolatedProgram):
+            raise InputError(
+                "beams change places in the caches, which an isolated process holds",
+                where="num_beams",
+                hint="leave it out, or load the generator with isolated=False",
+            )
         copies = _copies(beams.count, num_return_sequences, do_sample=do_sample)
         asked = self._read(input_ids, attention_mask, decoder_input_ids, source, copies)
         if keep_cache and asked.given:
@@ -528,6 +543,7 @@ class TextGenerator(nn.Module):
             return 0
         forgets = any(cache.dim() == 4 and cache.shape[2] < limits.max_length for cache in self._caches())
         # rings of keys hold a window and a piece more: what is further back was written over
+        forgets |= isinstance(self.step, IsolatedProgram)  # another process holds them
         return 0 if forgets and tokens.shape[1] - known >= limits.prefill_chunk else known
 
     def _search(self, reader: _Reader, request: _Choosing, options: BeamOptions, end: int, count: int) -> torch.Tensor:
@@ -563,7 +579,7 @@ class TextGenerator(nn.Module):
             return
         for cache in self._caches():
             held = cache[:, :, :made] if cache.dim() == 4 else cache
-            held.index_copy_(0, moved, held.index_select(0, order[moved]))
+            held[moved] = held.index_select(0, order[moved])
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
@@ -582,12 +598,30 @@ class TextGenerator(nn.Module):
         return notebook_html(f"{type(self).__name__}({self.extra_repr()})", *said)
 
     def _caches(self) -> Iterator[torch.Tensor]:
-        """What a step keeps of the tokens so far, of which each row is one of the step's; not its tables."""
-        return (
-            buffer
-            for buffer in self.step.buffers()
-            if buffer.dtype.is_floating_point and buffer.dim() > 1 and len(buffer) == self.limits.max_batch
-        )
+        """What a step keeps of the tokens so far, of which each row is one of the step's; not its tables.
+
+        A compiled step says what it writes to. Of others it is numbers of one byte or with a fraction.
+        """
+        for name, buffer in self.step.named_buffers():
+            if not buffer.dim() or len(buffer) != self.limits.max_batch:
+                continue
+            if self._written is not None:
+                is_cache = name in self._written
+            else:
+                is_cache = buffer.dim() > 1 and (buffer.dtype.is_floating_point or buffer.dtype in _CODES)
+            if is_cache:
+                yield buffer
+
+    @functools.cached_property
+    def _written(self) -> frozenset[str] | None:
+        """Names of the buffers that a compiled step writes to; None for one that is not compiled."""
+        if isinstance(self.step, LoadedProgram):
+            program = captured_from(self.step).program
+            numbered = enumerate(program.tensors, program.first_tensor)
+            return frozenset(name for number, held in numbered if number in program.written for name in held.names)
+        if isinstance(self.step, fx.GraphModule):
+            return frozenset(str(node.target) for node in self.step.graph.find_nodes(op="get_attr") if is_state(node))
+        return None
 
     def _assistant(self, looked_up: int | None, model: TextGenerator | None, count: int | None) -> _Assistant | None:
         """Returns what guesses tokens; None for nothing.

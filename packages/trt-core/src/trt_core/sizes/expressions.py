@@ -181,7 +181,8 @@ def affine_form(extent: Extent) -> tuple[Extent, int, int] | None:
     """Returns `(inner, factor, offset)` of an extent that is `factor * inner + offset`, with the smallest `inner`.
 
     Args:
-        extent: What `extent_of` returned; None is returned for a number and for a factor that is not positive.
+        extent: What `extent_of` returned; None is returned for a number and for a factor that is not positive, or needs
+            more than 64 bits.
     """
     if extent is None or isinstance(extent, int):
         return None
@@ -198,7 +199,8 @@ def affine_form(extent: Extent) -> tuple[Extent, int, int] | None:
     if extent[0] == "add":
         return inner, factor, offset + sum(numbers)
     scale = math.prod(numbers)
-    return (inner, factor * scale, offset * scale) if scale > 0 else None
+    fits = scale > 0 and factor * scale <= LARGEST  # Python writes no number of 4300 digits
+    return (inner, factor * scale, offset * scale) if fits else None
 
 
 def solve_extent(extent: Extent, size: int) -> tuple[str, int | None] | None:

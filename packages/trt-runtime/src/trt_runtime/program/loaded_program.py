@@ -294,7 +294,9 @@ class Executor:
         calls = _operator_runs(program, operators, device, untold)
         self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
         self._run = self._all.run
-        is_watched = bounds is not None and (has_operators(program) or bounds.limits.is_timed)
+        # the account of a single engine says all that there is to be said
+        is_one = not has_operators(program) and sum(isinstance(step, EngineCall) for step in program.steps) < 2
+        is_watched = bounds is not None and (not is_one or bounds.limits.is_timed)
         self._watch = _Watch(program, operators, bounds) if bounds is not None and is_watched else None
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
@@ -322,9 +324,9 @@ class Executor:
         if sizes is None:
             return self._run(slots, symbols)
         steps = watch.to_watch(sizes)
-        if not steps and not watch.is_timed:
+        if steps is None and not watch.is_timed:
             return self._run(slots, symbols)
-        result = self._run_watched(slots, symbols, watch, steps)
+        result = self._run_watched(slots, symbols, watch, steps or ())
         watch.passed(sizes)
         return result
 
@@ -389,6 +391,7 @@ class _Watch:
             if not loose.isdisjoint(self._reads[at]) or _depends_on_data(step, program):
                 loose.add(at)
         self._loose = self._all & loose
+        self._is_loose = bool(self._loose | (self.engine_calls & loose))
         self._passed: dict[tuple[Any, ...], None] = {}
 
     @functools.cached_property
@@ -411,13 +414,15 @@ class _Watch:
                 if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
                     return None
                 sizes.append(value.shape)
-            else:
+            elif isinstance(value, (int, float)):  # others are the same in each call, and may be lists
                 sizes.append(value)
         return tuple(sizes)
 
-    def to_watch(self, sizes: tuple[Any, ...]) -> Collection[int]:
-        """Slots of the operators that are to be watched."""
-        return self._loose if sizes in self._passed else self._all
+    def to_watch(self, sizes: tuple[Any, ...]) -> Collection[int] | None:
+        """Slots of the operators that are to be watched; None where nothing is, nor what engines make."""
+        if sizes not in self._passed:
+            return self._all
+        return self._loose if self._is_loose else None
 
     def passed(self, sizes: tuple[Any, ...]) -> None:
         """Notes that a call stayed inside of the limits."""
