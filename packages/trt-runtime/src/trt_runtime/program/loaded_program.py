@@ -408,7 +408,7 @@ class _Watch:
 
     def sizes_of(self, slots: Sequence[Any]) -> tuple[Any, ...] | None:
         """What sizes follow from in a call: shapes, and numbers as they are; None where a call is traced."""
-        sizes = []
+        sizes: list[Any] = []
         for value in slots[: self._inputs]:
             if isinstance(value, torch.Tensor):
                 if type(value) is not torch.Tensor and type(value) is not torch.nn.Parameter:
