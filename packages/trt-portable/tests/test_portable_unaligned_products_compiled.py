@@ -204,9 +204,8 @@ def test_in_an_engine(
     assert isinstance(engine._state.executable, SpecializedProgram), logger.messages
     assert len(cache.queryKeys()) == (2 if way else 3)  # the shape that it is tuned for, the range, and the kernel
     compiled, *_ = engine._state.executable._compiled
-    assert (
-        compiled._sizes[compiled.artifact.shapes].layout.homes[0] is not None
-    )  # the logits are written where they belong
+    # the logits are written where they belong
+    assert compiled._sizes[compiled.artifact.shapes].layout.homes[0] is not None
     matrix = engine._state.weights.tensor(0).view(columns, 64).float()
     for count in (rows, 24, 2500):
         x = torch.randn(count, 64, device="cuda", dtype=torch.float16)

@@ -150,7 +150,12 @@ def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     names = _nodes_of(data)
     by_node = {error.node(): error for error in errors if error.node() >= 0}
-    refused = _refused_nodes(parser)
+    refused = {
+        int(node)
+        for index in range(parser.num_subgraphs)
+        if not parser.is_subgraph_supported(index)
+        for node in parser.get_subgraph_nodes(index)
+    }
     nodes = []
     for index, (name, kind) in enumerate(names):
         error = by_node.get(index)
@@ -160,15 +165,6 @@ def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
     if whole and not names:
         raise InputError(f"{path} is no model in ONNX's format", why=whole[0])
     return OnnxReport(str(path), tuple(nodes), whole)
-
-
-def _refused_nodes(parser: Any) -> set[int]:
-    return {
-        int(node)
-        for index in range(parser.num_subgraphs)
-        if not parser.is_subgraph_supported(index)
-        for node in parser.get_subgraph_nodes(index)
-    }
 
 
 def _nodes_of(data: bytes) -> list[tuple[str, str]]:

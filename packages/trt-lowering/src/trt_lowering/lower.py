@@ -138,7 +138,9 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     try:
         traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
     except Exception as error:
-        overlapping = overlapping_buffers(single)
+        overlapping = [
+            str(spec.target) for sharing in _buffers_by_memory(single) if len(sharing) > 1 for spec in sharing
+        ]
         if not overlapping:
             raise
         raise LoweringError(
@@ -222,11 +224,6 @@ def with_single_names(program: torch.export.ExportedProgram) -> torch.export.Exp
         state_dict={name: value for name, value in program.state_dict.items() if name not in dropped},
         constants={name: value for name, value in program.constants.items() if name not in dropped},
     )
-
-
-def overlapping_buffers(program: torch.export.ExportedProgram) -> list[str]:
-    """Returns the names of buffers that lie in the memory of each other, such as one and a part of it."""
-    return [str(spec.target) for sharing in _buffers_by_memory(program) if len(sharing) > 1 for spec in sharing]
 
 
 def _buffers_by_memory(program: torch.export.ExportedProgram) -> Iterable[list[InputSpec]]:

@@ -373,7 +373,7 @@ class PartitionReport(ShownReport, ReportData):
 
     def to_text(self) -> str:
         """Returns the report as text."""
-        return printable(render_text(self))
+        return printable("\n".join(_lines(self)) + "\n")
 
     def to_json(self, indent: int | None = 2) -> str:
         """Returns the report as JSON, see `trt_partition.report.partition_report.schema`; there are no infinities."""
@@ -442,11 +442,6 @@ def _check(report: ReportData) -> None:
         *({end for edge in report.edges for end in (edge.source, edge.target)} - ends),
     ]:
         raise typed.BadField("the report", f"there is no {min(unknown)!r:.80}, which it names")
-
-
-def render_text(report: ReportData) -> str:
-    """Returns the report as text, ending in a newline. Sections that would be empty are left out."""
-    return "\n".join(_lines(report)) + "\n"
 
 
 def _lines(report: ReportData) -> Iterator[str]:

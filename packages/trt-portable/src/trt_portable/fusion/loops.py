@@ -362,7 +362,17 @@ class _Part:
     """
 
     def __init__(self, layers: Sequence[ILayer], wanted: Iterable[int], fuse: Fuse) -> None:
-        calls = [_call_of(layer) for layer in layers]
+        calls = [
+            LayerCall(
+                layer=layer,
+                inputs=tuple(None if tensor is None else id(tensor) for tensor in layer._inputs),
+                outputs=tuple(id(tensor) for tensor in layer._outputs),
+                compute=layer._engine_compute(),
+                output_names=tuple(tensor.name for tensor in layer._outputs),
+                name=layer.name,
+            )
+            for layer in layers
+        ]
         made = {tensor for call in calls for tensor in call.outputs}
         self._inputs = sorted({tensor for call in calls for tensor in call.inputs if tensor is not None} - made)
         self._outputs = sorted(made.intersection(wanted))
@@ -372,14 +382,3 @@ class _Part:
         """Adds what is wanted to the values of an iteration."""
         results = self.program.run([values[tensor] for tensor in self._inputs])
         values.update(zip(self._outputs, results, strict=True))
-
-
-def _call_of(layer: ILayer) -> LayerCall:
-    return LayerCall(
-        layer=layer,
-        inputs=tuple(None if tensor is None else id(tensor) for tensor in layer._inputs),
-        outputs=tuple(id(tensor) for tensor in layer._outputs),
-        compute=layer._engine_compute(),
-        output_names=tuple(tensor.name for tensor in layer._outputs),
-        name=layer.name,
-    )

@@ -27,7 +27,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute, integer, member
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.rules import require, require_minimum_rank, require_type
+from trt_portable.network.rules import require, require_tensor
 from trt_portable.pybind import instance_of, to_integer
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -97,8 +97,7 @@ class IDistCollectiveLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        require_type(x, FLOATS | INDICES | {DataType.INT8}, "the input")
-        require_minimum_rank(x, 1, "the input")
+        require_tensor(x, "the input", FLOATS | INDICES | {DataType.INT8}, least_rank=1)
         operation = self._operation
         reduces = self._reduction is not ReduceOperation.NONE
         require(reduces == (operation in _REDUCING), f"{operation.name} with reduction {self._reduction.name}")

@@ -30,7 +30,7 @@ from trt_portable.layers.windows import (
 )
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
-from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.network.rules import require, require_tensor, require_type
 from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 from trt_portable.weights import Weights, as_weights, optional_weights
 
@@ -86,8 +86,7 @@ class _FilterLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x = present(inputs[0])
-        require_type(x, FLOATS, "the input")
-        require_rank(x, {4, 5}, "the input")
+        require_tensor(x, "the input", FLOATS, ranks={4, 5})
         rank = x._rank - 2
         require(self._spatial_rank == rank, f"kernel extents {self.kernel_size_nd} for an input of rank {x._rank}")
         require(all(k > 0 for k in self.kernel_size_nd), f"kernel extents {self.kernel_size_nd}")
@@ -342,8 +341,7 @@ class IPoolingLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        require_type(x, FLOATS | {DataType.INT8}, "the input")
-        require_rank(x, {4, 5}, "the input")
+        require_tensor(x, "the input", FLOATS | {DataType.INT8}, ranks={4, 5})
         require(self._spatial_rank == x._rank - 2, f"window {self.window_size_nd} for an input of rank {x._rank}")
         require(all(k > 0 for k in self.window_size_nd), f"window {self.window_size_nd}")
 
@@ -469,8 +467,7 @@ class IPaddingLayer(ILayer):
     def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
         allowed = {DataType.FLOAT, DataType.HALF, DataType.INT8, DataType.INT32}
-        require_type(x, allowed, "the input")
-        require_minimum_rank(x, 4, "the input")
+        require_tensor(x, "the input", allowed, least_rank=4)
         for name in ("pre_padding_nd", "post_padding_nd"):
             require(len(getattr(self, name)) == 2, f"{name} has two elements")
 

@@ -27,6 +27,7 @@ from trt_portable.network.rules import (
     require_equal_types,
     require_minimum_rank,
     require_rank,
+    require_tensor,
     require_type,
 )
 from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor, host_numbers, is_unknown
@@ -53,10 +54,9 @@ class IScatterLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         data, indices, updates = inputs
-        require_type(data, _NUMBERS, "the data")
+        require_tensor(data, "the data", _NUMBERS, least_rank=1)
         require_equal_types((data, updates), "data and updates")
         require_type(indices, INDICES, "the indices")
-        require_minimum_rank(data, 1, "the data")
         if self.mode is ScatterMode.ELEMENT:
             require_equal_ranks((data, indices, updates), "data, indices and updates")
             return
@@ -110,8 +110,7 @@ class IOneHotLayer(ILayer):
         require_type(indices, {DataType.INT32}, "the indices")
         require_type(values, _NUMBERS, "the values")
         require(values._extents == (2,), "the values are two: off and on")
-        require_type(depth, INDICES, "the depth")
-        require_rank(depth, {0}, "the depth")
+        require_tensor(depth, "the depth", INDICES, ranks={0})
         rank = indices._rank
         require(-rank - 1 <= self.axis <= rank, f"axis {self.axis} is outside rank {rank + 1}")
         host = depth._host
@@ -169,10 +168,8 @@ class IReverseSequenceLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, lengths = inputs
-        require_minimum_rank(x, 2, "the input")
-        require_type(x, _NUMBERS | {DataType.BOOL}, "the input")
-        require_type(lengths, INDICES, "the lengths")
-        require_rank(lengths, {1}, "the lengths")
+        require_tensor(x, "the input", _NUMBERS | {DataType.BOOL}, least_rank=2)
+        require_tensor(lengths, "the lengths", INDICES, ranks={1})
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         x, lengths = inputs
@@ -264,19 +261,15 @@ class INMSLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         boxes, scores, most = map(present, inputs[:3])
         require_equal_types((boxes, scores), "boxes and scores")
-        require_type(boxes, {DataType.FLOAT, DataType.HALF}, "the boxes")
-        require_rank(boxes, {3, 4}, "the boxes")
+        require_tensor(boxes, "the boxes", {DataType.FLOAT, DataType.HALF}, ranks={3, 4})
         require((boxes._extents or (0,))[-1] == 4, "the last extent of the boxes must be 4")
         require_rank(scores, {3}, "the scores")
-        require_type(most, {DataType.INT32}, "the most boxes per class")
-        require_rank(most, {0}, "the most boxes per class")
+        require_tensor(most, "the most boxes per class", {DataType.INT32}, ranks={0})
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         require(0 < self.topk_box_limit <= _BOX_LIMIT, f"topk_box_limit {self.topk_box_limit}")
         for tensor in inputs[3:]:
-            if tensor is not None:
-                require_type(tensor, {DataType.FLOAT}, "a threshold")
-                require_rank(tensor, {0}, "a threshold")
+            require_tensor(tensor, "a threshold", {DataType.FLOAT}, ranks={0})
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         boxes, scores = map(as_tensor, inputs[:2])
@@ -430,9 +423,8 @@ class IGatherLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         data, indices = inputs
-        require_type(data, _GATHERABLE, "the data")
+        require_tensor(data, "the data", _GATHERABLE, least_rank=1)
         require_type(indices, INDICES, "the indices")
-        require_minimum_rank(data, 1, "the data")
         if self.mode is GatherMode.ELEMENT:
             require_equal_ranks((data, indices), "data and indices")
 

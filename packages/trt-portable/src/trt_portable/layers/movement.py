@@ -23,8 +23,7 @@ from trt_portable.network.rules import (
     require_axis,
     require_equal_ranks,
     require_equal_types,
-    require_minimum_rank,
-    require_rank,
+    require_tensor,
     require_type,
 )
 from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_unknown, operand
@@ -80,8 +79,7 @@ class IShuffleLayer(ILayer):
         _order(self.first_transpose, rank, "first_transpose")
         reshaped = rank
         if target is not None:
-            require_type(target, INDICES, "the reshape dims")
-            require_rank(target, {1}, "the reshape dims")
+            require_tensor(target, "the reshape dims", INDICES, ranks={1})
             reshaped = (target._extents or (0,))[0]
         elif self.reshape_dims is not None:
             reshaped = len(self.reshape_dims)
@@ -155,8 +153,7 @@ class IConcatenationLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         tensors = [tensor for tensor in inputs if tensor is not None]
         require_equal_types(tensors, "the inputs")
-        require_type(tensors[0], MOVABLE, "an input")
-        require_minimum_rank(tensors[0], 1, "an input")
+        require_tensor(tensors[0], "an input", MOVABLE, least_rank=1)
         require_equal_ranks(tensors, "the inputs")
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
@@ -189,9 +186,7 @@ class ISqueezeLayer(ILayer):
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, axes = present(inputs[0]), optional(inputs, 1)
         require_type(x, MOVABLE, "the input")
-        if axes is not None:
-            require_type(axes, INDICES, "axes")
-            require_rank(axes, {0, 1}, "axes")
+        require_tensor(axes, "axes", INDICES, ranks={0, 1})
 
     _contract = staticmethod(moved)
 
@@ -227,8 +222,7 @@ class IUnsqueezeLayer(ILayer):
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, axes = map(present, inputs)
         require_type(x, MOVABLE, "the input")
-        require_type(axes, INDICES, "axes")
-        require_rank(axes, {0, 1}, "axes")
+        require_tensor(axes, "axes", INDICES, ranks={0, 1})
 
     _contract = staticmethod(moved)
 

@@ -24,8 +24,7 @@ from trt_portable.network.rules import (
     require_axis,
     require_broadcast_to,
     require_equal_types,
-    require_minimum_rank,
-    require_type,
+    require_tensor,
 )
 from trt_portable.pybind import to_integer
 from trt_portable.shape_tensors import Value, as_tensor, is_unknown
@@ -84,8 +83,7 @@ class INormalizationLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, scale, bias = inputs
         require_equal_types((x, scale, bias), "input, scale and bias")
-        require_type(x, FLOATS, "the input")
-        require_minimum_rank(x, 2, "the input")
+        require_tensor(x, "the input", FLOATS, least_rank=2)
         for tensor, what in ((scale, "scale"), (bias, "bias")):
             require(tensor._rank == x._rank, f"{what} has rank {tensor._rank}, the input {x._rank}")
         axes_of_mask(self.axes, x._rank)
@@ -222,8 +220,7 @@ class ILRNLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        require_type(x, {DataType.FLOAT, DataType.HALF}, "the input")
-        require_minimum_rank(x, 3, "the input")
+        require_tensor(x, "the input", {DataType.FLOAT, DataType.HALF}, least_rank=3)
         window = self.window_size
         require(1 <= window <= 15 and window % 2 == 1, f"window {window} is not odd in 1..15")
         require(abs(self.alpha) <= 1e20, f"alpha {self.alpha} is outside 1e20")
@@ -260,8 +257,7 @@ class IScaleLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        require_type(x, FLOATS, "the input")
-        require_minimum_rank(x, 4, "the input")
+        require_tensor(x, "the input", FLOATS, least_rank=4)
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs

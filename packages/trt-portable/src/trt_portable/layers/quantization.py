@@ -14,7 +14,7 @@ from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import dims, element_type, integer
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
-from trt_portable.network.rules import require, require_minimum_rank, require_rank, require_type
+from trt_portable.network.rules import require, require_minimum_rank, require_tensor, require_type
 from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 
 if TYPE_CHECKING:
@@ -235,8 +235,7 @@ class IDynamicQuantizeLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x = present(inputs[0])
-        require_type(x, FLOATS, "the input")
-        require_minimum_rank(x, 1, "the input")
+        require_tensor(x, "the input", FLOATS, least_rank=1)
         pair = (self.to_type, self.scale_type)
         require(pair in _DYNAMIC_PAIRS, f"no {pair[1].name} scales for {pair[0].name} elements")
 
@@ -249,9 +248,7 @@ class IDynamicQuantizeLayer(ILayer):
             if size not in (1, -1):
                 require(type(extent) is int, f"the blocked extent of axis {axis} must be constant")
                 require(extent % size == 0, f"blocks of {size} do not divide extent {extent}")
-        if outer is not None:
-            require_type(outer, FLOATS, "the scale of the scales")
-            require_rank(outer, {0}, "the scale of the scales")
+        require_tensor(outer, "the scale of the scales", FLOATS, ranks={0})
 
     def _block(self, rank: int) -> list[int]:
         if len(self.block_shape):

@@ -17,7 +17,11 @@ from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import like_first, reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
-from trt_portable.network.rules import axes_of_mask, require, require_minimum_rank, require_rank, require_type
+from trt_portable.network.rules import (
+    axes_of_mask,
+    require,
+    require_tensor,
+)
 from trt_portable.pybind import to_integer
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
 
@@ -70,8 +74,7 @@ class IReduceLayer(ILayer):
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        require_type(x, FLOATS | INDICES | {DataType.INT8}, "the input")
-        require_minimum_rank(x, 1, "the input")
+        require_tensor(x, "the input", FLOATS | INDICES | {DataType.INT8}, least_rank=1)
         require(self.op is not ReduceOperation.NONE, "operation NONE is for collectives only")
         axes_of_mask(self.axes, x._rank)
 
@@ -105,8 +108,7 @@ class ISoftMaxLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         (x,) = inputs
-        require_type(x, FLOATS, "the input")
-        require_minimum_rank(x, 1, "the input")
+        require_tensor(x, "the input", FLOATS, least_rank=1)
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         axes = axes_of_mask(self.axes, inputs[0]._rank)
@@ -131,10 +133,8 @@ class IRaggedSoftMaxLayer(ILayer):
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         x, bounds = inputs
-        require_type(x, FLOATS, "the input")
-        require_rank(x, {3}, "the input")
-        require_type(bounds, {DataType.INT32}, "the bounds")
-        require_rank(bounds, {3}, "the bounds")
+        require_tensor(x, "the input", FLOATS, ranks={3})
+        require_tensor(bounds, "the bounds", {DataType.INT32}, ranks={3})
         require((bounds._extents or (0,))[-1] == 1, "the last extent of the bounds must be 1")
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
@@ -192,8 +192,7 @@ class ITopKLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x = present(inputs[0])
-        require_type(x, FLOATS | INDICES, "the input")
-        require_minimum_rank(x, 2, "the input")
+        require_tensor(x, "the input", FLOATS | INDICES, least_rank=2)
         axes = axes_of_mask(self.axes, x._rank)
         require(len(axes) == 1, f"top-k works on one axis, not on {axes}")
         require(axes[0] >= x._rank - 4, f"axis {axes[0]} is not among the last four of {x._rank}")
@@ -206,9 +205,7 @@ class ITopKLayer(ILayer):
             )
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
-        if len(inputs) > 1 and inputs[1] is not None:
-            require_type(inputs[1], {DataType.INT32}, "K")
-            require_rank(inputs[1], {0}, "K")
+        require_tensor(optional(inputs, 1), "K", {DataType.INT32}, ranks={0})
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, given = operand(inputs[0]), optional(inputs, 1)
@@ -239,10 +236,8 @@ class ICumulativeLayer(ILayer):
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         x, axis = inputs
-        require_type(x, FLOATS | INDICES, "the input")
-        require_minimum_rank(x, 1, "the input")
-        require_type(axis, INDICES, "the axis")
-        require_rank(axis, {0}, "the axis")
+        require_tensor(x, "the input", FLOATS | INDICES, least_rank=1)
+        require_tensor(axis, "the axis", INDICES, ranks={0})
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x, given = inputs

@@ -25,7 +25,12 @@ from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import Attribute, boolean, member, number, optional_dims
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_rank, require_type
+from trt_portable.network.rules import (
+    require,
+    require_equal_types,
+    require_rank,
+    require_tensor,
+)
 from trt_portable.pybind import to_number
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
 
@@ -102,15 +107,13 @@ class IResizeLayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x = present(inputs[0])
-        require_type(x, FLOATS | {DataType.INT8}, "the input")
-        require_minimum_rank(x, 1, "the input")
+        require_tensor(x, "the input", FLOATS | {DataType.INT8}, least_rank=1)
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x, target = present(inputs[0]), optional(inputs, 1)
         rank = x._rank
         if target is not None:
-            require_type(target, INDICES, "the output extents")
-            require_rank(target, {1}, "the output extents")
+            require_tensor(target, "the output extents", INDICES, ranks={1})
             require(target._extents == (rank,), f"the output extents must be {rank}")
             return
         if self.shape is not None:
@@ -341,8 +344,7 @@ class IGridSampleLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, grid = inputs
         require_equal_types((x, grid), "input and grid")
-        require_type(x, FLOATS, "the input")
-        require_rank(x, {4, 5}, "the input")
+        require_tensor(x, "the input", FLOATS, ranks={4, 5})
         require_rank(grid, {x._rank}, "the grid")
         last = (grid._extents or (0,))[-1]
         require(last == x._rank - 2, f"the last extent of the grid is {last}, not {x._rank - 2}")

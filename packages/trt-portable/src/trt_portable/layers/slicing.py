@@ -22,8 +22,7 @@ from trt_portable.network.rules import (
     require,
     require_documented,
     require_equal_types,
-    require_minimum_rank,
-    require_rank,
+    require_tensor,
     require_type,
 )
 from trt_portable.shape_tensors import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown, require_few
@@ -65,8 +64,7 @@ class ISliceLayer(ILayer):
     """In an engine: the extents that came last, and the zeros around them, if the slice is no more than that."""
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
-        require_type(present(inputs[0]), MOVABLE, "the input")
-        require_minimum_rank(present(inputs[0]), 1, "the input")
+        require_tensor(present(inputs[0]), "the input", MOVABLE, least_rank=1)
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         x = present(inputs[0])
@@ -78,15 +76,13 @@ class ISliceLayer(ILayer):
         ):
             tensor = inputs[index] if index < len(inputs) else None
             if tensor is not None:
-                require_type(tensor, INDICES, name)
-                require_rank(tensor, {1}, name)
+                require_tensor(tensor, name, INDICES, ranks={1})
                 lengths[name] = (tensor._extents or (0,))[0]
             else:
                 lengths[name] = len(static or ())
         axes = optional(inputs, 5)
         if axes is not None:
-            require_type(axes, INDICES, "axes")
-            require_rank(axes, {1}, "axes")
+            require_tensor(axes, "axes", INDICES, ranks={1})
             expected = (axes._extents or (0,))[0]
         else:
             expected = x._rank if self.axes is None else len(self.axes)

@@ -18,7 +18,7 @@ from trt_portable.layers.contracts import Bound, broadcast, moved
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.inference import pointwise
 from trt_portable.network.layer import META, Facts, ILayer, ITensor
-from trt_portable.network.rules import require, require_documented, require_rank, require_type
+from trt_portable.network.rules import require, require_documented, require_tensor
 from trt_portable.shape_tensors import HostValues, Value, as_tensor, host_numbers, is_known_to_host
 from trt_portable.weights import Weights, as_weights
 
@@ -258,8 +258,7 @@ class IFillLayer(ILayer):
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         shape, alpha, beta = (*inputs, None, None, None)[:3]
         if shape is not None:
-            require_rank(shape, {1}, "the shape input")
-            require_type(shape, INDICES, "the shape input")
+            require_tensor(shape, "the shape input", INDICES, ranks={1})
         elif self.shape is not None:
             require(all(extent >= 0 for extent in self.shape), "the extents must be known")
         require((alpha is None) == (beta is None), "alpha and beta are both static or both tensors")
@@ -271,10 +270,8 @@ class IFillLayer(ILayer):
             return
         require(self.to_type in INDICES | {DataType.FLOAT}, f"a ramp is FLOAT, INT32 or INT64, not {self.to_type.name}")
         if alpha is not None and beta is not None:
-            require_rank(alpha, {0}, "alpha")
-            require_rank(beta, {1}, "beta of a ramp")
-            for number in (alpha, beta):
-                require_type(number, {self.to_type}, "alpha and beta")
+            require_tensor(alpha, "alpha", {self.to_type}, ranks={0})
+            require_tensor(beta, "beta of a ramp", {self.to_type}, ranks={1})
         elif shape is None:
             require(len(self.shape or ()) == 1, "a ramp with static alpha and beta has rank 1")
         else:

@@ -31,7 +31,7 @@ from trt_portable.layers.products import multiply
 from trt_portable.layers.quantization import quantize_blocks
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.layer import ILayer, ITensor
-from trt_portable.network.rules import require, require_equal_types, require_rank, require_type
+from trt_portable.network.rules import require, require_equal_types, require_rank, require_tensor, require_type
 from trt_portable.pybind import Sealed, forwarded, to_boolean, to_integer
 from trt_portable.shape_tensors import Value, as_tensor, tensor_at
 
@@ -54,8 +54,7 @@ class IRotaryEmbeddingLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         x, cosines, sines = map(present, inputs[:3])
         require_equal_types((x, cosines, sines), "input and caches")
-        require_type(x, FLOATS, "the input")
-        require_rank(x, {4}, "the input")
+        require_tensor(x, "the input", FLOATS, ranks={4})
         part = self.rotary_embedding_dim
         require(part >= 0 and part % 2 == 0, f"{part} elements cannot be rotated in pairs")
 
@@ -64,9 +63,7 @@ class IRotaryEmbeddingLayer(ILayer):
         ids = optional(inputs, 3)
         for cache in (cosines, sines):
             require_rank(cache, {3 if ids is None else 2}, "a cache")
-        if ids is not None:
-            require_type(ids, INDICES, "the position ids")
-            require_rank(ids, {2}, "the position ids")
+        require_tensor(ids, "the position ids", INDICES, ranks={2})
         depth = (x._extents or ())[-1]
         part = self.rotary_embedding_dim or depth
         half = (cosines._extents or ())[-1]
@@ -133,20 +130,17 @@ class IKVCacheUpdateLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         cache, update, places = map(present, inputs[:3])
         require_equal_types((cache, update), "cache and update")
-        require_type(cache, FLOATS | {DataType.INT8}, "the cache")  # codes of caches, which TensorRT's layer refuses
-        require_rank(cache, {4}, "the cache")
+        # codes of caches, which TensorRT's layer refuses
+        require_tensor(cache, "the cache", FLOATS | {DataType.INT8}, ranks={4})
         require_rank(update, {3, 4}, "the update")
-        require_type(places, INDICES, "the write indices")
-        require_rank(places, {1}, "the write indices")
+        require_tensor(places, "the write indices", INDICES, ranks={1})
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         cache, update, lengths = present(inputs[0]), present(inputs[1]), optional(inputs, 3)
         packed = self.update_form is AttentionIOForm.PACKED_NHD
         require_rank(update, {3 if packed else 4}, f"an update in form {self.update_form.name}")
         require(lengths is not None or not packed, "a packed update needs update_lengths")
-        if lengths is not None:
-            require_type(lengths, {DataType.INT32}, "the update lengths")
-            require_rank(lengths, {1}, "the update lengths")
+        require_tensor(lengths, "the update lengths", {DataType.INT32}, ranks={1})
         pairs = ((1, 1), (3, 2)) if packed else ((0, 0), (1, 1), (3, 3))
         for axis, other in pairs:
             have, want = (update._extents or ())[other], (cache._extents or ())[axis]
@@ -292,11 +286,9 @@ class IMoELayer(ILayer):
 
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         hidden, experts, scores = map(present, inputs[:3])
-        require_type(hidden, FLOATS, "the hidden states")
-        require_type(experts, INDICES, "the chosen experts")
-        require_type(scores, FLOATS, "the scores")
-        for tensor, what in ((hidden, "hidden states"), (experts, "experts"), (scores, "scores")):
-            require_rank(tensor, {3}, f"the {what}")
+        require_tensor(hidden, "the hidden states", FLOATS, ranks={3})
+        require_tensor(experts, "the chosen experts", INDICES, ranks={3})
+        require_tensor(scores, "the scores", FLOATS, ranks={3})
 
     def _check(self, inputs: Sequence[ITensor | None]) -> None:
         weights = [tensor for tensor in inputs[_GATE:_BIAS] if tensor is not None]
@@ -480,9 +472,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         ):
             lengths = optional(inputs, slot)
             require(lengths is not None or not needed, f"packed sequences need {what}")
-            if lengths is not None:
-                require_type(lengths, {DataType.INT32}, what)
-                require_rank(lengths, {1}, what)
+            require_tensor(lengths, what, {DataType.INT32}, ranks={1})
         require(packed_query == packed_key or not packed_query, "a packed query needs packed keys")
 
     def _check_complete(self) -> None:
@@ -502,8 +492,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         if mask is None:
             return
         require(self.causal_kind is CausalMaskKind.NONE, "a mask excludes a causal mask")
-        require_type(mask, {DataType.BOOL, query._dtype}, "the mask")
-        require_rank(mask, {4}, "the mask")
+        require_tensor(mask, "the mask", {DataType.BOOL, query._dtype}, ranks={4})
         wanted: tuple[Any, ...] = (query._extents or ())[:2]
         if self.query_form is AttentionIOForm.PADDED_BHND:
             wanted = (*wanted, (query._extents or ())[2], (key._extents or ())[-2])

@@ -28,6 +28,7 @@ from trt_portable.network.rules import (
     require_equal_ranks,
     require_equal_types,
     require_rank,
+    require_tensor,
     require_type,
 )
 from trt_portable.plan import tables
@@ -357,8 +358,7 @@ class ILoopOutputLayer(ILoopBoundaryLayer):
         length = optional(inputs, 1)
         require(length is not None, "the extent of the new axis is missing: set_input(1, tensor)")
         assert length is not None
-        require_type(length, INDICES, "the extent of the new axis")
-        require_rank(length, {0}, "the extent of the new axis")
+        require_tensor(length, "the extent of the new axis", INDICES, ranks={0})
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         source = present(self._inputs[0])
@@ -521,8 +521,7 @@ class IConditionLayer(IIfConditionalBoundaryLayer):
     _NUM_OUTPUTS = 0
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
-        require_type(inputs[0], {DataType.BOOL}, "the condition")
-        require_rank(inputs[0], {0}, "the condition")
+        require_tensor(inputs[0], "the condition", {DataType.BOOL}, ranks={0})
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         return ()
@@ -631,8 +630,7 @@ class IAssertionLayer(ILayer):
 
     def _check(self, inputs: Sequence[ITensor]) -> None:
         (condition,) = inputs
-        require_type(condition, {DataType.BOOL}, "the condition")
-        require_rank(condition, {0, 1}, "the condition")
+        require_tensor(condition, "the condition", {DataType.BOOL}, ranks={0, 1})
 
     def _check_complete(self) -> None:
         condition = present(self._inputs[0])

@@ -477,11 +477,8 @@ class ILayer(Sealed):
                 continue
             layer._stale = True
             for output in layer._outputs:
-                pending.extend(layer._dependents(output))
+                pending.extend(output._consumers)
         self._network._revision += 1
-
-    def _dependents(self, output: ITensor) -> Sequence[ILayer]:
-        return output._consumers
 
     def _refresh(self) -> None:
         """Infers this layer again, after those upstream that are stale."""

@@ -99,6 +99,26 @@ def require_minimum_rank(tensor: ITensor, minimum: int, what: str) -> None:
         raise Refusal(f"{what} must have rank {minimum} or more, not {tensor._rank}")
 
 
+def require_tensor(
+    tensor: ITensor | None,
+    what: str,
+    types: Collection[DataType],
+    *,
+    ranks: Collection[int] | None = None,
+    least_rank: int = 0,
+) -> None:
+    """Refuses a tensor of another type or rank; None, for an optional input that is not there, passes.
+
+    Raises:
+        Refusal: The type is not among the allowed ones, or the rank is not, or is too small.
+    """
+    if tensor is not None:
+        require_type(tensor, types, what)
+        if ranks is not None:
+            require_rank(tensor, ranks, what)
+        require_minimum_rank(tensor, least_rank, what)
+
+
 def require_broadcast(tensors: Sequence[ITensor], what: str) -> None:
     """Refuses extents that neither agree nor are 1; extents known only at run time pass.
 

@@ -42,7 +42,7 @@ def schedule(layers: Sequence[ILayer], scopes: Sequence[Scope] = ()) -> list[ILa
     used = [scope for scope in scopes if scope._boundary]
     for scope in sorted(used, key=lambda scope: len(nodes.inside(scope))):  # those inside of others have fewer layers
         nodes.contract(scope)
-    return in_order(nodes.in_given_order())
+    return in_order(list(nodes._layers.values()))
 
 
 class _Nodes:
@@ -61,10 +61,6 @@ class _Nodes:
         for tensor in layer._inputs:
             if tensor is not None:
                 self._readers.setdefault(id(tensor), []).append(layer)
-
-    def in_given_order(self) -> list[ILayer]:
-        """All layers, those that scopes became last."""
-        return list(self._layers.values())
 
     def inside(self, scope: Scope) -> list[ILayer]:
         """The layers that depend on the entries of a scope, boundary left out."""

@@ -143,11 +143,6 @@ def building(autotuner: Autotuner) -> Iterator[None]:
         _current.reset(before)
 
 
-def current_autotuner() -> Autotuner | None:
-    """The autotuner of the build that goes on; None outside of builds."""
-    return _current.get()
-
-
 def tactic_hash(name: str) -> int:
     """Identity of a tactic, or of a kernel, in the timing cache."""
     digest = hashlib.sha256(name.encode()).digest()
@@ -272,7 +267,7 @@ def fastest(
     if len(starts) == 1:
         return first
     key = TimingCacheKey.of("kernel", str(device), *map(repr, form), *starts)
-    build = current_autotuner()
+    build = _current.get()
     winner = (None if build is None else build.remembered(key, starts)) or _process.remembered(key, starts)
     if winner is None:
         if torch.cuda.is_current_stream_capturing() or not (build is None or build.may_measure):
