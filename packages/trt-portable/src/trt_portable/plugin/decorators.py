@@ -25,6 +25,7 @@ from trt_portable.formats import LAYOUTS
 from trt_portable.network.definition import expect_tensor
 from trt_portable.network.layer import ITensor
 from trt_portable.plugin.interfaces import (
+    ELEMENTS,
     DimsExprs,
     DynamicPluginTensorDesc,
     IDimensionExpr,
@@ -55,6 +56,11 @@ _BUILDER: Final = IExprBuilder()
 
 class SymExpr(ISymExpr):
     """An expression of extents that may become an argument of a kernel."""
+
+
+def _combining(operation: DimensionOperation, *, swapped: bool = False) -> Any:
+    """A method that computes an expression from the object and another operand, which comes first where they swap."""
+    return lambda self, other: self._combined(operation, *((other, self) if swapped else (self, other)))
 
 
 class SymIntExpr(SymExpr):
@@ -113,37 +119,15 @@ class SymIntExpr(SymExpr):
         known = [part.expr for part in parts if part.expr is not None]
         return type(self)(_BUILDER.operation(operation, *known) if len(known) == 2 else None)
 
-    def __add__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.SUM, self, other)
-
-    __radd__ = __add__
-
-    def __mul__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.PROD, self, other)
-
-    __rmul__ = __mul__
-
-    def __sub__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.SUB, self, other)
-
-    def __rsub__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.SUB, other, self)
-
-    def __floordiv__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.FLOOR_DIV, self, other)
-
-    def __rfloordiv__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.FLOOR_DIV, other, self)
-
-    def __eq__(self, other: object) -> Self:  # type: ignore[override]  # an expression, as in TensorRT
-        return self._combined(DimensionOperation.EQUAL, self, other)
-
-    def __lt__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.LESS, self, other)
-
-    def __gt__(self, other: Extent) -> Self:
-        return self._combined(DimensionOperation.LESS, other, self)
-
+    __add__ = __radd__ = _combining(DimensionOperation.SUM)
+    __mul__ = __rmul__ = _combining(DimensionOperation.PROD)
+    __sub__ = _combining(DimensionOperation.SUB)
+    __rsub__ = _combining(DimensionOperation.SUB, swapped=True)
+    __floordiv__ = _combining(DimensionOperation.FLOOR_DIV)
+    __rfloordiv__ = _combining(DimensionOperation.FLOOR_DIV, swapped=True)
+    __eq__ = _combining(DimensionOperation.EQUAL)  # an expression, as in TensorRT
+    __lt__ = _combining(DimensionOperation.LESS)
+    __gt__ = _combining(DimensionOperation.LESS, swapped=True)
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -283,12 +267,19 @@ class TensorDesc:
         format: TensorFormat | None = None,
         scale: float | None = None,
     ) -> None:
-        self._shape_expr = _as_exprs(shape_expr) if shape_expr is not None else None
-        self._dtype = dtype
-        self._format = format
-        self._scale = scale
+        self._shape_expr = None if shape_expr is None else ShapeExprs.from_tuple(shape_expr)
+        self.dtype = dtype
+        self.format = format
+        self.scale = scale
         self._aliased_to: TensorDesc | None = None
         self._is_fixed = False
+
+    if not TYPE_CHECKING:  # or type checkers would allow any name
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name[0] != "_" and self.__dict__.get("_is_fixed"):
+                raise ValueError("an output that shares the memory of an input cannot be changed")
+            object.__setattr__(self, name, value)
 
     @property
     def shape_expr(self) -> ShapeExprs:
@@ -298,38 +289,7 @@ class TensorDesc:
 
     @shape_expr.setter
     def shape_expr(self, extents: ShapeExprs | Iterable[Extent]) -> None:
-        self._refuse_change()
-        self._shape_expr = _as_exprs(extents)
-
-    @property
-    def dtype(self) -> DataType | None:
-        """The element type."""
-        return self._dtype
-
-    @dtype.setter
-    def dtype(self, dtype: DataType) -> None:
-        self._refuse_change()
-        self._dtype = dtype
-
-    @property
-    def format(self) -> TensorFormat | None:
-        """The memory layout."""
-        return self._format
-
-    @format.setter
-    def format(self, format: TensorFormat) -> None:
-        self._refuse_change()
-        self._format = format
-
-    @property
-    def scale(self) -> float | None:
-        """Kept for compatibility."""
-        return self._scale
-
-    @scale.setter
-    def scale(self, scale: float) -> None:
-        self._refuse_change()
-        self._scale = scale
+        self._shape_expr = ShapeExprs.from_tuple(extents)
 
     @property
     def ndim(self) -> int:
@@ -370,17 +330,13 @@ class TensorDesc:
 
     def like(self) -> TensorDesc:
         """Another tensor of the same extents, type and format."""
-        return TensorDesc(list(self.shape_expr), self._dtype, self._format, self._scale)
+        return TensorDesc(list(self.shape_expr), self.dtype, self.format, self.scale)
 
     def aliased(self) -> TensorDesc:
         """An output of the same extents, type and format that shares this tensor's memory."""
         made = self.like()
         made._aliased_to, made._is_fixed = self, True
         return made
-
-    def _refuse_change(self) -> None:
-        if self._is_fixed:
-            raise ValueError("an output that shares the memory of an input cannot be changed")
 
 
 class SizeTensorDesc(TensorDesc):
@@ -409,10 +365,6 @@ class SizeTensorDesc(TensorDesc):
     def expr(self) -> SizeTensorShapeExpr:
         """The extent that this output holds."""
         return self._expression
-
-
-def _as_exprs(extents: Any) -> ShapeExprs:
-    return ShapeExprs.from_tuple(extents)
 
 
 def from_shape_expr(shape_expr: ShapeExprs | Iterable[Extent], dtype: DataType) -> TensorDesc:
@@ -625,8 +577,8 @@ def impl(plugin_id: str) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         definition = _registered(plugin_id)
-        named = expect_parameters(definition, function, ("outputs", "stream"), optional=("tactic",))
-        definition.implementation, definition.saved = function, named
+        expect_parameters(definition, function, ("outputs", "stream"), optional=("tactic",))
+        definition.implementation = function
         return function
 
     return decorate
@@ -651,16 +603,14 @@ def autotune(plugin_id: str) -> Callable[[Function], Function]:
 
 
 def aot_impl(plugin_id: str) -> Callable[[Function], Function]:
-    """Keeps what would compile a kernel for NVIDIA's GPUs; networks that ask for it are refused.
+    """Checks what would compile a kernel for NVIDIA's GPUs; networks that ask for it are refused.
 
     Raises:
         ValueError: The plugin is not registered, or the parameters are others than it was registered with.
     """
 
     def decorate(function: Function) -> Function:
-        definition = _registered(plugin_id)
-        expect_parameters(definition, function, ("outputs",), optional=("tactic",))
-        definition.ahead_of_time = function
+        expect_parameters(_registered(plugin_id), function, ("outputs",), optional=("tactic",))
         return function
 
     return decorate
@@ -838,9 +788,7 @@ class Definition:
         inputs: Names of the tensors, in order.
         attributes: Types of the attributes, by name: one of `SCALARS`, or a numpy type for arrays.
         implementation: Computes the outputs.
-        saved: Names of the attributes that the implementation takes; an engine keeps them.
         combinations: Gives what the plugin supports, or None for LINEAR and the types of the network.
-        ahead_of_time: Kept; never run.
         is_listed: Whether the plugin registry has it.
     """
 
@@ -850,9 +798,7 @@ class Definition:
     inputs: tuple[str, ...]
     attributes: dict[str, Any]
     implementation: Callable[..., Any] | None = None
-    saved: tuple[str, ...] = ()
     combinations: Callable[..., Any] | None = None
-    ahead_of_time: Callable[..., Any] | None = None
     is_listed: bool = field(default=False, compare=False)
 
     @property
@@ -900,17 +846,13 @@ def read_signature(plugin_id: str, function: Callable[..., Any]) -> tuple[tuple[
     return tuple(inputs), attributes
 
 
-def _named(kind: Any) -> Any:
-    """The type that an alias stands for, with the alias's arguments in it; NDArray is such an alias in newer NumPy."""
-    alias = typing.get_origin(kind) or kind
-    meaning = getattr(alias, "__value__", None)
-    return kind if meaning is None else meaning[typing.get_args(kind)]
-
-
 def _attribute_type(plugin_id: str, name: str, kind: Any) -> Any:
     if kind in SCALARS:
         return kind
-    array = _named(kind)
+    # the type that an alias stands for, with the alias's arguments in it; NDArray is such an alias in newer NumPy
+    alias = typing.get_origin(kind) or kind
+    meaning = getattr(alias, "__value__", None)
+    array = kind if meaning is None else meaning[typing.get_args(kind)]
     if typing.get_origin(array) is np.ndarray:
         element = typing.get_args(typing.get_args(array)[1])[0]
         return np.dtype(element)
@@ -922,8 +864,8 @@ def _attribute_type(plugin_id: str, name: str, kind: Any) -> Any:
 
 def expect_parameters(
     definition: Definition, function: Callable[..., Any], required: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    """The attributes among a function's parameters, after checking all of them.
+) -> None:
+    """Refuses a function with other parameters than a plugin's inputs, attributes, and those that are named.
 
     Raises:
         ValueError: A parameter is missing, or unknown.
@@ -935,19 +877,10 @@ def expect_parameters(
     if missing or unknown:
         said = f"lacks {missing}" if missing else f"has unknown {unknown}"
         raise ValueError(f"plugin {definition.identity!r}: {getattr(function, '__name__', function)} {said}")
-    return tuple(name for name in names if name in definition.attributes)
 
 
 VERSION = "1"
-_FIELD_TYPES = {
-    np.dtype(np.float16): PluginFieldType.FLOAT16,
-    np.dtype(np.float32): PluginFieldType.FLOAT32,
-    np.dtype(np.float64): PluginFieldType.FLOAT64,
-    np.dtype(np.int8): PluginFieldType.INT8,
-    np.dtype(np.int16): PluginFieldType.INT16,
-    np.dtype(np.int32): PluginFieldType.INT32,
-    np.dtype(np.int64): PluginFieldType.INT64,
-}
+_FIELD_TYPES: Final = {dtype: kind for kind, dtype in ELEMENTS.items() if kind is not PluginFieldType.CHAR}
 _TACTIC = "tactic:"
 """Name of the field that holds the tactic; no attribute can be called so."""
 

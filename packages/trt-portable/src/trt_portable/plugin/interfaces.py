@@ -211,7 +211,7 @@ class FallbackString(str):
     """Text as the bindings hand it to C++; plain text serves wherever it does."""
 
 
-_ELEMENTS: Final[dict[PluginFieldType, np.dtype[Any]]] = {
+ELEMENTS: Final[dict[PluginFieldType, np.dtype[Any]]] = {
     PluginFieldType.FLOAT16: np.dtype(np.float16),
     PluginFieldType.FLOAT32: np.dtype(np.float32),
     PluginFieldType.FLOAT64: np.dtype(np.float64),
@@ -276,7 +276,7 @@ class PluginField:
 
 
 def _elements(data: Any, kind: PluginFieldType, name: str) -> npt.NDArray[Any]:
-    wanted = _ELEMENTS.get(kind)
+    wanted = ELEMENTS.get(kind)
     array: npt.NDArray[Any]
     if isinstance(data, str):
         data = data.encode()
@@ -331,6 +331,9 @@ def undefined(owner: object, method: str) -> NoReturn:
 class IPluginCapability(IVersionedInterface):
     """One of the faces of a plugin."""
 
+    def __init__(self, arg0: Any = None) -> None:
+        pass
+
 
 class IPluginV3(IVersionedInterface):
     """A plugin. It gives its faces for defining, building and running, usually itself for all three."""
@@ -367,9 +370,6 @@ class IPluginV3OneCore(IPluginCapability):
     plugin_version: str = ""
     plugin_namespace: str = ""
 
-    def __init__(self, arg0: IPluginV3OneCore | None = None) -> None:
-        pass
-
 
 class IPluginV3OneBuild(IPluginCapability):
     """What a build asks a plugin.
@@ -389,9 +389,6 @@ class IPluginV3OneBuild(IPluginCapability):
     format_combination_limit: int = 100
     metadata_string: str = ""
     timing_cache_id: str = ""
-
-    def __init__(self, arg0: IPluginV3OneBuild | None = None) -> None:
-        pass
 
     def get_output_data_types(self, input_types: Sequence[DataType]) -> list[DataType]:
         """The element types of the outputs."""
@@ -424,9 +421,6 @@ class IPluginV3OneBuildV2(IPluginV3OneBuild):
 
     _INTERFACE = ("PLUGIN_V3ONE_BUILD", 2, 0)
 
-    def __init__(self, arg0: IPluginV3OneBuildV2 | None = None) -> None:
-        pass
-
     def get_aliased_input(self, output_index: int) -> int:
         """The input whose memory an output shares, -1 for none."""
         return -1
@@ -436,9 +430,6 @@ class IPluginV3OneRuntime(IPluginCapability):
     """What running asks a plugin."""
 
     _INTERFACE = ("PLUGIN_V3ONE_RUNTIME", 1, 0)
-
-    def __init__(self, arg0: IPluginV3OneRuntime | None = None) -> None:
-        pass
 
     def enqueue(
         self,
@@ -547,17 +538,11 @@ class IPluginV3QuickCore(IPluginCapability):
     plugin_version: str = ""
     plugin_namespace: str = ""
 
-    def __init__(self, arg0: IPluginV3QuickCore | None = None) -> None:
-        pass
-
 
 class IPluginV3QuickBuild(IPluginCapability):
     """What a build asks a plugin."""
 
     _INTERFACE = ("PLUGIN_V3QUICK_BUILD", 1, 0)
-
-    def __init__(self, arg0: IPluginV3QuickBuild | None = None) -> None:
-        pass
 
 
 class IPluginV3QuickAOTBuild(IPluginV3QuickBuild):
@@ -565,17 +550,11 @@ class IPluginV3QuickAOTBuild(IPluginV3QuickBuild):
 
     _INTERFACE = ("PLUGIN_V3QUICKAOT_BUILD", 1, 0)
 
-    def __init__(self, arg0: IPluginV3QuickAOTBuild | None = None) -> None:
-        pass
-
 
 class IPluginV3QuickRuntime(IPluginCapability):
     """What running asks a plugin."""
 
     _INTERFACE = ("PLUGIN_V3QUICK_RUNTIME", 1, 0)
-
-    def __init__(self, arg0: IPluginV3QuickRuntime | None = None) -> None:
-        pass
 
 
 class IPluginCreatorV3Quick(NamedCreator):
