@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 import torch
 from fresh_process import run_python
+from program_files import ProgramFile
 from torch import nn
 from trtc.app import list_entries
 
@@ -23,7 +24,6 @@ from trt_core.log import logger
 from trt_partition import PartitionReport, diff_reports
 from trt_runtime.command_line import main
 from trt_runtime.engine_cache import CacheEntry, EngineCache
-from trt_runtime.testing import ProgramFile
 
 TRTC: Final = "import trtc; trtc.main()"
 EVIL: Final = "[/x][bold]\x1b[2J\x07\x9b1m\u202e\u2066\r<img src=x onerror=alert(1)>'\"{{7*7}}"

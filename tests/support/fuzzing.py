@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from program_files import ProgramFile
 from torch import nn
 
 import trt_core
 from trt_core import Input, TrtError
 from trt_runtime import PlanHeader, TRTModule, load, refit_module, save
-from trt_runtime.testing import ProgramFile
 
 SECONDS = 20
 """Of a processor. No mutation may take as long; the honest file takes milliseconds."""

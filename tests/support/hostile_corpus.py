@@ -35,6 +35,7 @@ import hostile_structures
 import numpy as np
 import plan_fuzzer
 import torch
+from program_files import ProgramFile
 
 import trt_portable as trt
 from trt_core import PlanError, RefitError, TrtError
@@ -53,7 +54,6 @@ from trt_runtime.generation import GenerationLimits, TextGenerator
 from trt_runtime.plan_notes import Bounds, note_bounds
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.refit import _admitting, check_replaceable
-from trt_runtime.testing import ProgramFile
 
 MEMORY: Final = 6 << 30
 """Bytes of address space that cases may add; what is refused for lack of them should have been refused before."""

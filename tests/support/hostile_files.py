@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from program_files import ProgramFile
 
 from trt_core import TrtError
 from trt_core.dtypes import dtype_name
@@ -36,7 +37,6 @@ from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.generation import METADATA, GenerationLimits, TextGenerator
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
-from trt_runtime.testing import ProgramFile
 
 Act = Callable[[], object]
 NO_FIELDS: Final = ([], {}, "x", 1, None, True, [[1]], [None], {"a": 1}, "a" * 100_000)

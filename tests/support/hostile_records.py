@@ -27,6 +27,7 @@ import hostile_files
 import plan_fuzzer
 import torch
 from hostile_files import Act
+from program_files import ProgramFile
 
 import trt_portable as trt
 from trt_core import Input, TrtError
@@ -52,7 +53,6 @@ from trt_runtime.program.graph import Program
 from trt_runtime.program.interface import TensorSpec
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
-from trt_runtime.testing import ProgramFile
 
 Change = tuple[str, Any]
 """What is changed, and what stands there then."""

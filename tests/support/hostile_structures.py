@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import torch
 from hostile_files import Act, folder, operator, program, tensor_type, value
+from program_files import ProgramFile
 
 from trt_runtime import save
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.program.loading import program_from_memory
-from trt_runtime.testing import ProgramFile
 
 _F32: Final = torch.float32
 _ROW: Final = tensor_type(_F32, 4)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program_files import ProgramFile
 from torch import nn
 
 import trt_frontends
@@ -24,7 +25,6 @@ from trt_runtime.command_line import main
 from trt_runtime.program.fields import FACTS
 from trt_runtime.program.interface import DynamicSize, FixedSpec, TensorSpec
 from trt_runtime.program.model_facts import Result
-from trt_runtime.testing import ProgramFile
 
 
 class Nested(nn.Module):

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from program_files import ProgramFile
 from torch import nn
 
 import trt_core
@@ -17,7 +18,6 @@ from trt_core.log import provider_logger
 from trt_core.sizes.expressions import Extent
 from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule, save
 from trt_runtime.profile_choice import Range
-from trt_runtime.testing import ProgramFile
 
 Define = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Adds layers to a network: (network, input tensors) -> output tensors."""

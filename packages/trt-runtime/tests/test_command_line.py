@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from program_files import ProgramFile
 from torch import nn
 
 import trt_runtime
@@ -27,7 +28,6 @@ from trt_runtime.command_line import main
 from trt_runtime.command_line.commands import Load, measure, measure_in_turns, percentile, read_tensors, write_tensors
 from trt_runtime.generation import GenerationLimits, SourceLimits
 from trt_runtime.program.saving import save_with
-from trt_runtime.testing import ProgramFile
 from trt_runtime.token_choice import TokenChoice
 
 BATCH = {0: torch.export.Dim("batch", min=1, max=8)}

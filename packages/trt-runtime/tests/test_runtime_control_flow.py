@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from program_files import ProgramFile
 from torch import nn
 from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
@@ -27,7 +28,6 @@ from trt_core.limits import CallLimits
 from trt_runtime import load, save
 from trt_runtime.program.document import check_step, program_from_bytes
 from trt_runtime.program.graph import ControlFlowCall, operator_calls
-from trt_runtime.testing import ProgramFile
 
 
 class Branch(nn.Module):

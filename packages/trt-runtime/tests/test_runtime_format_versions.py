@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pytest
 import torch
+from program_files import ProgramFile
 
 from trt_core import PlanError, refit_table
 from trt_core.files import records
@@ -27,7 +28,6 @@ from trt_runtime.header import OPTIONAL, PlanHeader
 from trt_runtime.program import graph as program_graph
 from trt_runtime.program import literals, saving
 from trt_runtime.program.held_weights import HeldWeights
-from trt_runtime.testing import ProgramFile
 
 HEADERS: Final = {2: "cc7dcdc03a9e1276"}
 CONTAINERS: Final = {1: "bf726b56f5e29852", 2: "3eba59b5caf9f37b"}

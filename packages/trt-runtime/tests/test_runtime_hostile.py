@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from program_files import ProgramFile
 
 from trt_core import ExecutionError, InputError, PlanError
 from trt_core.files.strict_json import MAX_DEPTH
 from trt_runtime import load
 from trt_runtime.command_line import main
 from trt_runtime.program.allowed_operators import allowed_operators, find_operator, reviewed_operators
-from trt_runtime.testing import ProgramFile
 
 
 @pytest.fixture

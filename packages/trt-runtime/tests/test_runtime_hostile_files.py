@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from fresh_process import run_python
+from program_files import ProgramFile
 
 from trt_core import PlanError
 from trt_runtime import TRTModule, load, plan_to_bytes, read_plan
 from trt_runtime.program_file import PROGRAM, SectionKind
-from trt_runtime.testing import ProgramFile
 
 
 @pytest.fixture

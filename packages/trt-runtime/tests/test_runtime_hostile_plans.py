@@ -13,12 +13,12 @@ import hostile_files
 import hostile_records
 import pytest
 import torch
+from program_files import ProgramFile
 
 from trt_core import ExecutionError, PlanError, trt
 from trt_core.log import provider_logger
 from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, plan_to_bytes, save
 from trt_runtime.program.loading import program_from_memory
-from trt_runtime.testing import ProgramFile
 
 
 def relu(network: Any, tensors: Sequence[Any]) -> list[Any]:

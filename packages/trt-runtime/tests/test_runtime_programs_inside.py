@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from program_files import ProgramFile
 
 from trt_core import PlanError
 from trt_runtime import TextGenerator, TRTModule, load
@@ -14,7 +15,6 @@ from trt_runtime.generation import GenerationLimits, SourceLimits
 from trt_runtime.program.loading import load_with
 from trt_runtime.program.saving import save_with
 from trt_runtime.program_file import SectionKind, read_sections
-from trt_runtime.testing import ProgramFile
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from program_files import ProgramFile
 
 from trt_core import CacheError, InputError, PlanError
 from trt_runtime import TRTModule, load, save, signatures
@@ -23,7 +24,6 @@ from trt_runtime.command_line import main
 from trt_runtime.engine_file import plan_from_bytes, plan_to_bytes
 from trt_runtime.plan_notes import is_host_code_allowed, is_own
 from trt_runtime.program_file import SectionKind, read_sections
-from trt_runtime.testing import ProgramFile
 
 _KEY = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.ed25519")
 

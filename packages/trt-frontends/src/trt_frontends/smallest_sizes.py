@@ -11,7 +11,6 @@ nobody can tell.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,11 +37,6 @@ from trt_lowering.export import SizeQuestion
 _TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TOLERANCE: Final = 1e-3
 """Of an output's scale: both run the same operators in PyTorch, or other kernels for them."""
-
-_UNCHECKED: Final = (
-    {"check_guards": False} if "check_guards" in inspect.signature(ExportedProgram.module).parameters else {}
-)
-"""Has a program run without a look at its guards; PyTorch before 2.9 has none."""
 
 _SCALES: Final = (1.0, 30.0)
 """Magnitudes of the numbers that a model is run on, so that it is seen what it does to small and to large ones."""
@@ -201,7 +195,7 @@ def _is_the_model(
     program: ExportedProgram, module: nn.Module, examples: ExampleInputs, sizes: Mapping[Any, int], device: torch.device
 ) -> bool:
     """Whether the graph computes at some sizes what the model computes; not where one of them fails."""
-    graph = module_of(program, **_UNCHECKED)
+    graph = module_of(program, check_guards=False)
     try:
         for scale in _SCALES:
             inputs = _inputs_at(program, examples, sizes, device, scale)
