@@ -61,6 +61,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_mp_policy": lambda: _fully_sharded()._get_fsdp_state(),
     "_op_dispatcher": lambda: torch.distributed.tensor.DTensor,
     "_orig_mod": lambda: torch.compile(nn.ReLU()),
+    "_dispatch_cache": lambda: torch.ops.aten.relu.default,
     "_overloadname": lambda: torch.ops.aten.relu.default,
     "_parameters": nn.Module,
     "_schema": lambda: torch.ops.aten.relu.default,

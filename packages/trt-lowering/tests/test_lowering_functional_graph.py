@@ -9,6 +9,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from trt_core import LoweringError
 from trt_lowering import check_graph_form, keep_whole, lower_graph
+from trt_lowering.internals import composites_replaced, fake_implementations
 
 aten = torch.ops.aten
 WHOLE = [
@@ -61,6 +62,37 @@ def functional_graph(module, *args, whole=WHOLE, dynamic=None, context=torch.no_
 
 def called(gm):
     return {str(node.target) for node in gm.graph.nodes if node.op == "call_function"}
+
+
+def test_what_is_kept_is_kept_again_and_given_back() -> None:
+    operator = aten.linear.default
+    before = dict(operator.py_kernels), operator in fake_implementations
+
+    def decline(*args, **kwargs):
+        return NotImplemented
+
+    with composites_replaced({operator: decline}):
+        keys = operator.py_kernels.keys()
+    seen = []
+    for _ in range(2):
+        with keep_whole([operator]), keep_whole([operator, aten.layer_norm.default]):
+            seen.append(dict(operator.py_kernels))
+        assert (dict(operator.py_kernels), operator in fake_implementations) == before
+    assert seen[0] == seen[1]
+    assert seen[0].keys() >= set(keys)
+
+
+def test_kernels_that_are_registered_meanwhile_are_kept_beside() -> None:
+    library = torch.library.Library("kept", "FRAGMENT")
+    library.define("composite(Tensor x) -> Tensor")
+    library.impl("composite", lambda x: x + 1, "CompositeImplicitAutograd")
+    composite, key = torch.ops.kept.composite.default, torch._C.DispatchKey.Functionalize
+    with keep_whole([composite]):
+        assert key not in composite.py_kernels
+    kernel = composite.py_impl(key)(lambda x: x)
+    with keep_whole([composite]):
+        assert composite.py_kernels[key] is kernel
+    assert composite.py_kernels == {key: kernel}
 
 
 def test_operators_with_a_converter_are_kept(settings, preserve, operators, compare):

@@ -46,6 +46,7 @@ ATTRIBUTES: Final = {
     "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
     "_extract_symbolized_tb": "of torch.utils._traceback: reads the line of each frame",
+    "_dispatch_cache": "of OpOverload: the kernels that it has found, by key of the dispatcher",
     "_detect_is_causal_mask": "of torch.nn.modules.transformer: whether a mask is the causal one, by its values",
     "_forward_hooks": "of nn.Module",
     "_forward_pre_hooks": "of nn.Module",
