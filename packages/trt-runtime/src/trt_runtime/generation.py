@@ -12,15 +12,17 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec, Protocol
 
 import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
 from trt_core.errors import ExecutionError, InputError, PlanError
-from trt_core.files import typed
-from trt_core.files.strict_json import BadJson, parse_json
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Grown
+from trt_core.files.strict_json import parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.wording import kind_of
 from trt_runtime.isolation.isolated_program import IsolatedProgram
@@ -71,8 +73,12 @@ class Streamer(Protocol):
         """Is told that no more tokens come."""
 
 
+_Length = Annotated[int, Form(partial(typed.integer, high=_MOST_LENGTH))]
+_Some = Annotated[int, Form(partial(typed.integer, low=1, high=_MOST_LENGTH))]
+
+
 @dataclass(frozen=True)
-class SourceLimits:
+class SourceLimits(Grown):
     """What an encoder was compiled for.
 
     Attributes:
@@ -91,14 +97,14 @@ class SourceLimits:
     """
 
     inputs: tuple[str, ...]
-    max_length: int = 0
+    max_length: _Length = 0
     start_token_id: int | None = None
     image_token_id: int | None = None
-    vocabulary: int = 0
-    rows: int = 0
-    width: int = 0
-    pictures: int = 0
-    picture_rows: int = 0
+    vocabulary: _Length = 0
+    rows: _Length = 0
+    width: _Length = 0
+    pictures: _Length = 0
+    picture_rows: _Length = 0
     size: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     ahead: str = ""
@@ -110,7 +116,7 @@ class SourceLimits:
 
 
 @dataclass(frozen=True)
-class GenerationLimits:
+class GenerationLimits(Grown):
     """What a step was compiled for.
 
     Attributes:
@@ -127,12 +133,12 @@ class GenerationLimits:
         has_states: Whether caches hold states of all tokens that were read, of which none is taken back.
     """
 
-    max_batch: int
-    max_length: int
-    prefill_chunk: int
+    max_batch: Annotated[int, Form(partial(typed.integer, low=1, high=_MOST_ROWS))]
+    max_length: _Some
+    prefill_chunk: _Some
     eos_token_ids: tuple[int, ...] = ()
-    pad_token_id: int = 0
-    assisted_tokens: int = 1
+    pad_token_id: Annotated[int, Form(partial(typed.integer, low=-typed.LARGEST))] = 0
+    assisted_tokens: _Some = 1
     rules: TokenRules = field(default_factory=TokenRules)
     source: SourceLimits | None = None
     choice: TokenChoice = field(default_factory=TokenChoice)
@@ -156,8 +162,11 @@ class GenerationLimits:
             PlanError: The text says nothing of the kind.
         """
         try:
-            return _limits_of(parse_json(text.encode(), max_bytes=_MOST_BYTES))
-        except (BadJson, KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+            limits = records.read(cls, parse_json(text.encode(), max_bytes=_MOST_BYTES), "limits")
+            if limits.source is not None:
+                _check_source(limits.source)
+            return limits
+        except (ValueError, AttributeError, InputError) as error:
             raise PlanError(f"the program says in no readable way what it generates: {text!r:.200}") from error
 
 
@@ -165,57 +174,21 @@ _TABLE: Final = ("vocabulary", "rows", "width", "pictures", "picture_rows")
 _PICTURES, _PROMPTS = "pictures", "prompts"
 
 
-def _limits_of(fields: Any) -> GenerationLimits:
-    rules, source = fields.get("rules") or {}, fields.get("source")
-    limits = GenerationLimits(
-        typed.integer(fields["max_batch"], "max_batch", 1, _MOST_ROWS),
-        typed.integer(fields["max_length"], "max_length", 1, _MOST_LENGTH),
-        typed.integer(fields["prefill_chunk"], "prefill_chunk", 1, _MOST_LENGTH),
-        _token_ids(fields["eos_token_ids"]),
-        typed.integer(fields["pad_token_id"], "pad_token_id", -typed.LARGEST),
-        typed.integer(fields.get("assisted_tokens", 1), "assisted_tokens", 1, _MOST_LENGTH),
-        TokenRules(
-            _token_ids(rules.get("suppressed", ())),
-            _token_ids(rules.get("first_suppressed", ())),
-            _token_or_none(rules, "forced_first"),
-            _token_ids(rules.get("forced_last", ())),
-        ),
-        choice=TokenChoice(**fields.get("choice") or {}),
-        vocabulary=typed.integer(fields.get("vocabulary", 0), "vocabulary", 0),
-        has_states=typed.flag(fields.get("has_states", False), "has_states"),
-    )
-    if source is None:
-        return limits
-    numbers: dict[str, Any] = {name: typed.integer(source[name], name, 0, _MOST_LENGTH) for name in _TABLE}
-    read = SourceLimits(
-        typed.texts(source["inputs"], "inputs"),
-        typed.integer(source["max_length"], "max_length", 0, _MOST_LENGTH),
-        _token_or_none(source, "start_token_id"),
-        _token_or_none(source, "image_token_id"),
-        **numbers,
-        size=_token_ids(source.get("size", ())),
-        grid=_token_ids(source.get("grid", ())),
-        ahead=source.get("ahead", ""),
-    )
-    is_one_kind = (read.start_token_id is None) != (read.image_token_id is None)
-    is_whole = read.start_token_id is not None or (_is_sized(read) and all(source[name] for name in _TABLE))
-    if not read.inputs or not is_one_kind or not is_whole or read.ahead not in ("", _PICTURES, _PROMPTS):
-        raise ValueError("inputs")
-    return replace(limits, source=read)
+def _check_source(source: SourceLimits) -> None:
+    """Holds what a file says of an encoder to what an encoder may be.
+
+    Raises:
+        BadField: It says nothing, or two things.
+    """
+    is_one_kind = (source.start_token_id is None) != (source.image_token_id is None)
+    is_whole = source.start_token_id is not None or (_is_sized(source) and all(getattr(source, one) for one in _TABLE))
+    if not source.inputs or not is_one_kind or not is_whole or source.ahead not in ("", _PICTURES, _PROMPTS):
+        raise typed.BadField("source", "it says nothing of an encoder, or two things")
 
 
 def _is_sized(source: SourceLimits) -> bool:
     is_grid = not source.grid or (len(source.grid) == 2 and math.prod(source.grid) == source.picture_rows)
     return is_grid and len(source.inputs) == 1 + bool(source.size) and all(extent > 0 for extent in source.size)
-
-
-def _token_ids(value: Any) -> tuple[int, ...]:
-    return tuple(typed.integer(token, "a token") for token in value)
-
-
-def _token_or_none(fields: Any, name: str) -> int | None:
-    value = fields.get(name)
-    return None if value is None else typed.integer(value, name)
 
 
 _P = ParamSpec("_P")

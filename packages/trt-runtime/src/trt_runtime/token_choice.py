@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from trt_core.errors import InputError
+from trt_core.files.records import Grown
 
 _NEVER: Final = -1.0e9
 """The score of a text that is not to be; finite, so that sums of them are comparable."""
 
 
 @dataclass(frozen=True)
-class TokenRules:
+class TokenRules(Grown):
     """What a model's configuration says of tokens that may or must come.
 
     Attributes:
@@ -69,7 +70,7 @@ def _on_device(tokens: tuple[int, ...], vocabulary: int, device: torch.device) -
 
 
 @dataclass(frozen=True)
-class TokenChoice:
+class TokenChoice(Grown):
     """Numbers by which tokens are chosen; the defaults change nothing.
 
     Attributes:

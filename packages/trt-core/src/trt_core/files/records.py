@@ -12,6 +12,7 @@ an enumeration                         the name of a member
 ``Mapping[K, X]``                      a list of pairs
 a dataclass                            an object with exactly its fields, and its `TAG`: a key and what it holds
 a `Row`                                the list of its fields
+a `Grown`                              an object without the fields that have their defaults
 ``X | Y``, both dataclasses            that which the tag names, or whose first field is there
 ``Annotated[X, Form(...)]``            what that says
 ``field(metadata={"key": "name"})``    what its type says, under another name
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -33,6 +34,10 @@ _R = TypeVar("_R")
 
 class Row:
     """A dataclass that is written as the list of its fields."""
+
+
+class Grown:
+    """A dataclass that fields were added to: one that has its default is not written, and may be missing."""
 
 
 def _as_it_is(value: Any, place: str = "") -> Any:
@@ -193,7 +198,25 @@ def _dataclass(kind: type) -> Form:
         values = vars(record)
         return {**tag, **{key: write_field(values[name]) for key, name, write_field in writers}}
 
-    return Form(read_fields, write_fields)
+    if not issubclass(kind, Grown):
+        return Form(read_fields, write_fields)
+    defaults = {_key(field): _default(field) for field in fields(kind) if _default(field) is not MISSING}
+
+    def read_those_there(value: Any, place: str) -> Any:
+        found = typed.fields(value, place, keys, defaults)
+        given = [reader for reader in readers if reader[0] in found]
+        return kind(**{name: read_field(found[key], f"{place}, {key}") for key, name, read_field in given})
+
+    def write_those_that_differ(record: Any) -> dict[str, Any]:
+        values = {key: getattr(record, name) for key, name, _ in writers}
+        written = {key for key, value in values.items() if key not in defaults or value != defaults[key]}
+        return {**tag, **{key: write_field(values[key]) for key, _, write_field in writers if key in written}}
+
+    return Form(read_those_there, write_those_that_differ)
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _key(field: Field[Any]) -> str:

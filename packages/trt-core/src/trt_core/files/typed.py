@@ -26,20 +26,21 @@ class BadField(ValueError):
         super().__init__(f"{place}: {why}")
 
 
-def fields(value: Any, place: str, names: Collection[str]) -> Mapping[str, Any]:
-    """An object with exactly these keys.
+def fields(value: Any, place: str, names: Collection[str], optional: Collection[str] = ()) -> Mapping[str, Any]:
+    """An object with exactly these keys, of which the optional ones may be missing.
 
     Raises:
         BadField: It is none.
     """
     found = mapping(value, place)
     if found.keys() != set(names):
-        missing = ", ".join(repr(name) for name in names if name not in found)
+        missing = ", ".join(repr(name) for name in names if name not in found and name not in optional)
         unknown = ", ".join(repr(name)[:60] for name in found if name not in names)
         wrong = [f"lacks the field {missing}"] * bool(missing) + [f"has the unknown field {unknown[:200]}"] * bool(
             unknown
         )
-        raise BadField(place, f"it {' and '.join(wrong)}")
+        if wrong:
+            raise BadField(place, f"it {' and '.join(wrong)}")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 from trt_core import Reason, Verdict
 from trt_core.files import records, typed
-from trt_core.files.records import Form
+from trt_core.files.records import Form, Grown
 from trt_core.precision import KeptInFloat32
 from trt_core.process_groups import show_ranks
 from trt_partition.bridges import Bridge
@@ -160,10 +160,6 @@ class Communication:
         return show_ranks(self.ranks) or "unknown"
 
 
-_ABSENT: Final = {"converter": "", "kept_in_float32": None, "communication": None, "weight_in_floats": ""}
-"""What JSON leaves out of a node, and what it means then."""
-
-
 def _read_verdict(value: Any, place: str) -> Verdict:
     code, message, source = (typed.text(value[name], place) for name in ("code", "message", "source"))
     reason = Reason.from_code(code) if code else None
@@ -175,18 +171,18 @@ def _verdict_to_json(verdict: Verdict) -> dict[str, str]:
 
 
 def _read_node(value: Any, place: str) -> NodeReport:
-    found = {**_ABSENT, **typed.mapping(value, place)}
+    found = {**typed.mapping(value, place)}
     verdict = {name: found.pop(name) for name in ("code", "message", "source")}
     return records.read(NodeReport, {**found, "verdict": verdict}, place)
 
 
 def _node_to_json(node: NodeReport) -> dict[str, Any]:
     data = records.write(node)
-    return {name: value for name, value in (data | data.pop("verdict")).items() if value or name not in _ABSENT}
+    return data | data.pop("verdict")  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
-class NodeReport:
+class NodeReport(Grown):
     """One `call_function` node.
 
     Attributes:
