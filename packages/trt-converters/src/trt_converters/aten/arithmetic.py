@@ -103,18 +103,6 @@ def aten_mul(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     return cast(ctx, binary(ctx, "AND" if result is torch.bool else "PROD", left, right), result)
 
 
-@converter(aten.addcmul.default, checks=computable)
-def aten_addcmul(ctx: ConversionContext, self: Operand, tensor1: Operand, tensor2: Operand, value: Number) -> Any:
-    """addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
-    return _add_scaled(ctx, self, tensor1, tensor2, value, "PROD")
-
-
-@converter(aten.addcdiv.default, checks=computable)
-def aten_addcdiv(ctx: ConversionContext, self: Operand, tensor1: Operand, tensor2: Operand, value: Number) -> Any:
-    """addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor"""
-    return _add_scaled(ctx, self, tensor1, tensor2, value, "DIV")
-
-
 def _add_scaled(
     ctx: ConversionContext, base: Operand, left: Operand, right: Operand, value: Number, operation: str
 ) -> Any:
@@ -198,12 +186,6 @@ def prims_div(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
 # What a division of floats leaves over is exact: no layer computes it.
 
 
-@converter(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar, checks=computable)
-def aten_div(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """div.Tensor(Tensor self, Tensor other) -> Tensor"""
-    return _quotient(ctx, self, other)
-
-
 @converter(aten.div.Tensor_mode, aten.div.Scalar_mode, checks=computable)
 def aten_div_mode(ctx: ConversionContext, self: Operand, other: Operand, rounding_mode: str | None) -> Any:
     """div.Tensor_mode(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor"""
@@ -214,12 +196,6 @@ def aten_div_mode(ctx: ConversionContext, self: Operand, other: Operand, roundin
     if ctx.result_dtype.is_floating_point:
         return cast(ctx, truncate(ctx, binary(ctx, "DIV", *_float_operands(ctx, self, other))), ctx.result_dtype)
     return binary(ctx, "DIV", *promote(ctx, self, other, dtype=ctx.result_dtype))
-
-
-@converter(aten.floor_divide.default, aten.floor_divide.Scalar, checks=computable)
-def aten_floor_divide(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """floor_divide(Tensor self, Tensor other) -> Tensor"""
-    return _floor_quotient(ctx, self, other)
 
 
 @converter(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor, checks=computable)
@@ -241,8 +217,8 @@ def aten_fmod(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     return cast(ctx, exact_remainder(ctx, left, right), ctx.result_dtype)
 
 
-def _quotient(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
-    left, right = promote(ctx, left, right, dtype=compute_type(ctx.result_dtype, left, right))
+def _quotient(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
+    left, right = promote(ctx, self, other, dtype=compute_type(ctx.result_dtype, self, other))
     return cast(ctx, binary(ctx, "DIV", left, right), ctx.result_dtype)
 
 
@@ -288,6 +264,19 @@ def _integer_rest(ctx: ConversionContext, left: Operand, right: Operand, divisio
     return binary(ctx, "SUB", left, binary(ctx, "PROD", whole, right))
 
 
+convert_each(
+    {
+        aten.addcmul.default: lambda ctx, self, tensor1, tensor2, value: _add_scaled(
+            ctx, self, tensor1, tensor2, value, "PROD"
+        ),
+        aten.addcdiv.default: lambda ctx, self, tensor1, tensor2, value: _add_scaled(
+            ctx, self, tensor1, tensor2, value, "DIV"
+        ),
+        (aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar): _quotient,
+        (aten.floor_divide.default, aten.floor_divide.Scalar): _floor_quotient,
+    },
+    checks=computable,
+)
 refuse_each(
     Reason.TENSORRT_LIMIT,
     "Euclid's algorithm takes as many steps as the numbers want, and no layer does",

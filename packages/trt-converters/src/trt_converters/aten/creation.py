@@ -380,22 +380,15 @@ def _cast_float8(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> 
     return squeeze(ctx, result, (0,)) if scalar else result
 
 
-@converter(aten._to_copy.default, checks=_CASTS)
-def aten_to_copy(ctx: ConversionContext, self: Operand, **options: Any) -> Any:
-    """_to_copy(Tensor self, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None, bool non_blocking=False, MemoryFormat? memory_format=None) -> Tensor"""  # noqa: E501 - the schema
-    return convert_type(ctx, self, ctx.result_dtype)
-
-
-@converter(aten.to.dtype, aten.to.device, aten.to.other, aten.to.dtype_layout, checks=_CASTS)
-def aten_to(ctx: ConversionContext, self: Operand, **options: Any) -> Any:
-    """to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool copy=False, MemoryFormat? memory_format=None) -> Tensor(a)"""  # noqa: E501 - the schema
-    return convert_type(ctx, self, ctx.result_dtype)
-
-
-@converter(aten.type_as.default, checks=_CASTS)
-def aten_type_as(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """type_as(Tensor self, Tensor other) -> Tensor"""
-    return convert_type(ctx, self, ctx.result_dtype)
+convert_each(
+    {
+        (
+            *(aten._to_copy.default, aten.to.dtype, aten.to.device, aten.to.other, aten.to.dtype_layout),
+            aten.type_as.default,
+        ): lambda ctx, self, **_: convert_type(ctx, self, ctx.result_dtype),
+    },
+    checks=_CASTS,
+)
 
 
 @converter(aten.copy.default, checks=(_strided, computable))

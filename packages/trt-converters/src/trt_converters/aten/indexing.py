@@ -583,14 +583,6 @@ def aten_take(ctx: ConversionContext, self: Operand, index: Operand) -> Any:
     return gather(ctx, flat, index, 0)
 
 
-@converter(aten.embedding.default)
-def aten_embedding(
-    ctx: ConversionContext, weight: Operand, indices: Operand, padding_idx: int, scale_grad_by_freq: bool, sparse: bool
-) -> Any:
-    """embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""  # noqa: E501
-    return gather(ctx, weight, indices, 0)
-
-
 def has_axes(call: Call) -> Verdict | None:
     """Refuses 0-d tensors, which have no coordinates."""
     if call.tensor("self").dim():
@@ -666,16 +658,15 @@ def source_part(ctx: ConversionContext, src: Operand) -> Any:
     return slice_tensor(ctx, src, [0] * len(own), sizes)
 
 
-@converter(aten.scatter.src)
-def aten_scatter_src(ctx: ConversionContext, self: Operand, dim: int, index: Operand, src: Operand) -> Any:
-    """scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
-    return _written(ctx, self, dim, index, source_part(ctx, src))
-
-
-@converter(aten.scatter.value)
-def aten_scatter_value(ctx: ConversionContext, self: Operand, dim: int, index: Operand, value: float) -> Any:
-    """scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
-    return _written(ctx, self, dim, index, expand(ctx, cast(ctx, value, dtype_of(self)), ctx.symbolic_shape("index")))
+convert_each(
+    {
+        aten.embedding.default: lambda ctx, weight, indices, **_: gather(ctx, weight, indices, 0),
+        aten.scatter.src: lambda ctx, self, dim, index, src: _written(ctx, self, dim, index, source_part(ctx, src)),
+        aten.scatter.value: lambda ctx, self, dim, index, value: _written(
+            ctx, self, dim, index, expand(ctx, cast(ctx, value, dtype_of(self)), ctx.symbolic_shape("index"))
+        ),
+    }
+)
 
 
 def _refused_where(ctx: ConversionContext, outside: Any, extent: Any, index: Operand) -> Any:
@@ -729,10 +720,7 @@ def _fill_rows(ctx: ConversionContext, self: Operand, dim: int, index: Operand, 
     return select(ctx, unsqueeze(ctx, hit, [i for i in range(rank) if i != axis]), value, self)
 
 
-@converter(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, checks=types_that_pytorch_takes)
-def aten_index_fill(ctx: ConversionContext, self: Operand, dim: int, index: Operand, value: Operand) -> Any:
-    """index_fill.int_Scalar(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
-    return _fill_rows(ctx, self, dim, index, value)
+convert_each({(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor): _fill_rows}, checks=types_that_pytorch_takes)
 
 
 def pick_in_order(ctx: ConversionContext, self: Operand, mask: Operand, source: Operand) -> Any:

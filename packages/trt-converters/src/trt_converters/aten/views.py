@@ -41,12 +41,6 @@ from trt_core import Reason, Verdict
 aten = torch.ops.aten
 
 
-@converter(aten.view.default, aten.view_copy.default, aten._unsafe_view.default, aten._reshape_copy.default)
-def aten_view(ctx: ConversionContext, self: Operand, size: Sequence[Size]) -> Any:
-    """view(Tensor self, SymInt[] size) -> Tensor"""
-    return reshape(ctx, self, ctx.result_shape)
-
-
 def same_type(call: Call) -> Verdict | None:
     """Refuses to read memory as another type."""
     if call["dtype"] is call.tensor("self").dtype:
@@ -54,10 +48,7 @@ def same_type(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, "no layer reads the bits of a tensor as another type")
 
 
-@converter(aten.view.dtype, aten.view_copy.dtype, checks=same_type)
-def aten_view_dtype(ctx: ConversionContext, self: Operand, dtype: torch.dtype) -> Any:
-    """view.dtype(Tensor(a) self, ScalarType dtype) -> Tensor(a)"""
-    return self
+convert_each({(aten.view.dtype, aten.view_copy.dtype): lambda ctx, self, dtype: self}, checks=same_type)
 
 
 def swapped(ctx: ConversionContext, value: Operand, first: int, second: int) -> Any:
@@ -95,18 +86,18 @@ convert_each(
         (aten.permute.default, aten.permute_copy.default): lambda ctx, self, dims: permute(
             ctx, self, [normalize_axis(dim, len(dims)) for dim in dims]
         ),
-        aten.reshape.default: lambda ctx, self, shape: reshape(ctx, self, ctx.result_shape),
-        aten._reshape_alias.default: lambda ctx, self, size, stride: reshape(ctx, self, ctx.result_shape),
-        aten.flatten.using_ints: lambda ctx, self, start_dim, end_dim: reshape(ctx, self, ctx.result_shape),
-        aten.unflatten.int: lambda ctx, self, dim, sizes: reshape(ctx, self, ctx.result_shape),
-        aten.ravel.default: lambda ctx, self: reshape(ctx, self, ctx.result_shape),
-        (aten.transpose.int, aten.transpose_copy.int): lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
-        aten.swapdims.default: lambda ctx, self, dim0, dim1: swapped(ctx, self, dim0, dim1),
+        (
+            *(aten.view.default, aten.view_copy.default, aten._unsafe_view.default, aten._reshape_copy.default),
+            *(aten.reshape.default, aten._reshape_alias.default, aten.view_as.default, aten.reshape_as.default),
+            *(aten.flatten.using_ints, aten.unflatten.int, aten.ravel.default),
+        ): lambda ctx, self, **_: reshape(ctx, self, ctx.result_shape),
+        (aten.transpose.int, aten.transpose_copy.int, aten.swapdims.default): lambda ctx, self, dim0, dim1: swapped(
+            ctx, self, dim0, dim1
+        ),
         aten.swapaxes.default: lambda ctx, self, axis0, axis1: swapped(ctx, self, axis0, axis1),
         (aten.t.default, aten.t_copy.default): lambda ctx, self: swapped(ctx, self, 0, -1),
         (aten.mT.default, aten.mH.default, aten.adjoint.default): lambda ctx, self: swapped(ctx, self, -2, -1),
         aten.numpy_T.default: lambda ctx, self: permute(ctx, self, list(reversed(range(rank_of(self))))),
-        (aten.view_as.default, aten.reshape_as.default): lambda ctx, self, **_: reshape(ctx, self, ctx.result_shape),
         (aten.squeeze.default, aten.squeeze_copy.default): lambda ctx, self: squeeze(
             ctx, self, _ones(ctx, range(rank_of(self)))
         ),
@@ -116,15 +107,9 @@ convert_each(
         (aten.unsqueeze.default, aten.unsqueeze_copy.default): lambda ctx, self, dim: unsqueeze(
             ctx, self, (dim % (rank_of(self) + 1),)
         ),
-        (aten.expand.default, aten.expand_copy.default): lambda ctx, self, size, implicit: expand(
-            ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
-        ),
-        aten.broadcast_to.default: lambda ctx, self, size: expand(
-            ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
-        ),
-        aten.expand_as.default: lambda ctx, self, other: expand(
-            ctx, self, ctx.result_shape, ctx.symbolic_shape("self")
-        ),
+        (
+            *(aten.expand.default, aten.expand_copy.default, aten.broadcast_to.default, aten.expand_as.default),
+        ): lambda ctx, self, **_: expand(ctx, self, ctx.result_shape, ctx.symbolic_shape("self")),
     }
 )
 
@@ -365,18 +350,17 @@ def _taken(ctx: ConversionContext, axis: int, extent: Size, first: Any, step: Si
     return None if whole and is_same_size(size, extent) else size
 
 
-@converter(aten.slice.Tensor, aten.slice_copy.Tensor, checks=known_sign)
-def aten_slice(
-    ctx: ConversionContext, self: Operand, dim: int, start: Size | None, end: Size | None, step: Size
-) -> Any:
-    """slice.Tensor(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)"""
-    return _slice(ctx, self, dim, start, step)
-
-
-@converter(aten.narrow.default, aten.narrow_copy.default, checks=known_sign)
-def aten_narrow(ctx: ConversionContext, self: Operand, dim: int, start: Size, length: Size) -> Any:
-    """narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)"""
-    return _slice(ctx, self, dim, start, 1)
+convert_each(
+    {
+        (aten.slice.Tensor, aten.slice_copy.Tensor): lambda ctx, self, dim, start, end, step: _slice(
+            ctx, self, dim, start, step
+        ),
+        (aten.narrow.default, aten.narrow_copy.default): lambda ctx, self, dim, start, length: _slice(
+            ctx, self, dim, start, 1
+        ),
+    },
+    checks=known_sign,
+)
 
 
 @converter(aten.select.int, aten.select_copy.int, checks=known_sign)
@@ -399,22 +383,15 @@ def pieces(ctx: ConversionContext, self: Operand, dim: int) -> list[Any]:
     return found
 
 
-@converter(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, aten.split_with_sizes_copy.default)
-def aten_split_with_sizes(ctx: ConversionContext, self: Operand, split_sizes: Sequence[Size], dim: int) -> list[Any]:
-    """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]"""
-    return pieces(ctx, self, dim)
-
-
 convert_each(
     {
         aten.tile.default: lambda ctx, self, dims: repeated(ctx, self, [1] * (rank_of(self) - len(dims)) + list(dims)),
-        (aten.split.Tensor, aten.unsafe_split.Tensor, aten.split_copy.Tensor): lambda ctx, self, split_size, dim: (
-            pieces(ctx, self, dim)
-        ),
         aten.repeat.default: lambda ctx, self, repeats: repeated(ctx, self, repeats),
-        aten.split.sizes: lambda ctx, self, split_size, dim: pieces(ctx, self, dim),
-        (aten.chunk.default, aten.unsafe_chunk.default): lambda ctx, self, chunks, dim: pieces(ctx, self, dim),
-        aten.tensor_split.sections: lambda ctx, self, sections, dim: pieces(ctx, self, dim),
+        (
+            *(aten.split.Tensor, aten.unsafe_split.Tensor, aten.split_copy.Tensor, aten.split.sizes),
+            *(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, aten.split_with_sizes_copy.default),
+            *(aten.chunk.default, aten.unsafe_chunk.default, aten.tensor_split.sections),
+        ): lambda ctx, self, dim, **_: pieces(ctx, self, dim),
     }
 )
 
@@ -427,10 +404,10 @@ def ascending(call: Call) -> Verdict | None:
     return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"indices={indices} are not ascending numbers")
 
 
-@converter(aten.tensor_split.indices, checks=ascending)
-def aten_tensor_split_indices(ctx: ConversionContext, self: Operand, indices: Sequence[Size], dim: int) -> list[Any]:
-    """tensor_split.indices(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""
-    return pieces(ctx, self, dim)
+convert_each(
+    {aten.tensor_split.indices: lambda ctx, self, indices, dim: pieces(ctx, self, dim)},
+    checks=ascending,
+)
 
 
 @converter(aten.unbind.int, aten.unbind_copy.int)
@@ -670,10 +647,14 @@ def aten_pad(ctx: ConversionContext, self: Operand, pad: Sequence[Size], mode: s
     return pad_by_sampling(ctx, self, before, after, SAMPLE_MODES[mode])
 
 
-@converter(aten._pad_circular.default, checks=(known_amounts, wraps_whole))
-def aten__pad_circular(ctx: ConversionContext, self: Operand, pad: Sequence[int]) -> Any:
-    """_pad_circular(Tensor self, SymInt[] pad) -> Tensor"""
-    return pad_by_sampling(ctx, self, *amounts(pad, rank_of(self)), "WRAP")
+convert_each(
+    {
+        aten._pad_circular.default: lambda ctx, self, pad: pad_by_sampling(
+            ctx, self, *amounts(pad, rank_of(self)), "WRAP"
+        )
+    },
+    checks=(known_amounts, wraps_whole),
+)
 
 
 convert_each(
