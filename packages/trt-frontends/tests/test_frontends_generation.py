@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import os
 import subprocess
 import sys
@@ -277,6 +278,36 @@ def test_guesses_change_no_token(name: str) -> None:
     for how in ({"prompt_lookup_num_tokens": 5}, {"assistant_model": assistant}, {"assistant_model": generators[1]}):
         made = generators[0].generate(**given, max_new_tokens=64, eos_token_id=(), **how)
         assert torch.equal(made, expected)
+
+
+def _with_caches_as(model: Any, name: str) -> Any:
+    """Has a model take its caches under another name, as other releases of transformers have it."""
+    forward = type(model).forward
+    known = inspect.signature(forward).parameters
+    own = "cache" if "cache" in known else "past_key_values"
+
+    def renamed(self: Any, *args: Any, **given: Any) -> Any:
+        return forward(self, *args, **{own if key == name else key: value for key, value in given.items()})
+
+    parameters = [each.replace(name=name) if each.name == own else each for each in known.values()]
+    renamed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    model.__class__ = type(type(model).__name__, (type(model),), {"forward": renamed})
+    return model
+
+
+@pytest.mark.parametrize("name", ["past_key_values", "cache"])
+@pytest.mark.parametrize("kind", ["Llama", "Bart"])
+def test_caches_are_given_under_the_name_that_the_release_has(kind: str, name: str) -> None:
+    if kind == "Llama":
+        (ids, mask), model = padded_prompts(), model_of(kind)
+        given = {"input_ids": ids, "attention_mask": mask}
+    else:
+        model, given = encoder_decoder_of(kind)
+    expected = generated_by_transformers(model, given, 9, eos_token_id=None)
+    limits = GenerationLimits(3, 48, 4, (), model.generation_config.pad_token_id or 0, 1, _rules(model, ()))
+    parts = _parts(_with_caches_as(model, name), limits, 100, None)
+    made = TextGenerator(parts.step, parts.limits, parts.encoder).generate(**given, max_new_tokens=9, eos_token_id=())
+    assert torch.equal(made, expected)
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)

@@ -134,6 +134,12 @@ def test_a_call_begins_anew() -> None:
     assert torch.equal(generator.generate(prompt, max_new_tokens=5), first)
 
 
+def test_a_length_counts_the_prompt_unless_new_tokens_are_counted() -> None:
+    generator, prompt = generator_of(), torch.tensor([[3, 1, 4]])
+    assert torch.equal(generator.generate(prompt, max_length=8), generator.generate(prompt, max_new_tokens=5))
+    assert generator.generate(prompt, max_length=8, max_new_tokens=2).shape == (1, 5)
+
+
 def test_the_caches_may_be_filled_to_the_end() -> None:
     generator = generator_of(rows=1, length=8)
     made = generator.generate(torch.tensor([[1, 2, 3]]))
@@ -301,6 +307,10 @@ def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said:
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 40}, "ask for 39 at most"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"pad_token_id": ()}, "pad_token_id is a token"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 0}, "whole number from 1"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": 2}, "above the 2 tokens of the prompt"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": "8"}, "max_length is a whole number"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": 42}, "ask for 39 at most"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"cache": ()}, "keeps keys and values itself"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "temperature": 0.0}, "temperature"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_p": 1.5}, "top_p"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "top_k": -1}, "top_k"),

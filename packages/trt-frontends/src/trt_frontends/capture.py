@@ -450,7 +450,7 @@ def ready_for_export(model: Any, examples: ExampleInputs) -> Iterator[None]:
     if not inner:
         yield
         return
-    given = {name for name in ("use_cache", "past_key_values") if examples.kwargs.get(name) is not None}
+    given = {name for name in ("use_cache", "past_key_values", "cache") if examples.kwargs.get(name) is not None}
     if given or any(_is_cache(leaf) for leaf in pytree.tree_leaves((examples.args, examples.kwargs))):
         _register_caches()
         given.add("use_cache")

@@ -293,7 +293,7 @@ class CachedStep(nn.Module):
         parameters = inspect.signature(model.forward).parameters
         self._require(parameters)
         _require_known_layers(model)
-        self._caches_as = _CACHES if _CACHES in parameters else _STATES
+        self._caches_as = _name_of_caches(parameters) or _STATES
         self._takes_places = "logits_to_keep" in parameters
         self._takes_positions = "position_ids" in parameters
         self._masks_places = self._knows_length = False
@@ -335,8 +335,10 @@ class CachedStep(nn.Module):
         Raises:
             InputError: It takes something else.
         """
-        lacking = [name for name in ("input_ids", _CACHES) if name not in parameters]
-        if lacking and not (lacking == [_CACHES] and _STATES in parameters):
+        lacking = [name for name in ("input_ids",) if name not in parameters]
+        if _name_of_caches(parameters) is None and _STATES not in parameters:
+            lacking.append(_CACHES[0])
+        if lacking:
             instead = [name for name in _OTHER_STATE if name in parameters]
             raise _cannot(
                 self.model,
@@ -655,20 +657,29 @@ def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
     tables = [module for module in model.get_decoder().modules() if isinstance(module, nn.Embedding)]
     with contextlib.ExitStack() as hooks:
         for table in tables:
-            if list(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] == _POSITIONED:
+            if tuple(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] in _POSITIONED:
                 hooks.enter_context(table.register_forward_pre_hook(tell, with_kwargs=True))
         yield
 
 
-_CACHES: Final = "past_key_values"
+_CACHES: Final = ("past_key_values", "cache")
+"""What models are given caches as; newer releases of transformers have the second name."""
+
 _STATES: Final = "cache_params"
-"""What models are given caches as; the second has states alone (Mamba)."""
+"""What models of older releases are given states alone as (Mamba)."""
 
 _OTHER_STATE: Final = ("state", "mems", "cache")
 """What models of recurrent state are given it as that is no cache: RWKV, XLNet, XLM."""
 
+
+def _name_of_caches(parameters: Mapping[str, inspect.Parameter]) -> str | None:
+    """Under which of its parameters a model is given caches; None where it takes none, or a dict of its own (XLM)."""
+    found = [name for name in _CACHES if name in parameters and "dict" not in str(parameters[name].annotation)]
+    return found[0] if found else None
+
+
 _AT_POSITIONS: Final = 2
-_POSITIONED: Final = ["past_key_values_length", "position_ids"]
+_POSITIONED: Final = tuple((f"{name}_length", "position_ids") for name in _CACHES)
 """What tables of positions of the kind of BART's take beside tokens."""
 
 
@@ -754,8 +765,9 @@ class CrossCachedStep(CachedStep):
         super().__init__(model, limits)
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
-        names = ("decoder_input_ids", "decoder_attention_mask", "encoder_outputs", "past_key_values")
+        names = ("decoder_input_ids", "decoder_attention_mask", "encoder_outputs")
         lacking = [name for name in names if name not in parameters]
+        lacking += [] if _name_of_caches(parameters) else _CACHES[:1]
         if lacking:
             raise _cannot(self.model, f"its forward takes no {', '.join(lacking)}")
 
@@ -788,7 +800,7 @@ class CrossCachedStep(CachedStep):
         with torch.no_grad():
             own = _cross_cache()  # as its own `generate` calls it
             for token in ids.split(1, 1):
-                result = model(**given, decoder_input_ids=token, past_key_values=own, use_cache=True)
+                result = model(**given, decoder_input_ids=token, use_cache=True, **{self._caches_as: own})
             expected = result.logits[:, -1].float()
             made = encoder(*given.values())
             context = made if mask is None else (mask.bool(), *made)
@@ -814,7 +826,8 @@ class CrossCachedStep(CachedStep):
         try:
             with torch.no_grad():
                 model: Any = self.model
-                scores = model(**self._example, decoder_input_ids=token, past_key_values=cache, use_cache=True).logits
+                given = {**self._example, "decoder_input_ids": token, self._caches_as: cache}
+                scores = model(**given, use_cache=True).logits
         except Exception as error:
             raise _cannot(self.model, "it does not run with a cache", cause=error) from error
         for layer in _checked_layers(self.model, scores, cache.cross_attention_cache):
@@ -843,8 +856,8 @@ class CrossCachedStep(CachedStep):
                 decoder_input_ids=input_ids,
                 decoder_attention_mask=self._mask(places, padding, places),
                 encoder_outputs=BaseModelOutput(unread),  # type: ignore[arg-type]
-                past_key_values=both,
                 use_cache=True,
+                **{self._caches_as: both},
                 **({"attention_mask": self._text_mask(texts[0], input_ids.shape[1])} if texts else {}),
             )
         logits: torch.Tensor = result.logits
@@ -863,6 +876,7 @@ class CrossEncoder(nn.Module):
         super().__init__()
         self.model = model
         self._names = tuple(names)
+        self._caches_as = _name_of_caches(inspect.signature(model.forward).parameters) or _CACHES[0]
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns keys and values of each layer's cross attention, (rows, heads, length, width) each.
@@ -873,7 +887,8 @@ class CrossEncoder(nn.Module):
         token = torch.zeros(len(given[0]), 1, dtype=torch.int64, device=given[0].device)
         cache = _cross_cache()
         taken = [value.to(torch.int64) if value.dtype is torch.bool else value for value in given]  # as tokenizers do
-        self.model(**dict(zip(self._names, taken, strict=True)), decoder_input_ids=token, past_key_values=cache)
+        named = zip((*self._names, self._caches_as), (*taken, cache), strict=True)
+        self.model(**dict(named), decoder_input_ids=token)
         layers = cache.cross_attention_cache.layers
         return tuple(tensor for layer in layers for tensor in (layer.keys, layer.values))
 

@@ -202,14 +202,13 @@ def _configurable(generate: Callable[_P, torch.Tensor]) -> Callable[_P, torch.Te
         given: dict[str, Any] = dict(kwargs)
         config = given.pop("generation_config", None)
         if config is not None:
-            prompt: Any = given.get("input_ids", args[1] if len(args) > 1 else None)
-            given = {**_configured(config, prompt), **given}
+            given = {**_configured(config), **given}
         return generate(*args, **given)
 
     return configured
 
 
-def _configured(config: Any, prompt: torch.Tensor | None) -> dict[str, Any]:
+def _configured(config: Any) -> dict[str, Any]:
     """Returns what a configuration of transformers says, as arguments of `generate`.
 
     Raises:
@@ -221,8 +220,6 @@ def _configured(config: Any, prompt: torch.Tensor | None) -> dict[str, Any]:
         )
     fields = {name: value for name, value in config.to_dict().items() if value is not None}
     taken = {name: fields.pop(name) for name in _CONFIGURED if name in fields}
-    if "max_length" in fields and "max_new_tokens" not in taken:
-        taken["max_new_tokens"] = fields["max_length"] - (1 if prompt is None else prompt.shape[1])
     for name, value in fields.items():
         says_nothing = value is False or (value is not True and value in (0, 1, [], {}))
         if not says_nothing and name not in _LEFT and "assistant" not in name:
@@ -231,12 +228,13 @@ def _configured(config: Any, prompt: torch.Tensor | None) -> dict[str, Any]:
 
 
 _CONFIGURED: Final = (
-    *("max_new_tokens", "eos_token_id", "pad_token_id", "do_sample", "temperature", "top_k", "top_p", "min_p"),
+    *("max_new_tokens", "max_length", "eos_token_id", "pad_token_id"),
+    *("do_sample", "temperature", "top_k", "top_p", "min_p"),
     *("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "num_beams", "length_penalty"),
     *("early_stopping", "num_return_sequences", "prompt_lookup_num_tokens"),
 )
 _LEFT: Final = (
-    *("transformers_version", "_from_model_config", "bos_token_id", "decoder_start_token_id", "max_length"),
+    *("transformers_version", "_from_model_config", "bos_token_id", "decoder_start_token_id"),
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
     *("max_matching_ngram_size", "target_lookbehind", "prefill_chunk_size"),
 )
@@ -372,6 +370,7 @@ class TextGenerator(nn.Module):
         attention_mask: torch.Tensor | None = None,
         *,
         max_new_tokens: int | None = None,
+        max_length: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
         pad_token_id: int | None = None,
         decoder_input_ids: torch.Tensor | None = None,
@@ -404,6 +403,7 @@ class TextGenerator(nn.Module):
                 encoder-decoder, the text that the encoder reads, padded on any side.
             attention_mask: (rows, length): 0 where `input_ids` is padding, else 1. None for no padding.
             max_new_tokens: Most tokens to add; None for as many as the caches hold.
+            max_length: Most tokens of a row, those of the prompt included; not asked where `max_new_tokens` is given.
             eos_token_id: Tokens that end a row; None for those of the limits, `()` for none.
             pad_token_id: What rows that have ended are filled up with; None for that of the limits.
             decoder_input_ids: What the text of an encoder-decoder begins with, (rows, length), the start token
@@ -451,7 +451,7 @@ class TextGenerator(nn.Module):
                 hint="leave it out, or give no pictures",
             )
         rows, begin = asked.prompt.shape
-        new = self._read_count(begin, max_new_tokens)
+        new = self._read_count(begin, _new_tokens(begin, max_length) if max_new_tokens is None else max_new_tokens)
         numbers: dict[str, Any] = {
             "temperature": temperature,
             "top_k": top_k,
@@ -788,6 +788,24 @@ class TextGenerator(nn.Module):
         return max_new_tokens
 
 
+def _new_tokens(length: int, max_length: int | None) -> int | None:
+    """How many tokens a prompt of some length leaves for the text; None where nobody says.
+
+    Raises:
+        InputError: It leaves none.
+    """
+    if max_length is None:
+        return None
+    if type(max_length) is not int or max_length <= length:
+        raise InputError(
+            f"max_length is a whole number above the {length} tokens of the prompt, which it includes, "
+            f"not {max_length!r:.60}",
+            where="max_length",
+            hint="give max_new_tokens to count new ones alone",
+        )
+    return max_length - length
+
+
 _CPU: Final = torch.device("cpu")
 _PICTURE_MASK: Final = "pixel_attention_mask"
 _PICTURE_COUNTS: Final = "batch_num_images"  # which the places for pictures in prompts say
@@ -904,10 +922,9 @@ def _unknown_argument(name: str, names: Sequence[str]) -> InputError:
 
 
 _INSTEAD: Final = {
-    "max_length": "give max_new_tokens; the caches have the length that the model was compiled for",
     "decoder_input_ids": "the model continues prompts: give input_ids",
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
-    "past_key_values": "the generator keeps keys and values itself",
+    **dict.fromkeys(("past_key_values", "cache"), "the generator keeps keys and values itself"),
     "stop_strings": "give stopping_criteria=[transformers.StopStringCriteria(tokenizer, stop_strings)]",
     "max_time": "give stopping_criteria=[transformers.MaxTimeCriteria(seconds)]",
     "min_length": "give min_new_tokens",
