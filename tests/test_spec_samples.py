@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import trt_frontends
+import trt_portable
 
 ALIASED = "torch_tensorrt"
 
@@ -47,6 +48,21 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger(ALIASED).setLevel(level)
 
 
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """An entry for each engine that is built."""
+    made: list[None] = []
+    monkeypatch.setenv("TRT_PROVIDER", "portable")
+    build = trt_portable.Builder.build_serialized_network
+
+    def counted(*args: Any, **options: Any) -> Any:
+        made.append(None)
+        return build(*args, **options)
+
+    monkeypatch.setattr(trt_portable.Builder, "build_serialized_network", counted)
+    return made
+
+
 def run(sample: str, **names: Any) -> dict[str, Any]:
     """Runs a sample. What it takes for granted is given by name; without a GPU its `.cuda()` calls go."""
     code = textwrap.dedent(sample)
@@ -61,7 +77,7 @@ def run(sample: str, **names: Any) -> dict[str, Any]:
     return scope
 
 
-def test_dryrun_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dryrun_prints_the_report_and_builds_nothing(capsys: pytest.CaptureFixture[str], builds: list[None]) -> None:
     run(
         """
         import torch
@@ -79,9 +95,10 @@ def test_dryrun_prints_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "Dry-Run Results for Graph" in printed
     assert "100.00% coverage" in printed
+    assert not builds
 
 
-def test_dryrun_saves_the_report(tmp_path: Path) -> None:
+def test_dryrun_saves_the_report(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "partition_report.txt"
     sample = """
         import torch
@@ -98,7 +115,9 @@ def test_dryrun_saves_the_report(tmp_path: Path) -> None:
     text = path.read_text()
     assert "Graph Structure:" in text
     path.write_text("kept")
-    run(sample, path=str(path))
+    with caplog.at_level(logging.WARNING, logger=ALIASED):
+        run(sample, path=str(path))
+    assert [record.levelname for record in caplog.records if str(path) in record.message] == ["WARNING"]
     assert path.read_text() == "kept"
 
 
@@ -275,7 +294,7 @@ def test_trace_with_positional_ranges() -> None:
 
 
 @pytest.mark.parametrize("backend", ["torch_tensorrt", "tensorrt"])
-def test_torch_compile(backend: str) -> None:
+def test_torch_compile(backend: str, builds: list[None]) -> None:
     scope = run(
         """
         import torch
@@ -291,6 +310,7 @@ def test_torch_compile(backend: str) -> None:
     )
     torch.testing.assert_close(scope["first_outputs"], scope["expected"])
     torch.testing.assert_close(scope["second_outputs"], scope["expected"])
+    assert len(builds) == 1
 
 
 @pytest.mark.parametrize(
@@ -317,7 +337,7 @@ def test_torch_compile_with_settings(precision: str) -> None:
     torch.testing.assert_close(scope["result"], scope["expected"], rtol=2e-2, atol=2e-2)
 
 
-def test_operator_coverage_without_compiling(caplog: pytest.LogCaptureFixture) -> None:
+def test_operator_coverage_without_compiling(caplog: pytest.LogCaptureFixture, builds: list[None]) -> None:
     run(
         """
         import torch
@@ -329,6 +349,7 @@ def test_operator_coverage_without_compiling(caplog: pytest.LogCaptureFixture) -
         """
     )
     assert "operators are supported" in caplog.text
+    assert not builds
 
 
 def test_counting_graph_breaks() -> None:
@@ -347,13 +368,16 @@ def test_counting_graph_breaks() -> None:
     assert scope["result"].shape == (1, 2)
 
 
-def test_other_batch_sizes_compile_again() -> None:
+def test_other_batch_sizes_compile_again_and_known_ones_do_not(builds: list[None]) -> None:
     model = MyModel().eval()
-    optimized = torch.compile(model, backend="torch_tensorrt")
+    optimized = torch.compile(model, backend="torch_tensorrt", dynamic=False)
+    counts = []
     with torch.no_grad():
-        for batch in (4, 8, 4, 3):
+        for batch in (4, 8, 4, 8, 3):
             images = torch.randn(batch, 3, 32, 32)
             torch.testing.assert_close(optimized(images), model(images))
+            counts.append(len(builds))
+    assert counts == [1, 2, 2, 2, 3]
 
 
 def _exported() -> dict[str, Any]:

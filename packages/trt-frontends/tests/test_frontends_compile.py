@@ -383,3 +383,7 @@ def test_each_phase_is_a_line_of_the_log(caplog: pytest.LogCaptureFixture) -> No
         "decided: 1 engine to build",
         "built: 1 engine with 100% of the operators",
     ]
+    with caplog.at_level(logging.INFO, logger="torch_tensorrt"):
+        excluded = {"torch.ops.aten.relu.default"}
+        trt_frontends.compile(model, arg_inputs=(torch.ones(2, 4),), min_block_size=2, torch_executed_ops=excluded)
+    assert "built: 0 engines with 0% of the operators" in caplog.text  # of which an engine could run half

@@ -507,9 +507,8 @@ class LoweredModel:
                 break
             self._exclude(failure)
         report = self.report(built.plan)
-        log_phase(
-            "built", f"{counted(len(report.engines), 'engine')} with {report.coverage:.0%} of the operators", begin
-        )
+        held = sum(engine.operators for engine in report.engines) / max(report.total_operators, 1)
+        log_phase("built", f"{counted(len(report.engines), 'engine')} with {held:.0%} of the operators", begin)
         announce(report, self.settings)
         built.module.meta["partition_report"] = report
         built.module.meta["dynamic_shapes"] = dynamic_shapes_of(self.graph, self.ranges)
