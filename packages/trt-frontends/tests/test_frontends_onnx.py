@@ -192,6 +192,26 @@ def test_a_module_goes_out_as_an_onnx_model() -> None:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+class Pairs(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        product = x @ y
+        return product, torch.cat([x, x], 1), product.argmax(-1)
+
+
+def test_sizes_go_out_by_the_names_that_users_gave_them() -> None:
+    rows, kept = {0: "batch", 1: "rows"}, {0: "batch"}
+    x = Input(min_shape=(1, 2, 4), opt_shape=(2, 3, 4), max_shape=(4, 9, 4), dimensions=rows)
+    y = Input(min_shape=(1, 4, 2), opt_shape=(2, 4, 2), max_shape=(4, 4, 9), dimensions=kept)
+    session = onnxruntime.InferenceSession(export_onnx(Pairs(), (x, y)), providers=["CPUExecutionProvider"])
+    assert [end.shape for end in session.get_inputs()] == [["batch", "rows", 4], ["batch", 4, "y_2"]]
+    doubled = ["batch", "output_1_1", 4]
+    assert [end.shape for end in session.get_outputs()] == [["batch", "rows", "y_2"], doubled, ["batch", "rows"]]
+    given = torch.randn(3, 5, 4), torch.randn(3, 4, 7)
+    found = session.run(None, dict(zip("xy", (value.numpy() for value in given), strict=True)))
+    for array, expected in zip(found, Pairs()(*given), strict=True):
+        torch.testing.assert_close(torch.from_numpy(array), expected)
+
+
 class Several(nn.Module):
     """Results in another order than they are computed, two with axes swapped, one twice."""
 

@@ -35,8 +35,9 @@ from trt_core import (
 )
 from trt_core.errors import PlanError, Uncacheable
 from trt_core.files.opening import read_file
-from trt_core.internals import FakeTensorMode
+from trt_core.internals import FakeTensorMode, pytree
 from trt_core.log import forget_errors, logger, provider_logger, take_errors, unlogged
+from trt_core.sizes.expressions import extent_of
 from trt_core.wording import ShownReport, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
@@ -590,7 +591,7 @@ def export_onnx(
     """The network that would become a model's engine, as a model in ONNX's format.
 
     It is what the engine computes, after lowering: operators that one layer runs are one or few nodes. ONNX Runtime,
-    OpenVINO and Netron read it.
+    OpenVINO and Netron read it. Sizes that vary have the names that `Input(dimensions=...)` gives them.
 
     Args:
         model, arg_inputs, kwarg_inputs: See `compile`.
@@ -625,8 +626,21 @@ def export_onnx(
     except NoForm as error:
         raise ExportError("the model cannot be written in ONNX's format", why=str(error)) from error
     if keeper is not None:
+        _name_extents(exported.graph, keeper)
         _return_in_order(exported.graph, keeper.results())
     return bytes(exported.SerializeToString())
+
+
+def _name_extents(graph: Any, keeper: SingleEngine) -> None:
+    """Gives equal sizes of inputs and results one name: what the user calls them, or the first that one of them has."""
+    taken = zip(keeper.interpreter.input_names, (node.meta["val"] for node in keeper.call.all_input_nodes), strict=True)
+    made = zip(keeper.interpreter.output_names, pytree.tree_leaves(keeper.call.meta["val"]), strict=True)
+    values, names = dict((*taken, *made)), dict(keeper.captured.dimensions)
+    for end in (*graph.input, *graph.output):
+        for dim, extent in zip(end.type.tensor_type.shape.dim, values[end.name].shape, strict=True):
+            symbol = extent_of(extent)
+            if isinstance(symbol, str) and dim.dim_param:
+                dim.dim_param = names.setdefault(symbol, dim.dim_param)
 
 
 def _return_in_order(graph: Any, names: Sequence[str]) -> None:

@@ -208,7 +208,10 @@ class _Exporter:
                 raise ExportError(layer.name, f"layers of the kind {layer._PLAN_TYPE} are not exported")
         self.write(schedule(self._layers, self._scopes))
         inputs, outputs = ([self._value(x) for x in tensors] for tensors in (self._inputs, self._outputs))
-        graph = helper.make_graph(self.nodes, self._title or "network", inputs, outputs, self.initializers)
+        read = {self.name(x) for x in self._outputs} | _read_by(self.nodes)
+        kept = [weights for weights in self.initializers if weights.name in read]
+        self.apart = {name: weights for name, weights in self.apart.items() if name in read}
+        graph = helper.make_graph(self.nodes, self._title or "network", inputs, outputs, kept)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=_IR)
 
     def write(self, layers: Iterable[ILayer]) -> None:
@@ -334,6 +337,16 @@ class _Exporter:
         """The name of an output of the layer at hand."""
         assert self.layer is not None
         return self.name(self.layer._outputs[index])
+
+
+def _read_by(nodes: Iterable[Any]) -> set[str]:
+    """Names of what nodes read, those of their subgraphs too."""
+    found: set[str] = set()
+    for node in nodes:
+        found.update(node.input)
+        for graph in (attribute.g for attribute in node.attribute if attribute.HasField("g")):
+            found.update(_read_by(graph.node), (end.name for end in graph.output))
+    return found
 
 
 def _tensor(layer: ILayer, index: int = 0) -> ITensor:
@@ -478,10 +491,8 @@ def _slice(
             pads = [-before.get(axis, 0) for axis in range(rank)] + [after.get(axis, 0) for axis in range(rank)]
             e.add("Pad", [x, e.constant(pads), fill], e.out(), mode=_PADDING_MODES[layer.mode])
             return
-    if layer.mode in _PADDING_MODES and layer.axes:
-        raise e.refuse(f"a slice of some axes in mode {layer.mode.name}")
     if layer.mode in _PADDING_MODES and ones:
-        _padded(e, layer, x, start, size, fill)
+        _padded(e, layer, x, start, size, fill, chosen if layer.axes else None)
     elif layer.mode in (SampleMode.STRICT_BOUNDS, SampleMode.WRAP):
         vectors = [
             e.constant(part) if tensor is None else e.cast(tensor)
@@ -521,13 +532,23 @@ def _rolled(e: _Exporter, x: str, axes: Sequence[int], starts: Sequence[int], ex
         e.add("Identity", [x], e.out())
 
 
-def _padded(e: _Exporter, layer: Any, x: str, start: str | None, size: str | None, fill: str | None) -> None:
-    """Elements around a tensor: what lies before the start, and what is left behind the end."""
+def _padded(
+    e: _Exporter,
+    layer: Any,
+    x: str,
+    start: str | None,
+    size: str | None,
+    fill: str | None,
+    chosen: Sequence[int] | None,
+) -> None:
+    """Elements around a tensor: what lies before the start, and what is left behind the end; along all axes or some."""
     first = e.constant(list(layer.start)) if start is None else e.cast(start)
     whole = e.constant(list(layer.shape)) if size is None else e.cast(size)
-    after = e.add("Sub", [e.add("Add", [first, whole]), e.add("Shape", [x])])
+    axes = None if chosen is None else e.constant(list(chosen))
+    extents = e.add("Shape", [x]) if axes is None else e.add("Gather", [e.add("Shape", [x]), axes])
+    after = e.add("Sub", [e.add("Add", [first, whole]), extents])
     pads = e.add("Concat", [e.add("Neg", [first]), after], axis=0)
-    e.add("Pad", [x, pads, fill], e.out(), mode=_PADDING_MODES[layer.mode])
+    e.add("Pad", [x, pads, fill, axes], e.out(), mode=_PADDING_MODES[layer.mode])
 
 
 def _gathered(e: _Exporter, layer: Any, x: str, vectors: Sequence[str], axes: Sequence[int]) -> None:
@@ -546,6 +567,14 @@ def _padding(e: _Exporter, layer: Any, x: str) -> None:
     zeros = [0] * (rank - 2)
     pads = [*zeros, *layer.pre_padding_nd, *zeros, *layer.post_padding_nd]
     e.add("Pad", [x, e.constant(pads)], e.out())
+
+
+def _select(e: _Exporter, layer: Any, condition: str, chosen: str, other: str) -> None:
+    if _tensor(layer, 1).dtype is not DataType.BOOL:
+        e.add("Where", [condition, chosen, other], e.out())
+        return
+    taken = e.add("And", [condition, chosen])  # ONNX Runtime has no Where of bool
+    e.add("Or", [taken, e.add("And", [e.add("Not", [condition]), other])], e.out())
 
 
 def _gather(e: _Exporter, layer: Any, data: str, indices: str) -> None:
@@ -1127,7 +1156,7 @@ _EXPORTS: Final[dict[LayerType, Callable[..., None]]] = {
     LayerType.ROTARY_EMBEDDING: _rotary_embedding,
     LayerType.SCALE: _scale,
     LayerType.SCATTER: _scatter,
-    LayerType.SELECT: lambda e, layer, condition, chosen, other: e.add("Where", [condition, chosen, other], e.out()),
+    LayerType.SELECT: _select,
     LayerType.SHAPE: lambda e, layer, x: e.add("Shape", [x], e.out()),
     LayerType.SHUFFLE: _shuffle,
     LayerType.SLICE: _slice,

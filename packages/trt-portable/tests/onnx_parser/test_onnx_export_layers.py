@@ -232,3 +232,36 @@ def test_slices_of_some_axes_by_computed_numbers(computed: tuple[int, ...]) -> N
     session = onnxruntime.InferenceSession(export_onnx(network).SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, data)
     np.testing.assert_array_equal(found, x[:, [0, 0]][:, :, [1, 3]])
+
+
+@pytest.mark.parametrize("mode", ["CLAMP", "REFLECT", "FILL"])
+def test_some_axes_of_any_size_are_padded(mode: str) -> None:
+    network = new_network()
+    x = network.add_input("x", trt.float32, (-1, 2, -1))
+    length = network.add_gather(network.add_shape(x).get_output(0), constant(network, [2]), 0).get_output(0)
+    layer = network.add_slice(x, (-1,), (0,), (1,))
+    layer.set_input(2, binary(network, length, constant(network, [3]), SUM))
+    layer.axes, layer.mode = (2,), getattr(trt.SampleMode, mode)
+    if mode == "FILL":
+        layer.set_input(4, constant(network, np.float32(7)))
+    mark(network, layer.get_output(0))
+    data = np.arange(24, dtype=np.float32).reshape(3, 2, 4)
+    assert compared(network, {"x": data})[0].shape == (3, 2, 7)
+
+
+def test_flags_are_chosen_between() -> None:
+    network = new_network()
+    flags = [network.add_input(name, trt.bool, (4,)) for name in "abc"]
+    mark(network, network.add_select(*flags).get_output(0))
+    a, b, c = np.unpackbits(np.arange(8, dtype=np.uint8)[:, None], axis=1)[:4, 5:].T.astype(bool)
+    compared(network, {"a": a, "b": b, "c": ~c})
+
+
+def test_no_constants_are_left_that_nothing_reads() -> None:
+    network = new_network()
+    x = network.add_input("x", trt.float32, (2, 3))
+    network.add_constant((4,), np.ones(4, np.float32))
+    mark(network, network.add_slice(x, (0, 1), (2, 2), (1, 1)).get_output(0))
+    graph = export_onnx(network).graph
+    read = {name for node in graph.node for name in node.input}
+    assert {weights.name for weights in graph.initializer} <= read
