@@ -28,6 +28,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -206,6 +207,8 @@ def test_what_killed_ranks_left_goes_when_the_model_is_saved_again(
     with (alive / "manifest.json").open("wb") as file:
         assert take_lock(file.fileno())
         trt_runtime.save_sharded(compiled, tmp_path / "m")
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "m").iterdir()}
+    assert len(modes) == 1, "who may read programs may read what says whose they are"
     assert {path.name for path in tmp_path.iterdir()} == {"m", alive.name, other.name}
     (tmp_path / "m").rename(tmp_path / ".m.saving-2-old")  # as a saver leaves it that is killed between two names
     (alive / "manifest.json").unlink()

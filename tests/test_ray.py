@@ -10,6 +10,7 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -57,6 +58,28 @@ def test_wrong_columns_are_named(tmp_path: Path) -> None:
         BatchInference(tmp_path / "model.trtp", outputs=["a", "b"])({"input": np.zeros((2, FEATURES))})
 
 
+def test_columns_are_numbers_that_the_program_takes_and_may_be_read_only(tmp_path: Path) -> None:
+    class Counts(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    given = Input(min_shape=(1, 2), opt_shape=(4, 2), max_shape=(8, 2), dtype=torch.int64, name="x")
+    trt_runtime.save(trt.compile(Counts().eval(), arg_inputs=(given,), min_block_size=1), tmp_path / "model.trtp")
+    infer = BatchInference(tmp_path / "model.trtp")
+    x = np.array([[1.0, 2.0]])  # as a column is where a row lacks one
+    x.flags.writeable = False  # as Ray hands out what lies in its store
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_array_equal(infer({"x": x})["output"], [[2, 4]])
+    for wrong, said in (
+        (np.array([[1.5, 2.0]]), "'x' holds fractions, and the input 'x' is int64"),
+        (np.array([[1.0, np.nan]]), "holds fractions"),
+        (np.array([["a", "b"]]), "'x' is an array of str, not numbers"),
+    ):
+        with pytest.raises(InputError, match=said):
+            infer({"x": wrong})
+
+
 def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +91,8 @@ def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(
 
     async def come_and_change() -> list[Any]:
         waiting = [(server._infer, {"input": row.numpy()}) for row in x[:3]]
+        with pytest.raises(InputError, match="did you mean 'path'"):
+            await server.reconfigure({"paths": str(tmp_path / "two.trtp")})
         await server.reconfigure({"path": str(tmp_path / "two.trtp")})
         await server.check_health()
         waiting.append((server._infer, {"input": x[3].numpy()}))
@@ -153,8 +178,9 @@ def test_a_deployment_batches_answers_and_takes_a_new_program(cluster: Any, tmp_
         with ThreadPoolExecutor(12) as pool:
             answers = list(pool.map(_ask, [{"x": row} for row in x.tolist()]))
         torch.testing.assert_close(torch.tensor([answer["output"] for answer in answers]), model(x))
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            _ask({"x": [1.0]})
+        for wrong in ({"x": [1.0]}, "{", {"x": ["a"] * FEATURES}):
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                _ask(wrong)
         changed = {"user_config": {"path": str(tmp_path / "two.trtp")}}
         is_changed = threading.Event()
 
@@ -204,7 +230,9 @@ def test_what_the_page_shows_runs(cluster: Any, tmp_path: Path, capsys: pytest.C
 
 def _ask(body: Any) -> Any:
     request = urllib.request.Request(
-        "http://127.0.0.1:18231/", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        "http://127.0.0.1:18231/",
+        (body if isinstance(body, str) else json.dumps(body)).encode(),
+        {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())

@@ -84,6 +84,23 @@ def test_names_that_are_none(source: str, options: tuple[str, ...], message: str
     assert not (tmp_path / "x.trtp").exists()
 
 
+@pytest.mark.parametrize(
+    "error", ["RuntimeError('operator torchvision::nms does not exist')", "OSError('no libcudart')"]
+)
+def test_a_library_that_is_broken_is_told_from_one_that_is_missing(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(f"raise {error}")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = CliRunner().invoke(app, ["compile", "torchvision:resnet18", "-o", str(tmp_path / "x.trtp")])
+    said = " ".join(result.output.split())
+    assert result.exit_code == 2
+    assert "needs torchvision, which cannot be imported" in said and error.partition("'")[2].rstrip("')") in said
+
+
 MADE = """
 import torch
 from torch import nn

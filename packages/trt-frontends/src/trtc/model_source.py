@@ -274,8 +274,20 @@ def _dimension_names(low: Sequence[int], high: Sequence[int]) -> dict[int, str]:
 def _library(library: str, name: str) -> Any:
     try:
         return importlib.import_module(library)
-    except ImportError as error:
-        raise InputError(f"{name} needs {library}", why=str(error), hint=f"pip install {library}") from error
+    except ModuleNotFoundError as error:
+        if error.name == library:
+            raise InputError(f"{name} needs {library}", why=str(error), hint=f"pip install {library}") from error
+        raise _broken(name, library, error) from error
+    except Exception as error:  # libraries with operators of their own fail in many ways beside another PyTorch
+        raise _broken(name, library, error) from error
+
+
+def _broken(name: str, library: str, error: Exception) -> InputError:
+    return InputError(
+        f"{name} needs {library}, which cannot be imported",
+        why=f"{type(error).__name__}: {error}",
+        hint=f"install releases of {library} and of what it needs that belong together, such as those of PyTorch",
+    )
 
 
 def _from_transformers(name: str, random_weights: bool) -> nn.Module:
@@ -292,7 +304,9 @@ def _from_transformers(name: str, random_weights: bool) -> nn.Module:
             model = kind(config) if kind is not transformers.AutoModel else kind.from_config(config)
         else:
             model = kind.from_pretrained(name, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except ImportError as error:  # it imports what it needs when it needs it
+        raise _broken(f"hf:{name}", "transformers", error) from error
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
             f"transformers cannot load {name}",
             why=str(error).partition("\n")[0],

@@ -662,7 +662,7 @@ def _new_folder_for(target: Path) -> Iterator[str]:
     staged = target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}")
     staged.mkdir()
     try:
-        with Folder.open(str(staged)).locked(MANIFEST, _LOCK_SECONDS):
+        with Folder.open(str(staged)).locked(MANIFEST, _LOCK_SECONDS, 0o666):  # others may read what they run
             yield str(staged)
     finally:
         _give_up(staged, target)

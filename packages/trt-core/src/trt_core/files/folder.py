@@ -140,15 +140,20 @@ class Folder:
         os.utime(path, **where)
 
     @contextlib.contextmanager
-    def locked(self, name: str, seconds: float) -> Iterator[None]:
+    def locked(self, name: str, seconds: float, mode: int = 0o600) -> Iterator[None]:
         """Keeps other processes and threads that ask for the same lock out, unless the file system has no locks.
+
+        Args:
+            name: The lock's file.
+            seconds: How long to wait for it.
+            mode: Permissions of the file where it is made, less those of the process' mask.
 
         Raises:
             TimeoutError: Somebody had it for so many seconds.
             FileError: Nobody can say whether it is free, though the file system has locks.
             OSError: The lock's file cannot be opened.
         """
-        descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT)
+        descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT, mode)
         try:
             end = time.monotonic() + seconds
             while self.is_taken(name, descriptor):

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from trt_core import InputError
+from trt_core.dtypes import dtype_name
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
-from trt_core.wording import kind_of
+from trt_core.wording import did_you_mean, kind_of
 from trt_runtime import LoadedProgram, load
 from trt_runtime.program.graph import TensorInput
 from trt_runtime.program.loaded_program import captured_from
@@ -179,9 +180,18 @@ class BatchInference:
             array = np.stack(array.tolist())
         leaf = self._inputs[name]
         try:
-            return torch.as_tensor(np.ascontiguousarray(array)).to(leaf.device, leaf.dtype)
+            found = torch.as_tensor(np.require(array, requirements=("C", "W")))  # Ray's arrays may not be written to
         except (TypeError, ValueError) as error:
-            raise InputError(f"the column {column!r} is {kind_of(array)}, not numbers", why=str(error)) from error
+            is_array = isinstance(array, np.ndarray)
+            held = f"an array of {array.dtype.name.rstrip('0123456789')}" if is_array else kind_of(array)
+            raise InputError(f"the column {column!r} is {held}, not numbers", why=str(error)) from error
+        tensor = found.to(leaf.device, leaf.dtype)
+        if found.is_floating_point() and not tensor.is_floating_point() and not torch.equal(tensor.to(found), found):
+            raise InputError(
+                f"the column {column!r} holds fractions, and the input {name!r} is {dtype_name(leaf.dtype)}",
+                hint="round the column, where that is meant",
+            )
+        return tensor
 
     def _run(self, tensors: Mapping[str, torch.Tensor], start: int, count: int) -> dict[str, np.ndarray]:
         """Runs rows from a first one on, as many as the program takes."""
@@ -270,13 +280,27 @@ class ProgramServer:
         from starlette.responses import JSONResponse
 
         try:
-            found = await self.infer(await request.json())
+            asked = await request.json()
+        except ValueError as error:
+            return JSONResponse({"error": f"a request is JSON: {error}"}, status_code=400)
+        try:
+            found = await self.infer(asked)
         except (InputError, ValueError, TypeError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         return {name: np.asarray(value).tolist() for name, value in found.items()}
 
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Takes another program, `{"path": ...}`; the old one answers until the new one is loaded and has run once."""
+        """Takes another program, `{"path": ...}`; the old one answers until the new one is loaded and has run once.
+
+        Raises:
+            InputError: The configuration says something else.
+        """
+        if unknown := [name for name in config if name != "path"]:
+            raise InputError(
+                f"user_config says {unknown[0]!r}, and takes a path alone",
+                where="user_config",
+                hint=did_you_mean(str(unknown[0]), ["path"]),
+            )
         path = str(config.get("path", self._path))
         if path != self._path:
             self._infer = await asyncio.to_thread(self._loaded, path)
