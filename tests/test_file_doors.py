@@ -28,7 +28,7 @@ from trt_converters.build import TimingCacheFile
 from trt_core import CacheError, InputError, PlanError, TrtError, trt
 from trt_core.files.folder import Folder
 from trt_core.log import provider_logger
-from trt_frontends import refit
+from trt_frontends import mutable_module
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_runtime import sharded, signatures
 from trt_runtime.command_line import inspection
@@ -132,7 +132,7 @@ DOORS: Final[dict[str, Callable[[Path], Any]]] = {
     "signer": signatures.signer,
     "sign": signatures.sign,
     "keys": lambda path: signatures.read_keys([path]),
-    "mutable module": refit.read_file,
+    "mutable module": mutable_module.read_file,
     "tensors": lambda path: read_tensors(path),
     "sharded": _sharded,
     "report": _diff,
@@ -376,8 +376,8 @@ METHODS: Final = {"open", "read_bytes", "read_text", "mmap", "from_file"}
 
 ELSEWHERE: Final = {
     # what was opened through the ground, or by descriptor
-    ("trt_frontends/refit.py", "zipfile.ZipFile"): "in an open file",
-    ("trt_frontends/refit.py", "archive.open"): "in an open archive",
+    ("trt_frontends/mutable_module.py", "zipfile.ZipFile"): "in an open file",
+    ("trt_frontends/mutable_module.py", "archive.open"): "in an open archive",
     ("trt_runtime/command_line/commands.py", "np.load"): "from an open file, without pickles",
     ("trt_runtime/command_line/commands.py", "torch.load"): "from an open file, weights only",
     ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",

@@ -172,20 +172,20 @@ def mutated_program(parts: ProgramFile, source: random.Random) -> bytes:
 
 def mutated_plan(plan: bytes, source: random.Random) -> bytes:
     """A plan of the portable provider with a few changes and a right checksum."""
-    from trt_portable.plan import container
+    from trt_portable.plan import plan_file
 
-    read = container.read_plan(plan)
+    read = plan_file.read_plan(plan)
     if source.random() < 0.15:
         changed = bytearray(plan)
         for _ in range(source.randrange(1, 4)):
             changed[source.randrange(16, len(changed))] = source.randrange(256)
-        at = container._CHECKSUM_OFFSET
-        changed[at : at + container._CHECKSUM_BYTES] = container._checksum(memoryview(changed))
+        at = plan_file._CHECKSUM_OFFSET
+        changed[at : at + plan_file._CHECKSUM_BYTES] = plan_file._checksum(memoryview(changed))
         return bytes(changed)
     structure = json.loads(json.dumps(read.structure))
     for _ in range(source.choice((1, 1, 1, 2, 4))):
         mutate(structure, source)
-    return bytes(container.write_plan(structure, read.weights))
+    return bytes(plan_file.write_plan(structure, read.weights))
 
 
 def outcome(run: Callable[[], Any]) -> str:

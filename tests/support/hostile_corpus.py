@@ -49,7 +49,7 @@ from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.artifact import machine_of
-from trt_portable.plan.container import Plan, read_plan, write_plan
+from trt_portable.plan.plan_file import Plan, read_plan, write_plan
 from trt_runtime.generation import GenerationLimits, TextGenerator
 from trt_runtime.plan_notes import Bounds, note_bounds
 from trt_runtime.program.loading import program_from_memory

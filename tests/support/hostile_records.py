@@ -36,8 +36,8 @@ from trt_core.internals import pytree
 from trt_partition import PartitionReport, diff_reports
 from trt_portable.execution.program import guarded
 from trt_portable.network.serialization import TensorEntry, leaf_entries
-from trt_portable.plan.container import Plan, read_plan, write_plan
 from trt_portable.plan.engine_info import EngineInfo
+from trt_portable.plan.plan_file import Plan, read_plan, write_plan
 from trt_runtime import PlanHeader, refit_module, save
 from trt_runtime.bindings import Binding
 from trt_runtime.command_line.commands import example_call

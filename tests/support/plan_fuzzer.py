@@ -25,7 +25,7 @@ from trt_portable import enums
 from trt_portable.dtypes import CARRIERS
 from trt_portable.execution.program import guarded
 from trt_portable.network.serialization import leaf_entries
-from trt_portable.plan.container import Plan, read_plan, write_plan
+from trt_portable.plan.plan_file import Plan, read_plan, write_plan
 
 N, T = trt.MatrixOperation.NONE, trt.MatrixOperation.TRANSPOSE
 E = trt.ElementWiseOperation

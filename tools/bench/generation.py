@@ -100,7 +100,7 @@ def measure(
     import transformers
 
     import trt_frontends
-    from trt_frontends.generation import CachedStep
+    from trt_frontends.generation_compilation import CachedStep
     from trt_runtime.generation import GenerationLimits, TextGenerator
 
     on_gpu = torch.cuda.is_available()

@@ -20,7 +20,7 @@ from torch import nn
 from trt_core import InputError, PlanError, TrtError
 from trt_frontends import compile, compile_generation, explain, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.generation import CachedStep, _choice, _parts, _rules, _vocabulary
+from trt_frontends.generation_compilation import CachedStep, _choice, _parts, _rules, _vocabulary
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.generation import GenerationLimits

@@ -11,7 +11,7 @@ import transformers
 from trtc.app import _experts, _read_bytes, app
 from typer.testing import CliRunner
 
-from trt_frontends.generation import GenerationReport
+from trt_frontends.generation_compilation import GenerationReport
 from trt_runtime import TextGenerator
 
 SIZES: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 50}

@@ -13,7 +13,7 @@ from torch.export import Dim
 
 import trt_frontends
 from trt_core import FileError, InputError
-from trt_frontends import MutableModule, MutableTorchTensorRTModule, refit
+from trt_frontends import MutableModule, MutableTorchTensorRTModule, mutable_module
 
 X = torch.ones(3, 4)
 
@@ -24,8 +24,10 @@ def _model() -> nn.Module:
 
 def _count_builds(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     built: list[Any] = []
-    original = refit.compile
-    monkeypatch.setattr(refit, "compile", lambda *args, **given: built.append(args) or original(*args, **given))
+    original = mutable_module.compile
+    monkeypatch.setattr(
+        mutable_module, "compile", lambda *args, **given: built.append(args) or original(*args, **given)
+    )
     return built
 
 

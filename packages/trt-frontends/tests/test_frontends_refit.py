@@ -262,11 +262,13 @@ def test_a_cached_engine_is_refitted_for_other_weights(
 
 
 def test_a_mutable_module_follows_its_weights(mlp: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trt_frontends import refit
+    from trt_frontends import mutable_module
 
     compiled: list[Any] = []
-    original = refit.compile
-    monkeypatch.setattr(refit, "compile", lambda *args, **kwargs: compiled.append(args) or original(*args, **kwargs))
+    original = mutable_module.compile
+    monkeypatch.setattr(
+        mutable_module, "compile", lambda *args, **kwargs: compiled.append(args) or original(*args, **kwargs)
+    )
     mutable = MutableModule(mlp, min_block_size=1)
     assert not compiled
     assert_same(mutable, mlp, X)

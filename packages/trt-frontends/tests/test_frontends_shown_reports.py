@@ -17,7 +17,7 @@ import trt_core
 import trt_frontends
 import trt_partition
 import trt_runtime
-from trt_frontends.generation import GenerationReport
+from trt_frontends.generation_compilation import GenerationReport
 from trt_frontends.onnx_models import explain_onnx
 from trt_frontends.quantization import quantization_report, sensitivity
 from trt_partition import diff_reports

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 import trt_portable as trt
-from trt_portable.builder.autotune.low_precision import Case
+from trt_portable.builder.autotune.low_precision_choice import Case
 from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.decoding import (
     ATTENTION,

@@ -20,7 +20,7 @@ from trt_portable.errors import Refusal
 from trt_portable.execution.program import GUARDS_VARIABLE, GuardedCompute, guarded
 from trt_portable.kernels.operands import attend
 from trt_portable.network.serialization import layers_from_json
-from trt_portable.plan.container import read_plan, write_plan
+from trt_portable.plan.plan_file import read_plan, write_plan
 
 CASES = int(os.environ.get("TRT_FUZZ_PLANS", "200")) // 2
 SEED = int(os.environ.get("TRT_FUZZ_SEED", "0"))

@@ -12,7 +12,7 @@ from fresh_process import run_python
 from low_precision_networks import COLUMNS, DEPTH, layers_of, linear, make_codes, product_builder, rounded
 
 import trt_portable as trt
-from trt_portable.builder.autotune import low_precision
+from trt_portable.builder.autotune import low_precision_choice
 from trt_portable.builder.inductor.tactic import trace_engine
 from trt_portable.kernels import low_precision_convolutions as convolution_kernels
 from trt_portable.kernels import low_precision_products as product_kernels
@@ -43,10 +43,10 @@ def test_the_timing_cache_remembers_kernels(build: Any, builder: Any, monkeypatc
     define = linear(make_codes(trt.int8, COLUMNS, DEPTH), torch.rand(COLUMNS))
     cache = builder.create_builder_config().create_timing_cache(b"")
     monkeypatch.setattr(
-        low_precision, "race_ways", lambda ways, *_: {way: float(way != REFERENCE.name) for way in ways}
+        low_precision_choice, "race_ways", lambda ways, *_: {way: float(way != REFERENCE.name) for way in ways}
     )
     first = build(define, level=3, cache=cache)
-    monkeypatch.setattr(low_precision, "race_ways", lambda *_: pytest.fail("timed again"))
+    monkeypatch.setattr(low_precision_choice, "race_ways", lambda *_: pytest.fail("timed again"))
     flags = [trt.BuilderFlag.ERROR_ON_TIMING_CACHE_MISS]
     engines = [first, build(define, level=3, cache=cache, flags=flags)]
     names = [
@@ -70,9 +70,11 @@ def test_an_unknown_choice_is_an_error_where_that_is_asked_for(builder: Any, log
 
 def test_floats_are_held_only_where_that_is_allowed(build: Any, monkeypatch: Any) -> None:
     define = linear(make_codes(trt.fp8, COLUMNS, DEPTH), torch.rand(COLUMNS), trt.fp8)
-    monkeypatch.setattr(low_precision, "race_ways", lambda ways, *_: {way: float("once" not in way) for way in ways})
+    monkeypatch.setattr(
+        low_precision_choice, "race_ways", lambda ways, *_: {way: float("once" not in way) for way in ways}
+    )
     for setting, is_held in (("0", False), ("1", True)):
-        monkeypatch.setenv(low_precision.SWITCH, setting)
+        monkeypatch.setenv(low_precision_choice.SWITCH, setting)
         (product,) = [la for la in layers_of(build(define, level=3)) if la["LayerType"] == "LOW_PRECISION_PRODUCT"]
         assert (product["TacticName"] == "dequantize_once") is is_held
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.builder.autotune.low_precision import Case
+from trt_portable.builder.autotune.low_precision_choice import Case
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS, CONVOLUTION_REFERENCE, ConvolutionForm
 from trt_portable.kernels.low_precision_products import int_mm_is_exact, onednn_is_exact
 

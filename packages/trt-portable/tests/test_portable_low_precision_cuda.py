@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.autotune import low_precision
+from trt_portable.builder.autotune import low_precision_choice
 from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.dtypes import pack
@@ -59,14 +59,14 @@ def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any
     one = (*decoding.CODES_ONE_ROW[:1], *several)
     many = decoding.CODES_MANY_ROWS[:1]
     monkeypatch.setattr(decoding, "codes_forms_for", lambda rows: one if rows == 1 else several if rows <= 16 else many)
-    low_precision._teach_own_kernels()
+    low_precision_choice._teach_own_kernels()
     must_work = kernel is REFERENCE or isinstance(kernel, IntegerProduct) or kernel.name.startswith("scaled_mm")
     refused = []
     for form in _forms():
         if not kernel.accepts(form, device):
             continue
         for rows in (1, 17, 64):
-            case = low_precision.Case(form, (rows,), True, rows == 17, trt.int8 if rows == 64 else None)
+            case = low_precision_choice.Case(form, (rows,), True, rows == 17, trt.int8 if rows == 64 else None)
             try:
                 difference = case.trial(device).difference(kernel)
             except (RuntimeError, ValueError, NotImplementedError) as error:
@@ -135,7 +135,7 @@ def test_an_engine_multiplies_codes(
     best = "int_mm" if dtype is trt.int8 else "scaled_mm"
     if way == "compiled":
         times = lambda _, __, kernels: {name: float(name != best) for name in kernels}  # noqa: E731
-        monkeypatch.setattr(low_precision._Choice, "_milliseconds", times)
+        monkeypatch.setattr(low_precision_choice._Choice, "_milliseconds", times)
         request.getfixturevalue("compiled_wins")
     else:
         monkeypatch.setattr(Inductor, "is_candidate", lambda *_: False)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.errors import Refusal
-from trt_portable.plan.container import read_plan, write_plan
 from trt_portable.plan.extents import evaluate, expression_of
+from trt_portable.plan.plan_file import read_plan, write_plan
 
 LOW, HIGH = 1, 12
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable import memory
-from trt_portable.plan import container, weight_table
-from trt_portable.plan.container import (
+from trt_portable.plan import plan_file, weight_table
+from trt_portable.plan.plan_file import (
     MAGIC,
     PLAN,
     PlanError,
@@ -78,9 +78,9 @@ def test_a_large_plan_lies_in_a_file_with_the_same_bytes(monkeypatch: pytest.Mon
         written.append(memory.filled_in_file(*arguments))
         return written[-1]
 
-    monkeypatch.setattr(container, "LARGE_BYTES", 1)
+    monkeypatch.setattr(plan_file, "LARGE_BYTES", 1)
     monkeypatch.setattr(weight_table, "LARGE_BYTES", 1)  # by several threads
-    monkeypatch.setattr(container, "filled_in_file", in_file)
+    monkeypatch.setattr(plan_file, "filled_in_file", in_file)
     found = write_plan({"answer": 42}, WEIGHTS, compiled=compiled)
     assert found is written[0] and isinstance(found, trt.IHostMemory)
     assert bytes(found) == expected and len(found) == found.nbytes == len(expected)
@@ -102,7 +102,7 @@ def test_large_tensors_of_a_plan_are_computed_once_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(weight_table, "LARGE_BYTES", 1)
-    monkeypatch.setattr(container, "LARGE_BYTES", 1)
+    monkeypatch.setattr(plan_file, "LARGE_BYTES", 1)
     alive: list[weakref.ref[torch.Tensor]] = []
 
     def compute(target: torch.Tensor) -> None:

@@ -20,8 +20,8 @@ from trt_portable.network.serialization import FUSED, HOMES, TensorEntry
 from trt_portable.optimization_profile import Profile, Range
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact, Varying
-from trt_portable.plan.container import PlanError, read_plan, write_plan
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
+from trt_portable.plan.plan_file import PlanError, read_plan, write_plan
 from trt_portable.runtime.cuda_engine import load_engine
 
 LAYOUTS: Final = {

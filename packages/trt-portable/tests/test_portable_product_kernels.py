@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import trt_portable as trt
-from trt_portable.builder.autotune.low_precision import Case
+from trt_portable.builder.autotune.low_precision_choice import Case
 from trt_portable.kernels.low_precision_products import (
     PRODUCT_KERNELS,
     REFERENCE,

@@ -14,7 +14,7 @@ from low_precision_networks import COLUMNS, DEPTH, constant, dequantized, make_c
 from recorded_tactic import CPU
 
 import trt_portable as trt
-from trt_portable.builder.autotune import engine_tactic, low_precision
+from trt_portable.builder.autotune import engine_tactic, low_precision_choice
 from trt_portable.builder.autotune.engine_tactic import Trial
 from trt_portable.builder.inductor.own_operators import KernelLaunch, OwnOperators, define_operator
 from trt_portable.builder.inductor.tactic import (
@@ -368,7 +368,7 @@ def test_what_is_prepared_of_weights_is_not_prepared_in_runs(
 
     Where traces have another kernel than runs, they prepare for that one.
     """
-    monkeypatch.setattr(low_precision._Choice, "_candidates", lambda self, case: [PRODUCT_KERNELS[kernel]])
+    monkeypatch.setattr(low_precision_choice._Choice, "_candidates", lambda self, case: [PRODUCT_KERNELS[kernel]])
     code_type = trt.int4
     torch.manual_seed(0)
     codes, scale = make_codes(code_type, COLUMNS, DEPTH), torch.rand(COLUMNS, 1) / 50 + 0.01

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from trt_portable.builder.passes.fold_constants import _scale
-from trt_portable.plan.container import read_plan, write_plan
+from trt_portable.plan.plan_file import read_plan, write_plan
 from trt_portable.plan.weight_table import WeightTable
 
 

@@ -18,7 +18,7 @@ from trt_core.files import records
 from trt_core.files.container import LAYOUT
 from trt_core.sizes.conditions import Relation
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
-from trt_portable.plan import container as portable
+from trt_portable.plan import plan_file as portable
 from trt_runtime import TRTModule, load, program_file, save
 from trt_runtime.bindings import Binding
 from trt_runtime.engine_file import PLAN

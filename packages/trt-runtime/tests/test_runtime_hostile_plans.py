@@ -31,7 +31,7 @@ def double(network: Any, tensors: Sequence[Any]) -> list[Any]:
 
 def _with_structure(plan: torch.Tensor, change: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
     """A plan of the portable provider with another structure and right checksums."""
-    from trt_portable.plan.container import read_plan, write_plan
+    from trt_portable.plan.plan_file import read_plan, write_plan
 
     read = read_plan(bytes(plan.tolist()))
     structure = json.loads(json.dumps(read.structure))

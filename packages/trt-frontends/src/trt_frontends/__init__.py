@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
     from trt_frontends.diffusion_compilation import compile_pipeline
-    from trt_frontends.generation import compile_generation
+    from trt_frontends.generation_compilation import compile_generation
+    from trt_frontends.mutable_module import MutableModule, refit_module_weights
+    from trt_frontends.mutable_module import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.quantization import QuantizationConfig, quantize
-    from trt_frontends.refit import MutableModule, refit_module_weights
-    from trt_frontends.refit import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.script_saving import convert_method_to_trt_engine, save
     from trt_frontends.torch_compile.model_report import ModelReport, model_report
     from trt_frontends.torch_tensorrt import DeviceType, EngineCapability, dtype, install_alias, memory_format
@@ -40,13 +40,13 @@ _LATE: Final = {
     "DeviceType": "trt_frontends.torch_tensorrt",
     "EngineCapability": "trt_frontends.torch_tensorrt",
     "ModelReport": "trt_frontends.torch_compile.model_report",
-    "MutableModule": "trt_frontends.refit",
-    "MutableTorchTensorRTModule": "trt_frontends.refit:MutableModule",
+    "MutableModule": "trt_frontends.mutable_module",
+    "MutableTorchTensorRTModule": "trt_frontends.mutable_module:MutableModule",
     "PartitionReport": "trt_partition",
     "QuantizationConfig": "trt_frontends.quantization",
     "bisect": "trt_frontends.accuracy",
     "compile": "trt_frontends.compiler",
-    "compile_generation": "trt_frontends.generation",
+    "compile_generation": "trt_frontends.generation_compilation",
     "compile_pipeline": "trt_frontends.diffusion_compilation",
     "convert_method_to_trt_engine": "trt_frontends.script_saving",
     "dtype": "trt_frontends.torch_tensorrt",
@@ -60,7 +60,7 @@ _LATE: Final = {
     "optimize": "trt_frontends.backend",
     "quantization": "trt_frontends.quantization",
     "quantize": "trt_frontends.quantization",
-    "refit_module_weights": "trt_frontends.refit",
+    "refit_module_weights": "trt_frontends.mutable_module",
     "runtime": "trt_frontends.runtime",
     "save": "trt_frontends.script_saving",
     "trace": "trt_frontends.capture",

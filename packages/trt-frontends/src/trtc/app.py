@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from trt_frontends.accuracy import AccuracyReport, BisectReport
-    from trt_frontends.generation import GenerationReport
+    from trt_frontends.generation_compilation import GenerationReport
     from trt_frontends.precision.report import PrecisionReport
     from trt_runtime import TextGenerator
     from trt_runtime.engine_cache import EngineCache
@@ -282,7 +282,7 @@ def measure(
     first = min(_seconds(generator, prompts, 1) for _ in range(_TIMES))
     whole = min(_seconds(generator, prompts, new_tokens) for _ in range(_TIMES))
     given = next(iter(prompts.values()))
-    from trt_frontends.generation import GenerationReport
+    from trt_frontends.generation_compilation import GenerationReport
 
     return GenerationReport(
         model=model,

@@ -12,7 +12,7 @@ from trt_frontends.dynamo import script_values as utils
 from trt_frontends.dynamo.conversion.registration import SourceIR
 from trt_frontends.example_inputs import get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 from trt_frontends.logging import Debugger
-from trt_frontends.refit import refit_module_weights
+from trt_frontends.mutable_module import refit_module_weights
 from trt_frontends.script_saving import convert_exported_program_to_serialized_trt_engine, save
 from trt_frontends.single_engine import BindingNameMismatchError
 from trt_frontends.torch_tensorrt import ABSENT

@@ -14,7 +14,7 @@ from trt_core.files import records
 from trt_core.paused_collection import paused_collection
 from trt_portable.application_interfaces import IStreamWriter, write_all
 from trt_portable.builder.autotune.engine_tactic import choose_tactic
-from trt_portable.builder.autotune.low_precision import choose_low_precision_kernels
+from trt_portable.builder.autotune.low_precision_choice import choose_low_precision_kernels
 from trt_portable.builder.config import BuildCancelled, IBuilderConfig, Phase
 from trt_portable.builder.passes.fold_constants import FoldConstants, fold_scales
 from trt_portable.builder.passes.fuse_attention import RecognizeConstantMasks, fold_attention_factors

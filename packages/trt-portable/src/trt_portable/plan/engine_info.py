@@ -24,8 +24,8 @@ from trt_portable.formats import LAYOUTS
 from trt_portable.memory import IHostMemory
 from trt_portable.optimization_profile import Profile, Range
 from trt_portable.plan import tables
-from trt_portable.plan.container import write_plan
 from trt_portable.plan.extents import Expression, read_expression
+from trt_portable.plan.plan_file import write_plan
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.shape_tensors import is_known_to_host
 

@@ -30,8 +30,8 @@ from trt_portable.host_settings import HostSettings
 from trt_portable.internals import below_autograd, storage_use_count
 from trt_portable.layers.collective import collectives_of
 from trt_portable.memory import IHostMemory
-from trt_portable.plan.container import Plan, read_plan, reading
 from trt_portable.plan.engine_info import write_engine
+from trt_portable.plan.plan_file import Plan, read_plan, reading
 from trt_portable.pybind import Sealed, instance_of, one_of, to_integer, to_text
 from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.engine_queries import EngineQueries

@@ -21,9 +21,9 @@ from trt_portable.fusion.epilogues import planned
 from trt_portable.fusion.programs import fused_program, host_program, prepacked_program, streamed_program
 from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.plan import tables
-from trt_portable.plan.container import Plan, PlanError, reading
 from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.extents import evaluate
+from trt_portable.plan.plan_file import Plan, PlanError, reading
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.plan.weight_table import copy_all
 from trt_portable.reporting import Reporter
