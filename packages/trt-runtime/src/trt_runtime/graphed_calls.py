@@ -31,7 +31,7 @@ from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule, engines_of
 from trt_runtime.program.graph import WriteCall, operator_calls
 from trt_runtime.program.input_reader import places_of
-from trt_runtime.program.loaded_program import LoadedProgram, captured_from, operators_of
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 
 MOST_GRAPHS: Final = 16
 """Combinations of input shapes that a module keeps graphs for, unless told otherwise."""
@@ -350,7 +350,7 @@ def _engine_obstacles(header: PlanHeader) -> Iterator[str]:
 
 def _program_obstacles(loaded: LoadedProgram, name: str) -> Iterator[str]:
     program = captured_from(loaded).program
-    for operator in operators_of(loaded):
+    for operator in loaded._operators:
         yield from _operator_obstacles(operator, _place(str(operator), name))
     for step in program.steps:
         if isinstance(step, WriteCall):

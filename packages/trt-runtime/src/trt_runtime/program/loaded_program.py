@@ -1126,30 +1126,15 @@ def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     return loaded._captured_program()
 
 
-def said_by(loaded: LoadedProgram, name: str) -> Any:
-    """What a program says of itself as an attribute, though a part of the model may be called so; None for nothing."""
-    found = loaded._says_of_itself(name)
-    return None if found is _NOTHING else found
-
-
-def operators_of(loaded: LoadedProgram) -> tuple[OpOverload, ...]:
-    """The operator of each `OperatorCall` of a program, in order."""
-    return loaded._operators
-
-
 def takes(loaded: LoadedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a program can be called with inputs; nothing runs."""
     return loaded._takes(args, kwargs)
 
 
-def most_untold(loaded: LoadedProgram) -> int:
-    """Elements that its operators may make where that depends on data."""
-    return loaded._most_untold
-
-
-def bounds_of_calls(loaded: LoadedProgram) -> Bounds | None:
-    """What operators of each call may use; None for all."""
-    return loaded._bounds
+def said_by(loaded: LoadedProgram, name: str) -> Any:
+    """What a program says of itself as an attribute, though a part of the model may be called so; None for nothing."""
+    found = loaded._says_of_itself(name)
+    return None if found is _NOTHING else found
 
 
 def _sole_call(program: Program) -> tuple[int, list[int]] | None:

@@ -73,7 +73,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import Value, leaves, replace_values, values_in
-from trt_runtime.program.loaded_program import LoadedProgram, bounds_of_calls, most_untold
+from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.stored_tensors import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
 from trt_runtime.signatures import read_keys, signer_of, why_not_trusted
@@ -941,8 +941,8 @@ def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
     file = io.BytesIO()
     write_program(file, captured)
     # what was compiled here has no limit, nor has its copy
-    untold = most_untold(compiled) if isinstance(compiled, LoadedProgram) else MAX_EXTENT
-    bounds = bounds_of_calls(compiled) if isinstance(compiled, LoadedProgram) else None
+    untold = compiled._most_untold if isinstance(compiled, LoadedProgram) else MAX_EXTENT
+    bounds = compiled._bounds if isinstance(compiled, LoadedProgram) else None
     limits = UNLIMITED if bounds is None or bounds.is_exempt() else bounds.limits
     own = all(map(is_own, captured.plans))
     return _restore, (file.getvalue(), captured.program.libraries, untold, own, limits)
