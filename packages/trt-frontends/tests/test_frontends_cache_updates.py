@@ -122,31 +122,32 @@ def test_rows_are_written_where_the_cache_lies(write: Write, tmp_path: Path) -> 
 
 
 class CodedStep(nn.Module):
-    """Keeps rows as int8 codes and a scale each, as quantized caches do, and sums what they stand for."""
+    """Keeps rows as codes and a scale each, as quantized caches do, and sums what they stand for."""
 
     codes: torch.Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, kind: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("codes", torch.zeros(CACHE, dtype=torch.int8))
+        self.register_buffer("codes", torch.zeros(CACHE, dtype=kind))
         self.register_buffer("scales", torch.zeros(*CACHE[:3], 1))
 
     def forward(self, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
         scale = rows.abs().amax(-1, keepdim=True) / 127
-        by_index_copy(self.codes, (rows / scale).round().to(torch.int8), start)
+        by_indices(self.codes, (rows / scale).round().to(self.codes.dtype), start)
         by_index_copy(self.scales, scale, start)
-        return (self.codes * self.scales).sum(2)
+        return (self.codes.to(rows.dtype) * self.scales).sum(2)
 
 
-def test_codes_of_a_quantized_cache_are_written_where_they_lie(tmp_path: Path) -> None:
-    eager = CodedStep().eval()
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+def test_codes_of_a_quantized_cache_are_written_where_they_lie(kind: torch.dtype, tmp_path: Path) -> None:
+    eager = CodedStep(kind).eval()
     model = compile(copy.deepcopy(eager), arg_inputs=inputs(), min_block_size=1)
     save(model, tmp_path / "step.trtp")
     for compiled in (model, trt_runtime.load(tmp_path / "step.trtp")):
         state, mine = dict(compiled.named_buffers()), copy.deepcopy(eager)
         assert len(engine_of(compiled).header.updates) == 2
         assert len(engine_of(compiled).header.outputs) == 1
-        codes = next(value for value in state.values() if value.dtype is torch.int8)
+        codes = next(value for value in state.values() if value.dtype is kind)
         address = codes.data_ptr()
         for start in (1, 3, 6, 0):
             given = inputs(start)

@@ -837,6 +837,160 @@ def test_a_step_of_ones_own_is_compiled_as_it_is() -> None:
     assert torch.equal(made, TextGenerator(step, generator.limits).generate(ids, max_new_tokens=12))
 
 
+CODES: Final = {torch.int8: 127, torch.float8_e4m3fn: 448}
+
+
+def keep_codes(monkeypatch: pytest.MonkeyPatch, kind: torch.dtype) -> None:
+    """Has caches of transformers round each key and value to codes of its own largest number, as they are written."""
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    def rounded(rows: torch.Tensor) -> torch.Tensor:
+        scale = rows.abs().amax(-1, keepdim=True) / CODES[kind]
+        shares = rows / scale
+        return (shares.round() if kind is torch.int8 else shares.to(kind).to(rows.dtype)) * scale
+
+    for layer in (DynamicLayer, DynamicSlidingWindowLayer):
+        update = layer.update
+        monkeypatch.setattr(
+            layer,
+            "update",
+            lambda self, keys, values, *rest, _update=update, **named: _update(
+                self, rounded(keys), rounded(values), *rest, **named
+            ),
+        )
+
+
+@pytest.mark.parametrize("kind", CODES)
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "DeepseekV3", "FalconH1", "Bloom"])
+def test_caches_of_codes_lead_to_what_transformers_makes_with_rounded_ones(
+    name: str, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In PyTorch: padded rows, rings of windows, keys and values of two widths, and beams, which codes move with."""
+    model, (ids, mask) = model_of(name), padded_prompts()
+    parts = _parts(model, GenerationLimits(6, 96, 4), 0, None, kind)
+    plain = TextGenerator(_parts(model, GenerationLimits(6, 96, 4), 0, None).step, parts.limits)
+    generator = TextGenerator(parts.step, parts.limits)
+    assert generator.cache_bytes < 0.7 * plain.cache_bytes
+    assert generator.dtype is torch.float32
+    keep_codes(monkeypatch, kind)
+    how: dict[str, Any] = {"attention_mask": mask, "max_new_tokens": 40, "do_sample": False, "eos_token_id": None}
+    made = generator.generate(ids, mask, max_new_tokens=40, eos_token_id=())
+    assert torch.equal(made, model.generate(ids, **how))
+    made = generator.generate(ids, mask, max_new_tokens=40, eos_token_id=(), num_beams=3)
+    assert torch.equal(made, model.generate(ids, **how, num_beams=3))
+    generator.reset()
+    assert not any(cache.float().any() for cache in generator._caches())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", CODES)
+def test_compiled_models_keep_codes_in_their_file(
+    kind: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, (ids, mask) = model_of("Llama"), padded_prompts()
+    generator = compile_generation(model, max_length=48, max_batch=2, prefill_chunk=4, cache_dtype=kind)
+    (engine,) = (child for child in generator.step.modules() if isinstance(child, TRTModule))
+    assert len(engine.header.updates) == 8
+    assert len(engine.header.outputs) == 1
+    assert sum(buffer.dtype is kind for buffer in generator.step.buffers()) == 4
+    generator.save(tmp_path / "model.trtp")
+    loaded = TextGenerator.load(tmp_path / "model.trtp")
+    said = inspect_file(tmp_path / "model.trtp")["generation"]
+    assert said["cache_bytes"] == loaded.cache_bytes == generator.cache_bytes == 2 * 2 * 2 * 2 * 48 * (16 + 4)
+    keep_codes(monkeypatch, kind)
+    how: dict[str, Any] = {"max_new_tokens": 30, "do_sample": False}
+    for each in (generator, loaded):
+        made = each.generate(ids, mask, max_new_tokens=30)
+        assert torch.equal(made, model.generate(ids, attention_mask=mask, **how))
+        made = each.generate(ids[:1], max_new_tokens=30, num_beams=2)
+        assert torch.equal(made, model.generate(ids[:1], **how, num_beams=2))
+
+
+def test_caches_of_other_codes_are_refused() -> None:
+    for kind in (torch.float8_e5m2, torch.uint8, torch.float16):
+        with pytest.raises(InputError, match=r"caches hold codes in torch.int8 or torch.float8_e4m3fn, not"):
+            compile_generation(model_of("Llama"), max_length=8, cache_dtype=kind)
+    with pytest.raises(InputError, match="a step of your own"):
+        compile_generation(OwnStep(1, 8).eval(), max_length=8, cache_dtype=torch.int8)
+
+
+class OwnCodes(nn.Module):
+    """A step of one's own that keeps codes: which tokens a row has had, and how many of them."""
+
+    seen: torch.Tensor
+    count: torch.Tensor
+
+    def __init__(self, rows: int, length: int, kind: torch.dtype) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(40, 16)
+        self.head = nn.Linear(16, 40)
+        self.register_buffer("seen", torch.zeros(rows, 1, length, 16, dtype=kind))
+        self.register_buffer("count", torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("table", torch.randn(rows, 16))  # as many rows, and none of the text
+
+    def forward(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        places = start + torch.arange(input_ids.shape[1])
+        self.seen[:, :, places] = self.embed(input_ids)[:, None].mul(20).round().to(self.seen.dtype)
+        told = input_ids.sum(1)
+        self.count.copy_(torch.where(start == 0, told, self.count + told))
+        there = torch.arange(self.seen.shape[2])
+        weight = ((there <= places[-1]) & (there >= padding[:, None])) * (there + 1).sin()
+        total = (self.seen[:, 0].float() * weight[..., None]).sum(1)
+        scores: torch.Tensor = self.head((total + self.count[:, None] % 7) / 20 + self.table.sum(0))
+        return scores
+
+
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.float32])
+def test_beams_take_all_states_of_a_step_with_them(kind: torch.dtype, tmp_path: Path) -> None:
+    """What a compiled step writes to moves and is forgotten, of any type and rank, and nothing else."""
+    step = OwnCodes(4, 32, kind).eval()
+    if kind is torch.uint8:
+        nn.init.uniform_(step.embed.weight, 0, 3)
+    alone = GenerationLimits(4, 32, 4)
+    built = compile_generation(step, max_length=32, max_batch=4, prefill_chunk=4, min_block_size=1)
+    built.save(tmp_path / "model.trtp")
+    ids = torch.randint(1, 40, (1, 6))
+    expected = searched(copy.deepcopy(step), alone, ids, 4, 20)
+    for generator in (built, TextGenerator.load(tmp_path / "model.trtp")):
+        table = next((buffer for name, buffer in generator.step.named_buffers() if name == "table"), None)
+        before = None if table is None else table.clone()
+        assert torch.equal(generator.generate(ids, num_beams=4, max_new_tokens=20), expected)
+        assert len(list(generator._caches())) == 2
+        generator.reset()
+        assert not any(cache.float().any() for cache in generator._caches())
+        assert table is None or torch.equal(table, before)  # type: ignore[arg-type]
+
+
+def searched(step: nn.Module, limits: GenerationLimits, ids: torch.Tensor, beams: int, new: int) -> torch.Tensor:
+    """A beam search without an end that reads each text anew, of one prompt."""
+    texts, totals = ids, torch.zeros(1)
+    for _ in range(new):
+        scores = []
+        for text in texts:
+            reader = TextGenerator(copy.deepcopy(step), limits)
+            found: list[torch.Tensor] = []
+            reader.generate(
+                text[None], max_new_tokens=1, logits_processor=[lambda _, given, to=found: (to.append(given), given)[1]]
+            )
+            scores.append(found[0][0].log_softmax(-1))
+        every = (totals[:, None] + torch.stack(scores)).flatten()
+        totals, best = every.topk(beams)
+        texts = torch.cat([texts[best // 40], best[:, None] % 40], 1)
+    return texts[:1]
+
+
+def test_isolated_generators_search_no_beams(tmp_path: Path) -> None:
+    """Their caches are in another process, so beams could not change places: wrong tokens, before this was refused."""
+    path, ids = tmp_path / "model.trtp", torch.randint(1, 40, (1, 6))
+    compile_generation(OwnStep(2, 24).eval(), max_length=24, max_batch=2, min_block_size=1).save(path)
+    generator = TextGenerator.load(path, isolated=True)
+    assert generator.device == torch.device("cpu")
+    with pytest.raises(InputError, match="which an isolated process holds"):
+        generator.generate(ids, num_beams=2, max_new_tokens=3)
+    made = generator.generate(ids, max_new_tokens=6, keep_cache=True)
+    assert torch.equal(made, TextGenerator.load(path).generate(ids, max_new_tokens=6))
+
+
 def test_built_and_loaded_generators_refuse_what_does_not_fit_before_anything_is_written(tmp_path: Path) -> None:
     """Prompts and batches that are too large, caches of another type, and positions outside of a cache."""
     built = compile_generation(OwnStep(2, 24).eval(), max_length=24, max_batch=2, prefill_chunk=4, min_block_size=1)

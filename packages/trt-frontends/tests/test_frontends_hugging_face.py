@@ -342,6 +342,8 @@ def test_text_generation(tmp_path: Path) -> None:
             pipeline("hello", generation_config=transformers.GenerationConfig(do_sample=True, typical_p=0.5))
         with pytest.raises(InputError, match="a GenerationConfig of transformers is needed"):
             module.generate(IDS[:, :2], generation_config={"max_new_tokens": 3})
+        with pytest.raises(InputError, match=r"cache_dtype=torch.int8\) keeps codes"):
+            pipeline("hello", generation_config=transformers.GenerationConfig(cache_implementation="quantized"))
 
 
 # Capture -------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 _AXIS: Final = 2
 _RANK: Final = 4
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
-_CODES: Final = (torch.int8,)
+_CODES: Final = (torch.int8, torch.float8_e4m3fn)
 """Types of caches beyond those of TensorRT's layer, which the portable provider updates in place, too."""
 _SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
 _SAME_FIRST: Final = frozenset(

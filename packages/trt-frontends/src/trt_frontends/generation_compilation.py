@@ -43,6 +43,12 @@ _FORM_ERROR: Final = 0.1
 """Share of scores up to which those with and without a cache differ by rounding, in bfloat16 and other experts too."""
 
 
+_CODES_ERROR: Final = 0.25
+"""The same where caches hold codes."""
+
+_MOST_CODE: Final = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""Types of codes of keys and values, and the largest code of each."""
+
 _NOISE: Final = 100.0
 """Magnitude of noise in caches, to be seen beside scores of a model whose weights are small."""
 
@@ -57,6 +63,7 @@ def compile_generation(
     max_source_length: int | None = None,
     source_inputs: Mapping[str, Any] | None = None,
     assisted_tokens: int = 1,
+    cache_dtype: torch.dtype | None = None,
     eos_token_id: int | Sequence[int] | None = None,
     pad_token_id: int | None = None,
     progress: Progress = no_progress,
@@ -82,6 +89,9 @@ def compile_generation(
         source_inputs: What an encoder takes that reads no text, as tensors or `Input`s by name: the `pixel_values` that
             the model's processor makes. Speech models whose features have one size need none.
         assisted_tokens: Most tokens that are scored at once, above 1 for `generate` to take guesses.
+        cache_dtype: `torch.int8` or `torch.float8_e4m3fn`: keys and values are kept as codes, with a scale of the
+            model's type for each token and head; None for the model's type. States of recurrences, and keys and values
+            of a source, stay in the model's type.
         eos_token_id, pad_token_id: What ends a row, and what fills it up; by default those of the model's generation
             configuration.
         progress, registry, settings: As for `compile`.
@@ -91,7 +101,8 @@ def compile_generation(
         transformers.
 
     Raises:
-        InputError: The model keeps no keys and values that can be kept in static caches, or a number does not fit.
+        InputError: The model keeps no keys and values that can be kept in static caches, or a number does not fit, or
+            the model's scores with caches of codes are far from those that it has without.
         ExportError, SettingsError, BuildError, IncompleteCompilationError: See `compile`.
 
     Example:
@@ -110,6 +121,12 @@ def compile_generation(
             raise InputError(f"{name} is a whole number from 1 to 2^31 - 1, not {value!r}")
     if not isinstance(model, nn.Module):
         raise InputError(f"a model is a module, not {kind_of(model)}")
+    if cache_dtype is not None and cache_dtype not in _MOST_CODE:
+        raise InputError(
+            f"caches hold codes in {' or '.join(map(str, _MOST_CODE))}, not {cache_dtype!r:.80}",
+            where="cache_dtype",
+            hint="leave it out for caches in the model's type",
+        )
     is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     chunk = min(prefill_chunk or (_FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
     if assisted_tokens > chunk:
@@ -123,7 +140,7 @@ def compile_generation(
         choice=_choice(model),
         vocabulary=0 if is_seq2seq else _vocabulary(model),  # a text and its source may have two
     )
-    parts = _parts(model, limits, max_source_length or max_length, source_inputs)
+    parts = _parts(model, limits, max_source_length or max_length, source_inputs, cache_dtype)
     run = functools.partial(compile, progress=progress, registry=registry, **settings)
     encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
     return TextGenerator(run(parts.step, arg_inputs=parts.step_inputs()), parts.limits, encoder)
@@ -245,7 +262,11 @@ _OTHER_RULES: Final = {
 
 
 def _parts(
-    model: Any, limits: GenerationLimits, max_source_length: int, source_inputs: Mapping[str, Any] | None
+    model: Any,
+    limits: GenerationLimits,
+    max_source_length: int,
+    source_inputs: Mapping[str, Any] | None,
+    cache_dtype: torch.dtype | None = None,
 ) -> GenerationParts:
     """Returns what a model is compiled as.
 
@@ -253,15 +274,21 @@ def _parts(
         InputError: It cannot be.
     """
     config = getattr(model, "config", None)
+    if config is None and cache_dtype is not None:
+        raise InputError(
+            f"{type(model).__name__} is a step of your own, whose caches are its buffers",
+            where="cache_dtype",
+            hint="leave it out, and keep codes and scales in the step's buffers",
+        )
     if config is None:
         return GenerationParts(model, limits)  # a step already
     if getattr(config, "is_encoder_decoder", False):
-        return _encoder_decoder(model, limits, max_source_length, source_inputs)
+        return _encoder_decoder(model, limits, max_source_length, source_inputs, cache_dtype)
     if source_inputs and hasattr(model, "get_image_features"):
-        return _with_pictures(model, limits, source_inputs)
+        return _with_pictures(model, limits, source_inputs, cache_dtype)
     if source_inputs:
         raise InputError(f"{type(model).__name__} has no encoder, and takes no {', '.join(source_inputs)}")
-    step = CachedStep(model, limits).eval()
+    step = CachedStep(model, limits, cache_dtype).eval()
     return GenerationParts(step, step.limits)
 
 
@@ -277,6 +304,7 @@ class CachedStep(nn.Module):
     Args:
         model: The model.
         limits: Rows and lengths of the caches.
+        cache_dtype: Type of codes of keys and values; None for the model's type.
 
     Raises:
         InputError: The model is called in another way, or keeps something else than keys and values.
@@ -285,10 +313,13 @@ class CachedStep(nn.Module):
     _ahead = ""
     """What tokens look ahead in, as `SourceLimits` says it."""
 
-    def __init__(self, model: PreTrainedModel, limits: GenerationLimits) -> None:
+    def __init__(
+        self, model: PreTrainedModel, limits: GenerationLimits, cache_dtype: torch.dtype | None = None
+    ) -> None:
         super().__init__()
         self.model = model
         self.limits = limits
+        self._codes = cache_dtype
         self._length = limits.max_length
         parameters = inspect.signature(model.forward).parameters
         self._require(parameters)
@@ -310,7 +341,9 @@ class CachedStep(nn.Module):
         for index, (layer, length) in enumerate(zip(layers, self._lengths, strict=True)):
             for name, tensor in (("keys", layer.keys), ("values", layer.values)) if length is not None else ():
                 shape = (limits.max_batch, tensor.shape[1], length, tensor.shape[3])
-                self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape))
+                self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape, dtype=cache_dtype))
+                if cache_dtype is not None:
+                    self.register_buffer(f"{name}_scales_{index}", tensor.new_zeros(*shape[:3], 1))
             for (kind, at), tensor in self._states[index].items():
                 self.register_buffer(f"{kind}_{at}_{index}", tensor.new_zeros(limits.max_batch, tensor[0].numel()))
         self._find_form()
@@ -390,21 +423,34 @@ class CachedStep(nn.Module):
             model: Any = self.model
             told = {"position_ids": (real.long().cumsum(1) - 1).clamp(min=0)} if self._takes_positions else {}
             expected = model(input_ids=ids, attention_mask=real.long(), use_cache=False, **told).logits[:, -1].float()
-            forms = self._forms()
+            forms, apart = self._forms(), []
             for self._masks_places, self._knows_length in forms:
                 try:
                     found = self._in_pieces(ids, padding).float()
                 except Exception as error:
                     failure = error
                     continue
-                if float((found - expected).norm()) <= _FORM_ERROR * float(expected.norm()):
+                apart.append(float((found - expected).norm()) / float(expected.norm()))
+                if apart[-1] <= self._error():
                     return
         raise _cannot(
             self.model,
-            "its scores with a static cache are not those that it has without"
+            f"its scores with {self._kind_of_cache()} are not those that it has without"
+            + (f": they are {min(apart):.2g} of their norm apart" if apart else "")
             + ("" if self._takes_positions else ", and it takes no position_ids"),
+            self._hint(),
             cause=failure,
         )
+
+    def _error(self) -> float:
+        """Share of scores up to which those with and without a cache differ by rounding."""
+        return _FORM_ERROR if self._codes is None else _CODES_ERROR
+
+    def _kind_of_cache(self) -> str:
+        return "a static cache" if self._codes is None else f"a static cache in {self._codes}"
+
+    def _hint(self) -> str:
+        return "" if self._codes is None else "leave cache_dtype out, which says whether the codes are why"
 
     def _forms(self) -> tuple[tuple[bool, bool], ...]:
         """Ways to tell places: whether masks are of places, and whether caches know their length alone."""
@@ -424,7 +470,10 @@ class CachedStep(nn.Module):
         caches = list(self.buffers(recurse=False))
         try:
             for cache in caches:
-                cache.normal_(std=_NOISE, generator=noise)
+                if cache.dtype is self._codes:  # signs of what scales say
+                    cache.copy_(torch.randint(-1, 2, cache.shape, device=cache.device, generator=noise))
+                else:
+                    cache.normal_(std=_NOISE, generator=noise)
             return self._read_in_pieces(ids, padding, context)
         finally:
             for cache in caches:
@@ -598,16 +647,18 @@ class CachedStep(nn.Module):
                 (kind, at): self.get_buffer(f"{kind}_{at}_{index}").where(has_begun, 0).view(-1, *example.shape[1:])
                 for (kind, at), example in self._states[index].items()
             }
-            written, keys, values = places, None, None
+            written, keys, values, scales = places, None, None, None
             if length is not None:
                 if length < self._length:
                     written = start % length + torch.arange(places.shape[0], device=places.device)
-                keys, values = getattr(self, f"keys_{index}"), getattr(self, f"values_{index}")
+                keys, values = self.get_buffer(f"keys_{index}"), self.get_buffer(f"values_{index}")
+                if self._codes is not None:
+                    scales = tuple(self.get_buffer(f"{name}_scales_{index}") for name in ("keys", "values"))
             told = None if self._knows_length else places
             layers.append(
-                _layer_with_states(states, keys, values, told, written)
+                _layer_with_states(states, keys, values, told, written, scales)
                 if keys is None or states
-                else layer(keys, values, told, written)
+                else layer(keys, values, told, written, scales)
             )
         return cache(layers=layers)
 
@@ -753,16 +804,23 @@ class CrossCachedStep(CachedStep):
         model: The model.
         limits: Rows and lengths of the caches.
         example: What its encoder takes, of one row, by name.
+        cache_dtype: Type of codes of keys and values of tokens; None for the model's type.
 
     Attributes:
         crossed: Shapes of keys and values of each layer's cross attention, of the example.
     """
 
-    def __init__(self, model: PreTrainedModel, limits: GenerationLimits, example: Mapping[str, torch.Tensor]) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        limits: GenerationLimits,
+        example: Mapping[str, torch.Tensor],
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:
         self._example = dict(example)
         self.crossed: list[tuple[int, ...]] = []
         self._repeats_mask = False
-        super().__init__(model, limits)
+        super().__init__(model, limits, cache_dtype)
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
         names = ("decoder_input_ids", "decoder_attention_mask", "encoder_outputs")
@@ -813,11 +871,12 @@ class CrossCachedStep(CachedStep):
         if found is None:
             raise _cannot(model, "its decoder does not run with a static cache", cause=failure)
         apart, scale = float((found - expected).norm()), float(expected.norm())
-        if not apart <= _FORM_ERROR * scale:
+        if not apart <= self._error() * scale:
             raise _cannot(
                 model,
-                "the scores of its decoder with a static cache are not those with one that grows: they are "
+                f"the scores of its decoder with {self._kind_of_cache()} are not those with one that grows: they are "
                 f"{apart / scale:.2g} of their norm apart",
+                self._hint(),
             )
 
     def _probe(self) -> list[Any]:
@@ -900,7 +959,11 @@ def _cross_cache() -> Any:
 
 
 def _encoder_decoder(
-    model: Any, limits: GenerationLimits, max_source_length: int, source_inputs: Mapping[str, Any] | None
+    model: Any,
+    limits: GenerationLimits,
+    max_source_length: int,
+    source_inputs: Mapping[str, Any] | None,
+    cache_dtype: torch.dtype | None,
 ) -> GenerationParts:
     start, rows = _first_token(model), limits.max_batch
     if model.main_input_name == "input_ids":
@@ -923,7 +986,7 @@ def _encoder_decoder(
         longest, given = 0, _source_inputs(model, source_inputs)
         inputs = tuple(_of_rows(rows, item) for item in given.values())
         names, example = tuple(given), {name: item.example(device=model.device)[:1] for name, item in given.items()}
-    step = CrossCachedStep(model, limits, example).eval()
+    step = CrossCachedStep(model, limits, example, cache_dtype).eval()
     crossed = [_crossed(rows, shape, longest, model.dtype) for shape in step.crossed]
     context = (*(inputs[1:] if longest else ()), *crossed)
     limits = replace(limits, source=SourceLimits(names, longest, start))
@@ -987,9 +1050,15 @@ def _of_rows(rows: int, item: Input) -> Input:
 class PictureStep(CachedStep):
     """A model of text and pictures as a step of `TextGenerator`, which is given the table of features."""
 
-    def __init__(self, model: PreTrainedModel, limits: GenerationLimits, source: SourceLimits) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        limits: GenerationLimits,
+        source: SourceLimits,
+        cache_dtype: torch.dtype | None = None,
+    ) -> None:
         self._ahead, self._vocabulary = source.ahead, source.vocabulary
-        super().__init__(model, limits)
+        super().__init__(model, limits, cache_dtype)
 
     def _layout(
         self, places: torch.Tensor, padding: torch.Tensor, context: tuple[torch.Tensor, ...]
@@ -1129,7 +1198,9 @@ def _pixtral_tower(inner: Any) -> Any:
     return next((tower for tower in towers if hasattr(tower, "patch_positional_embedding")), None)
 
 
-def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any]) -> GenerationParts:
+def _with_pictures(
+    model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any], cache_dtype: torch.dtype | None
+) -> GenerationParts:
     source_inputs, told = dict(source_inputs), {}
     if (counts := source_inputs.pop("batch_num_images", None)) is not None and bool(
         (torch.as_tensor(counts) > 1).any()
@@ -1167,7 +1238,7 @@ def _with_pictures(model: Any, limits: GenerationLimits, source_inputs: Mapping[
         source = replace(source, grid=tuple(extent // merged for extent in sizes[0][1:]))
     if source.ahead or source.grid:
         context.append(_fixed(3 if source.grid else 1, limits.max_batch, limits.max_length))
-    step = PictureStep(model, replace(limits, source=source), source).eval()
+    step = PictureStep(model, replace(limits, source=source), source, cache_dtype).eval()
     limits = step.limits
     _require_own_scores(model, TextGenerator(step, replace(limits, rules=TokenRules()), encoder), shape, told)
     taken = Input(shape, dtype=model.dtype, name="pixel_values")
@@ -1187,6 +1258,7 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
         InputError: They differ by more than rounding and a tenth of what other pictures would change.
     """
     source: Any = generator.limits.source
+    step: Any = generator.step
     each, rows = 2 if told else 1, min(2, generator.limits.max_batch)
     ids, mask = _prompts_with_pictures(model, generator.limits, rows, each)
     draw = torch.Generator().manual_seed(0)
@@ -1214,9 +1286,10 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
         generator.generate(ids, mask, max_new_tokens=1, logits_processor=[keep], **ours)
     except Exception as error:
         raise _cannot(model, "scores after a picture cannot be compared with its own", _PICTURES, error) from error
-    generator.reset()
+    for cache in step.buffers(recurse=False):  # a table of the model may have as many rows
+        cache.zero_()
     expected, other = own
-    rounding = min(torch.finfo(model.dtype).eps ** 0.5, _FORM_ERROR)
+    rounding = min(torch.finfo(model.dtype).eps ** 0.5, _FORM_ERROR) if step._codes is None else _CODES_ERROR
     apart, meant = float((found[0] - expected).norm()), float((other - expected).norm())
     scale = float(expected.norm())
     if not apart <= max(_FORM_ERROR * meant, rounding * scale):
@@ -1352,8 +1425,10 @@ def _cache_classes() -> tuple[Any, Any]:
             values: torch.Tensor,
             places: torch.Tensor | None = None,  # those of what is read; None where all is there, or nobody asks
             written: Any = None,  # and where it goes
+            scales: tuple[torch.Tensor, torch.Tensor] | None = None,  # of keys and values that are codes
         ) -> None:
             super().__init__()
+            self._scales = scales
             self.keys, self.values, self._places, self._written = keys, values, places, written
             self.is_initialized = True
 
@@ -1361,6 +1436,10 @@ def _cache_classes() -> tuple[Any, Any]:
             pass
 
         def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> tuple[Any, Any]:
+            if self._scales is not None:
+                pairs = zip((self.keys, self.values), self._scales, (key_states, value_states), strict=True)
+                keys, values = (_kept_as_codes(*pair, self._written) for pair in pairs)
+                return keys, values
             self.keys.index_copy_(2, self._written, key_states)
             self.values.index_copy_(2, self._written, value_states)
             return self.keys, self.values
@@ -1377,12 +1456,30 @@ def _cache_classes() -> tuple[Any, Any]:
     return Cache, Layer
 
 
+def _kept_as_codes(codes: torch.Tensor, scales: torch.Tensor, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Writes rows to a cache of codes, and returns what all of it stands for.
+
+    Args:
+        codes: (batch, heads, length, width).
+        scales: (batch, heads, length, 1), of the type of the rows.
+        rows: (batch, heads, n, width).
+        places: Where each of them goes, (n,) int64.
+    """
+    most = _MOST_CODE[codes.dtype]
+    scale = (rows.abs().amax(-1, keepdim=True) / most).clamp(min=torch.finfo(rows.dtype).tiny)
+    shares = (rows.float() / scale.float()).clamp(-most, most)
+    # PyTorch has no `index_copy_` of float8 on CPUs
+    codes[:, :, places] = (shares if codes.dtype.is_floating_point else shares.round()).to(codes.dtype)
+    scales.index_copy_(2, places, scale)
+    return codes.to(rows.dtype) * scales
+
+
 def _layer_with_states(states: Mapping[tuple[str, int], torch.Tensor], *held: Any) -> Any:
     """Returns a layer of a cache that holds states; each is written to where it is.
 
     Args:
         states: The states, as `_states_of` has them.
-        held: Keys and values and where they are written, or None and None.
+        held: Keys and values, where they are written, and scales of codes; or None and None.
     """
     made = _layers_with_states()[0 if held[0] is None else 1](*(() if held[0] is None else held))
     for kind in _KINDS_OF_STATES:

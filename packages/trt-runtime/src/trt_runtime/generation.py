@@ -219,6 +219,8 @@ def _configured(config: Any) -> dict[str, Any]:
             f"a GenerationConfig of transformers is needed, not {kind_of(config)}", where="generation_config"
         )
     fields = {name: value for name, value in config.to_dict().items() if value is not None}
+    if fields.get("cache_implementation") == "quantized":
+        raise _unknown_argument("cache_implementation", ())  # of which tokens follow
     taken = {name: fields.pop(name) for name in _CONFIGURED if name in fields}
     for name, value in fields.items():
         says_nothing = value is False or (value is not True and value in (0, 1, [], {}))
@@ -552,7 +554,7 @@ class TextGenerator(nn.Module):
             return
         for cache in self._caches():
             held = cache[:, :, :made] if cache.dim() == 4 else cache
-            held[moved] = held.index_select(0, order[moved])
+            held[moved] = held[order[moved]]
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
@@ -925,6 +927,7 @@ _INSTEAD: Final = {
     "decoder_input_ids": "the model continues prompts: give input_ids",
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
     **dict.fromkeys(("past_key_values", "cache"), "the generator keeps keys and values itself"),
+    "cache_implementation": "the caches are static; compile_generation(..., cache_dtype=torch.int8) keeps codes",
     "stop_strings": "give stopping_criteria=[transformers.StopStringCriteria(tokenizer, stop_strings)]",
     "max_time": "give stopping_criteria=[transformers.MaxTimeCriteria(seconds)]",
     "min_length": "give min_new_tokens",
