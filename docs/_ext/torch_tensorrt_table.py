@@ -103,7 +103,7 @@ DIFFERENCES: Final = {
 _BUT: Final = {
     "custom_engine_cache": "an argument of `compile` and `optimize`, an option of `torch.compile`: anything "
     "with the `save` and `load` of `BaseEngineCache`",
-    "enabled_precisions": "mapped to `enable_autocast`, with a warning",
+    "enabled_precisions": "mapped to `enable_autocast`, with a warning; types of 8 bits have no effect",
     "ir": '`"dynamo"` and `"default"`; with `"torch_compile"` the same as `optimize`',
     "use_explicit_typing": "always so; False is a warning",
     "use_python_runtime": "taken; True has no effect, and a warning says so",

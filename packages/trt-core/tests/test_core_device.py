@@ -29,6 +29,7 @@ def test_reads_every_way_to_name_a_device(spec: object, kind: str, index: int) -
 def test_gpu_id_names_the_gpu() -> None:
     assert Device(gpu_id=2) == Device("cuda:2")
     assert Device("cuda", gpu_id=2) == Device("cuda:2")
+    assert Device("gpu:2") == Device("GPU", gpu_id=2) == Device("cuda:2")
 
 
 def test_the_cpu_has_no_gpu_id() -> None:

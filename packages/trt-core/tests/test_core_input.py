@@ -34,6 +34,7 @@ def test_examples_have_the_shape_and_type_that_was_asked_for(
     spec = Input(min_shape=low, opt_shape=best, max_shape=high, dtype=dtype)
     for which, shape in zip(("min", "opt", "max"), shapes, strict=True):
         example = spec.example(which)
+        assert spec.example_tensor(f"{which}_shape").shape == shape
         assert example.shape == shape
         assert example.dtype == dtype
         assert spec.accepts(tuple(example.shape))
@@ -89,6 +90,7 @@ def test_a_scalar_has_the_empty_shape() -> None:
         ({"shape": (1,), "opt_shape": (1,)}, "either shape, or"),
         ({"shape": (-1, 3)}, "negative extent"),
         ({"shape": ("a",)}, "is not a shape"),
+        ({"shape": {"min_shape": (1,)}}, r"write Input\(min_shape="),
         ({"shape": 3}, "is not a shape"),
         ({"min_shape": (1,), "opt_shape": (1, 2), "max_shape": (1, 2)}, "differ in rank"),
         ({"min_shape": (2,), "opt_shape": (1,), "max_shape": (3,)}, "out of order"),

@@ -135,10 +135,19 @@ def test_an_explicit_autocast_type_wins_over_enabled_precisions() -> None:
     assert settings.autocast_dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("precisions", [{torch.int8}, {torch.float16, torch.bfloat16}, {torch.float16, torch.int8}])
+@pytest.mark.parametrize("precisions", [{torch.float64}, {torch.float16, torch.bfloat16}, {torch.float16, torch.uint8}])
 def test_enabled_precisions_without_a_meaning_are_refused(precisions: set[torch.dtype]) -> None:
     with pytest.raises(SettingsError, match="cannot be mapped"):
         read_settings(enabled_precisions=precisions)
+
+
+def test_types_of_models_that_quantize_have_no_effect_and_say_so() -> None:
+    with pytest.warns(UserWarning, match="int8 in enabled_precisions has no effect: .* where the model quantizes"):
+        settings = read_settings(enabled_precisions={torch.int8})
+    assert not settings.enable_autocast
+    with pytest.warns(UserWarning, match="float8_e4m3fn, int8 in"), pytest.warns(DeprecationWarning):
+        settings = read_settings(enabled_precisions={torch.int8, torch.float8_e4m3fn, torch.float16})
+    assert settings.enable_autocast and settings.autocast_dtype == torch.float16
 
 
 def test_weak_typing_warns_that_it_has_no_effect() -> None:

@@ -144,7 +144,8 @@ def test_outputs_are_compared_by_their_angle() -> None:
 
 
 def test_a_loaded_program_is_its_module(compiled: nn.Module, tmp_path: Path) -> None:
-    trt_frontends.save(compiled, tmp_path / "model.ep", inputs=[X])
+    with pytest.warns(UserWarning, match=r"torch.export.load does not; output_format"):
+        trt_frontends.save(compiled, tmp_path / "model.ep", inputs=[X], use_legacy_exporter=False, pickle_protocol=2)
     loaded = trt_frontends.load(tmp_path / "model.ep")
     assert loaded.module() is loaded
     torch.testing.assert_close(loaded.module()(X), compiled(X))
@@ -216,6 +217,17 @@ def test_names_that_guides_write_are_there(name: str) -> None:
     assert getattr(importlib.import_module(module), last) is not None
     if "._" not in name:
         assert eval(f"torch_tensorrt.{name}", {"torch_tensorrt": trt_frontends}) is not None
+
+
+@pytest.mark.parametrize("name", ["enable_profiling", "get_layer_info", "serialized_engine"])
+def test_attributes_of_engines_that_are_not_here_say_what_to_do(name: str) -> None:
+    compiled = trt_frontends.compile(nn.ReLU().eval(), arg_inputs=[X], min_block_size=1)
+    (engine,) = (module for module in compiled.modules() if isinstance(module, TRTModule))
+    with pytest.raises(AttributeError, match=r"no attribute '\w+': .*(profile_layers|plan holds)"):
+        getattr(engine, name)
+    assert not hasattr(engine, "something_else")
+    with pytest.raises(AttributeError, match="set_level"):
+        _ = trt_frontends.logging.set_reportable_log_level
 
 
 @pytest.mark.usefixtures("_alias")

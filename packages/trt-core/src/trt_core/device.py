@@ -26,8 +26,8 @@ class Device:
     Which of them an engine can be built for is the provider's matter: portable engines run on CPU and GPU.
 
     Args:
-        spec: `"cuda"`, `"cuda:1"`, `"cpu"`, `"dla:0"`, a `torch.device`, or another `Device`. Without it, `gpu_id`
-            decides.
+        spec: `"cuda"`, `"cuda:1"` (or `"gpu:1"`), `"cpu"`, `"dla:0"`, a `torch.device`, or another `Device`. Without
+            it, `gpu_id` decides.
         gpu_id: Index of the GPU; with a DLA, of the GPU that it belongs to.
         dla_core: Index of the DLA core, in place of `"dla:0"`.
         allow_gpu_fallback: Whether layers that a DLA cannot run may run on its GPU.
@@ -119,9 +119,13 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
     if spec is None:
         return "cuda", 0 if gpu_id is None else gpu_id, None
     try:
-        device = torch.device(spec)
+        device = torch.device(_GPU.sub("cuda", spec) if isinstance(spec, str) else spec)
     except (RuntimeError, TypeError) as error:
-        raise InputError(f"{spec!r} is not a device", why=str(error).splitlines()[0]) from error
+        raise InputError(
+            f"{spec!r} is not a device",
+            why=str(error).splitlines()[0],
+            hint='give "cuda:0", "cpu", "dla:0", a torch.device or a Device',
+        ) from error
     if device.type == "cpu":
         return "cpu", 0, None
     if device.type != "cuda":
@@ -132,6 +136,7 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
 
 
 _DLA: Final = re.compile(r"dla(?::(\d+))?")
+_GPU: Final = re.compile(r"^\s*gpu\b", re.IGNORECASE)
 
 
 def present_device(kind: str) -> torch.device:

@@ -167,6 +167,19 @@ class Input:
         values = values.to(self.dtype)
         return values.to(memory_format=self.format) if values.dim() == 4 else values
 
+    def example_tensor(self, optimization_profile_field: str | None = None) -> torch.Tensor:
+        """The same on the CPU, as scripts for torch-tensorrt call it.
+
+        Args:
+            optimization_profile_field: `"min_shape"`, `"opt_shape"` or `"max_shape"`; by default the second.
+
+        Raises:
+            InputError: It is none of the three.
+        """
+        if optimization_profile_field is None:
+            return self.example()
+        return self.example(str(optimization_profile_field).removesuffix("_shape"))
+
     def accepts(self, shape: Sequence[int]) -> bool:
         """Whether a shape lies in one of the ranges."""
         return any(profile.accepts(shape) for profile in self.profiles)

@@ -137,12 +137,21 @@ def _map_automatic_precision(fields: dict[str, Any]) -> None:
 
 
 def _map_enabled_precisions(fields: dict[str, Any]) -> None:
-    """`{half}` and `{float, half}` meant "may compute in half": today that is autocast, a graph transformation."""
+    """`{half}` and `{float, half}` meant "may compute in half": today that is autocast, a graph transformation.
+
+    Types of 8 bits meant that layers may compute in them where the model quantizes, which they always do.
+    """
     if "enabled_precisions" not in fields:
         return
     annotation = setting_annotations()["enabled_precisions"]
     enabled = read_setting("enabled_precisions", annotation, fields["enabled_precisions"])
-    if enabled == frozenset({torch.float32}):
+    if quantized := enabled & _QUANTIZED:
+        _has_no_effect(
+            f"{', '.join(sorted(map(dtype_name, quantized)))} in enabled_precisions",
+            "layers compute in few bits where the model quantizes, as what trt_frontends.quantize returns does",
+        )
+    enabled -= _QUANTIZED
+    if enabled <= frozenset({torch.float32}):
         return
     reduced = [dtype for dtype in (torch.float16, torch.bfloat16) if dtype in enabled]
     other = enabled - {torch.float32, torch.float16, torch.bfloat16}
@@ -155,6 +164,9 @@ def _map_enabled_precisions(fields: dict[str, Any]) -> None:
     _retired("enabled_precisions", f"enable_autocast=True, autocast_dtype=torch.{dtype_name(reduced[0])}")
     fields.setdefault("enable_autocast", True)
     fields.setdefault("autocast_dtype", reduced[0])
+
+
+_QUANTIZED: Final = frozenset({torch.int8, torch.float8_e4m3fn})
 
 
 def _retired(what: str, instead: str) -> None:

@@ -57,6 +57,7 @@ def refit_module_weights(
     *,
     inputs: Sequence[Any] | None = None,
     verify_output: bool = False,
+    use_weight_map_cache: bool = True,
     in_place: bool = False,
 ) -> _Module:
     """Gives a compiled module other weights, in a fraction of the time that compiling it again takes.
@@ -70,6 +71,7 @@ def refit_module_weights(
         arg_inputs, kwarg_inputs: Inputs to verify with.
         inputs: The same as `arg_inputs`.
         verify_output: Also run the new model and the refitted module on the inputs, and compare.
+        use_weight_map_cache: No effect: which weight is where is known since the module was built.
         in_place: Change the given module in place of a copy. Either way modules that share its engines keep theirs.
 
     Returns:

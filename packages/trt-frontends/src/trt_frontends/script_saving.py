@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
 
 from trt_core import InputError, logger
 from trt_core.held_arguments import held_to_signature
+from trt_core.settings_reader import level_of_caller
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
 
@@ -38,6 +41,8 @@ def save(
     format: str | None = None,  # noqa: A002 - what the field calls it
     output_format: str | None = None,
     retrace: bool | None = None,
+    use_legacy_exporter: bool | None = None,
+    pickle_protocol: int | None = None,
 ) -> None:
     """Saves a compiled model with its engines; see `trt_runtime.save`.
 
@@ -50,16 +55,26 @@ def save(
         metadata: What to say of the program beside it.
         sign: Sign the file with this user's key; by default where that is possible.
         format, output_format: `"program"` (default) or `"exported_program"`.
-        retrace: No effect: a compiled model is saved as it is.
+        retrace, use_legacy_exporter, pickle_protocol: No effect: a compiled model is saved as it is, without pickle.
 
     Raises:
         InputError: Inputs or the format were given twice; or see `trt_runtime.save`.
         ExportError, FileError, OSError: See `trt_runtime.save`.
+
+    Warns:
+        UserWarning: No format is given, and the file is called as those of PyTorch are.
     """
     if inputs is not None and arg_inputs is not None:
         raise InputError("inputs and arg_inputs are the same thing", hint="give arg_inputs alone")
     if format is not None and output_format is not None:
         raise InputError("format and output_format are the same thing", hint="give format alone")
+    if format is None and output_format is None and Path(os.fspath(path)).suffix in _OF_PYTORCH:
+        warnings.warn(
+            f"{os.fspath(path)} becomes a saved program, which trt_runtime.load reads and torch.export.load does not; "
+            'output_format="exported_program" writes what both read',
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
     examples = inputs if inputs is not None else arg_inputs
     chosen = next((name for name in (format, output_format) if name is not None), "program")
     begin = time.perf_counter()
@@ -74,6 +89,9 @@ def save(
         format=chosen,
     )
     logger.info("saved: %s, %.2f s", path, time.perf_counter() - begin)
+
+
+_OF_PYTORCH: Final = (".ep", ".pt2")
 
 
 @held_to_signature

@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from torch import nn
@@ -112,6 +112,14 @@ class TRTModule(nn.Module):
             )
         ENGINES.run([*inputs], self.plan, self._known_by, outputs)
         torch.autograd.graph.increment_version([value for value in outputs if not value.is_inference()])
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name not in _INSTEAD:
+                raise
+            raise AttributeError(f"{error}: {_INSTEAD[name]}", name=name, obj=self) from None
 
     def set_pre_allocated_outputs(self, enable: bool) -> None:
         """Allocates the outputs of the next call while a call runs, or no more; see `PreAllocatedOutputs`.
@@ -221,6 +229,20 @@ class TRTModule(nn.Module):
         memo[id(self)] = twin
         twin.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
         return twin
+
+
+_INSTEAD: Final = {
+    **dict.fromkeys(
+        ("enable_profiling", "disable_profiling"),
+        "trt_runtime.profile_layers(model, inputs), or trtc profile, times the layers of a whole model",
+    ),
+    **dict.fromkeys(
+        ("get_layer_info", "dump_layer_info"),
+        "trt_runtime.profile_layers(model, inputs) and trtc inspect list layers",
+    ),
+    "serialized_engine": "plan holds its bytes, and header what they are",
+}
+"""What modules around engines have elsewhere, and what there is here."""
 
 
 def engine_modules(model: nn.Module) -> list[TRTModule]:

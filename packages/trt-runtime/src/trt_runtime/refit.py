@@ -155,7 +155,11 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
 
 def _table_of(header: PlanHeader) -> RefitTable:
     if header.refit is None:
-        raise RefitError(f"{header.title} cannot be refitted", why="it was built without refit=True")
+        raise RefitError(
+            f"{header.title} cannot be refitted",
+            why="it was built without refit=True",
+            hint="compile the model again with refit=True (immutable_weights=False)",
+        )
     return header.refit
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -69,7 +69,10 @@ def read_shape(label: str, shape: Sequence[int], where: str) -> Shape:
     try:
         extents = tuple(_whole(extent) for extent in shape)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{label}={shape!r} is not a shape", where=where, why=str(error)) from error
+        hint = "give whole numbers, such as (1, 3, 224, 224)"
+        if isinstance(shape, Mapping):
+            hint = "write Input(min_shape=..., opt_shape=..., max_shape=...)"
+        raise InputError(f"{label}={shape!r:.120} is not a shape", where=where, why=str(error), hint=hint) from error
     if any(extent < 0 for extent in extents):
         raise InputError(
             f"{label}={extents} has a negative extent",
