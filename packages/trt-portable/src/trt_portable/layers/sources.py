@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -300,16 +301,24 @@ class IFillLayer(ILayer):
             steps: list[Any] = [_exact(self.beta, carrier)]
         else:
             steps = [as_tensor(beta)[axis] for axis in range(len(extents))]
-        total = torch.zeros((), dtype=carrier, device=device)
+        ramps = []
         for axis, (extent, step) in enumerate(zip(extents, steps, strict=True)):
-            steps_along = torch.arange(extent, dtype=carrier, device=device) * step
-            total = total + steps_along.reshape([-1] + [1] * (len(extents) - 1 - axis))
-        ramp: torch.Tensor = (total + start).to(carrier)
-        return ramp
+            along = torch.arange(extent, dtype=carrier, device=device)
+            along = along if _is_number(step, 1) else along * step
+            ramps.append(along.reshape([-1] + [1] * (len(extents) - 1 - axis)) if axis + 1 < len(extents) else along)
+        total = functools.reduce(torch.add, ramps) if ramps else torch.zeros((), dtype=carrier, device=device)
+        if not _is_number(start, 0):
+            total = total + start
+        return total.to(carrier)
 
     @property
     def _is_random(self) -> bool:
         return self.operation is not FillOperation.LINSPACE
+
+
+def _is_number(value: Any, number: int) -> bool:
+    """Whether a value is an integer that is known, so that counting with it is nothing."""
+    return type(value) is int and value == number
 
 
 def _exact(number: float, carrier: torch.dtype) -> float:
