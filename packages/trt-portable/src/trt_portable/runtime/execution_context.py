@@ -80,33 +80,6 @@ class IDebugListener:
         raise NotImplementedError("a subclass of IDebugListener must define process_debug_tensor()")
 
 
-class LayerTimer:
-    """Times each layer, waiting for it to finish.
-
-    Args:
-        device: Where the layers run.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = device if device.type == "cuda" else None
-        self._times: list[tuple[str, float]] = []
-        self._started = 0.0
-
-    def before(self) -> None:
-        """Starts the clock."""
-        self._started = time.perf_counter()
-
-    def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
-        """Stops the clock when the device is done."""
-        if self._cuda is not None:
-            torch.cuda.current_stream(self._cuda).synchronize()
-        self._times.append((call.name, (time.perf_counter() - self._started) * 1e3))
-
-    def milliseconds(self) -> list[tuple[str, float]]:
-        """Layer names and times in order of execution."""
-        return self._times
-
-
 class LayerTimes:
     """Layer times of the last run of a context, and the profiler that receives them.
 
@@ -210,28 +183,34 @@ class DebugTensors:
 
 
 class RunObserver:
-    """Passes each layer of one run to a timer and to debug tensors.
+    """Times each layer of one run, waiting for it to finish, and passes it to debug tensors.
 
     Args:
-        timer: Times layers, or None.
-        debug: Shows tensors, or None.
+        device: Where the layers run.
         stream: Handle of the stream in use.
+        is_timed: Whether times are taken.
+        debug: Shows tensors, or None.
+
+    Attributes:
+        times: Layer names, and milliseconds, in order of execution.
     """
 
-    def __init__(self, timer: LayerTimer | None, debug: DebugTensors | None, stream: int) -> None:
-        self._timer = timer
-        self._debug = debug
-        self._stream = stream
+    def __init__(self, device: torch.device, stream: int, *, is_timed: bool, debug: DebugTensors | None) -> None:
+        self._device, self._stream = device, stream
+        self._is_timed, self._debug = is_timed, debug
+        self._started = 0.0
+        self.times: list[tuple[str, float]] = []
 
     def before(self, call: LayerCall, operands: Sequence[Value | None]) -> None:
         """A layer is about to run."""
-        if self._timer is not None:
-            self._timer.before()
+        self._started = time.perf_counter()
 
     def after(self, call: LayerCall, outputs: Sequence[Value]) -> None:
         """A layer ran."""
-        if self._timer is not None:
-            self._timer.after(call, outputs)
+        if self._is_timed:
+            if self._device.type == "cuda":
+                torch.cuda.current_stream(self._device).synchronize()
+            self.times.append((call.name, (time.perf_counter() - self._started) * 1e3))
         if self._debug is not None:
             self._debug.show(call, outputs, self._stream)
 
@@ -267,11 +246,7 @@ class ContextShapes:
         self._reset()
 
     def select_profile(self, index: int) -> None:
-        """Switches to another profile; input shapes must be set again.
-
-        Raises:
-            RuntimeError: There is no such profile.
-        """
+        """See `IExecutionContext.set_optimization_profile_async`."""
         count = len(self._state.info.profiles)
         if not 0 <= index < count:
             message = f"profile {index} does not exist: the engine has {count}"
@@ -295,15 +270,7 @@ class ContextShapes:
         self.forget()
 
     def set_input_shape(self, name: str, shape: Sequence[int]) -> bool:
-        """Sets the extents of an input.
-
-        Returns:
-            False, with a report, for an unknown name, an output, or extents that the network or the
-            profile does not allow.
-
-        Raises:
-            RuntimeError: More than 8 extents.
-        """
+        """See `IExecutionContext.set_input_shape`."""
         binding = self.by_name.get(name)
         extents = tuple(shape)
         if binding is not None and binding.shape == extents:
@@ -349,14 +316,7 @@ class ContextShapes:
         return all(binding.shape is not None for binding in self.inputs)
 
     def infer(self) -> list[str]:
-        """Computes output shapes from input shapes and host inputs, and writes the host outputs.
-
-        Returns:
-            Names of inputs that lack a shape or, on the host, an address; empty when all is known.
-
-        Raises:
-            RuntimeError: The layers do not accept these shapes, or numbers leave the profile.
-        """
+        """See `IExecutionContext.infer_shapes`."""
         missing = self._insufficient_inputs()
         if missing:
             return missing
@@ -783,13 +743,14 @@ class Execution:
             binding.write(value)
 
     def _run_observed(self, values: list[Value], stream: int) -> list[Value]:
-        timer = None if self._times.profiler is None else LayerTimer(self._device)
+        is_timed = self._times.profiler is not None
         debug = self._debug if self._debug.is_active else None
         if debug is not None:
             debug.show_inputs([binding.tensor.id for binding in self._inputs], values, stream)
-        results = self._state.observable.run_observed(values, RunObserver(timer, debug, stream))
-        if timer is not None:
-            self._times.take(timer.milliseconds())
+        observer = RunObserver(self._device, stream, is_timed=is_timed, debug=debug)
+        results = self._state.observable.run_observed(values, observer)
+        if is_timed:
+            self._times.take(observer.times)
         return results
 
     def _without_views(self, result: torch.Tensor) -> torch.Tensor:
