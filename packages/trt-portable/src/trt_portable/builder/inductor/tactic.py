@@ -153,23 +153,21 @@ class LaunchRecorder(TorchDispatchMode):
 
     def launch(self, kernel: Any, load: Callable[[], bytes], grid: Sequence[int], arguments: Sequence[Any]) -> None:
         """Notes a launch of a statically launched kernel."""
-        index = self._kernel_at.get(id(kernel))
-        if index is None:
-            index = self._kernel_at[id(kernel)] = len(self.kernels)
+        if id(kernel) not in self._kernel_at:
             scratch = POINTER * (bool(kernel.has_global_scratch) + bool(kernel.has_profile_scratch))
-            blob = f"kernel {index}"
-            self.blobs[blob] = load()
-            self.kernels.append(
-                {
-                    "name": kernel.name,
-                    "blob": blob,
-                    "types": kernel.arg_tys + scratch,
-                    "warps": kernel.num_warps,
-                    "shared_bytes": kernel.shared,
-                    "early": False,
-                }
-            )
-        self.steps.append(self._launch_of(index, grid, arguments))
+            types, sizes = kernel.arg_tys + scratch, (kernel.num_warps, kernel.shared)
+            self._note_kernel(kernel, load(), kernel.name, types, *sizes, is_early=False)
+        self.steps.append(self._launch_of(kernel, grid, arguments))
+
+    def _note_kernel(
+        self, key: Any, code: bytes, name: str, types: str, warps: int, shared: int, *, is_early: bool
+    ) -> None:
+        """Notes machine code that launches start, once for each object that stands for it."""
+        blob = f"kernel {len(self.kernels)}"
+        self._kernel_at[id(key)] = len(self.kernels)
+        self.blobs[blob] = code
+        kernel = {"name": name, "blob": blob, "types": types, "warps": warps, "shared_bytes": shared}
+        self.kernels.append({**kernel, "early": is_early})
 
     def _note_allocation(self, made: torch.Tensor) -> None:
         self._new(made)
@@ -198,27 +196,18 @@ class LaunchRecorder(TorchDispatchMode):
         self.steps.append(self._launch_of(self._own_kernel(started), started.grid, arguments))
         return result
 
-    def _own_kernel(self, started: KernelLaunch) -> int:
-        """The number of a kernel of ours."""
-        index = self._kernel_at.get(id(started.compiled))
-        if index is None:
-            index = self._kernel_at[id(started.compiled)] = len(self.kernels)
-            self._compiled.append(started.compiled)  # alive, so that nothing else gets its id
-            metadata, blob = started.compiled.metadata, f"kernel {index}"
-            self.blobs[blob] = started.compiled.asm["cubin"]
-            self.kernels.append(
-                {
-                    "name": metadata.name,
-                    "blob": blob,
-                    "types": started.types,
-                    "warps": metadata.num_warps,
-                    "shared_bytes": metadata.shared,
-                    "early": metadata.launch_pdl,
-                }
-            )
-        return index
+    def _own_kernel(self, started: KernelLaunch) -> Any:
+        """What stands for a kernel of ours, which is noted."""
+        kernel = started.compiled
+        if id(kernel) not in self._kernel_at:
+            self._compiled.append(kernel)  # alive, so that nothing else gets its id
+            code, facts = kernel.asm["cubin"], kernel.metadata
+            sizes = facts.num_warps, facts.shared
+            self._note_kernel(kernel, code, facts.name, started.types, *sizes, is_early=facts.launch_pdl)
+        return kernel
 
-    def _launch_of(self, index: int, grid: Sequence[int], arguments: Sequence[Any]) -> list[Any]:
+    def _launch_of(self, kernel: Any, grid: Sequence[int], arguments: Sequence[Any]) -> list[Any]:
+        index = self._kernel_at[id(kernel)]
         missing = len(self.kernels[index]["types"]) - len(arguments)
         given = [0 if argument is None else self._encoded(argument) for argument in arguments]
         return ["kernel", index, self._numbers(grid), [*given, *[0] * missing]]
