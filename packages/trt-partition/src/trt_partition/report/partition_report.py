@@ -460,31 +460,17 @@ def _lines(report: ReportData) -> Iterator[str]:
         )
         for operator, count in report.unsupported.items():
             yield f" {operator}: {count}"
+    yield from _nodes("are currently set to run in Torch", report.torch_nodes, _reason)
     if report.torch_nodes:
-        yield ""
-        yield "The following nodes are currently set to run in Torch:"
-        for node in report.torch_nodes:
-            yield f"Node: {node.op}, with layer location: {node.location}"
-            yield f"  {_reason(node)}"
         yield "Note: Some of the above nodes may be supported, but were not included in a TRT graph by the partitioner"
-    if report.kept_in_float32:
-        yield ""
-        yield "The following nodes are kept in float32:"
-        for node in report.kept_in_float32:
-            yield f"Node: {node.op}, with layer location: {node.location}"
-            yield f"  {node.kept_in_float32}"
-    if report.weights_in_floats:
-        yield ""
-        yield "The following nodes read weights that the model stores in few bits, as floats:"
-        for node in report.weights_in_floats:
-            yield f"Node: {node.op}, with layer location: {node.location}"
-            yield f"  {Reason.WEIGHT_IN_FLOATS.code}: {node.weight_in_floats}"
-    if report.collectives:
-        yield ""
-        yield "The following nodes communicate with other processes:"
-        for node in report.collectives:
-            yield f"Node: {node.op}, with layer location: {node.location}"
-            yield f"  {node.communication}"
+    yield from _nodes("are kept in float32", report.kept_in_float32, lambda node: node.kept_in_float32)
+    code = Reason.WEIGHT_IN_FLOATS.code
+    yield from _nodes(
+        "read weights that the model stores in few bits, as floats",
+        report.weights_in_floats,
+        lambda node: f"{code}: {node.weight_in_floats}",
+    )
+    yield from _nodes("communicate with other processes", report.collectives, lambda node: node.communication)
     yield ""
     yield f"Compiled with: {report.settings_text}"
     yield ""
@@ -511,6 +497,16 @@ def _lines(report: ReportData) -> Iterator[str]:
     yield ""
     for recommendation in report.recommendations:
         yield f"   - {recommendation}"
+
+
+def _nodes(what: str, nodes: Sequence[NodeReport], said: Callable[[NodeReport], object]) -> Iterator[str]:
+    """Lines of a section about nodes, none where there are no such nodes."""
+    if nodes:
+        yield ""
+        yield f"The following nodes {what}:"
+    for node in nodes:
+        yield f"Node: {node.op}, with layer location: {node.location}"
+        yield f"  {said(node)}"
 
 
 def _structure(report: ReportData) -> Iterator[str]:
