@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 
     from trt_frontends.accuracy import AccuracyReport, BisectReport
     from trt_frontends.generation_compilation import GenerationReport
+    from trt_frontends.onnx_models import OnnxReport
     from trt_frontends.precision.report import PrecisionReport
     from trt_runtime import TextGenerator
     from trt_runtime.engine_cache import EngineCache
+
+
+FAILED = 1
+BAD_INPUT = 2
+INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
 
 
 def say(text: str, *, end: str = "\n", to_errors: bool = False) -> None:
@@ -215,9 +221,9 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
         )
     target = Device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device).torch_device
     try:
-        family = _family(transformers.AutoConfig.from_pretrained(path, local_files_only=True))
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        family = _family(config)
         if path.is_file() or random_weights:
-            config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
             own = getattr(config, "dtype", None) or torch.float32
             torch.manual_seed(0)
             with torch.device(target):
@@ -499,15 +505,6 @@ def export_triton_model(
     export_triton(program, repository, name=name, version=version, instances=instances, max_batch_size=max_batch_size)
 
 
-def explain_onnx_model(model: str, json: Path | None, fail_under: float) -> tuple[str, bool]:
-    """The text of the report of an ONNX model, and whether it covers enough; writes the JSON that was asked for."""
-    from trt_frontends.onnx_models import explain_onnx
-
-    report = explain_onnx(model)
-    write_new(json, report.to_json())
-    return report.to_text(), report.coverage >= fail_under
-
-
 def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int, ...]]]:
     """Reads `NAME=1x3` and `NAME=1x3:4x3:8x3`.
 
@@ -528,8 +525,6 @@ def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int
         found[name] = shapes
     return found
 
-
-_FAILED: Final = 1
 
 _Report = TypeVar("_Report")
 
@@ -651,17 +646,18 @@ def _examined(examine: Callable[..., _Report], model: str, random_weights: bool,
         return examine(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **options)
 
 
-def _conclude(report: AccuracyReport | BisectReport | PrecisionReport, json: Path | None, *, is_right: bool) -> None:
+def _conclude(
+    report: AccuracyReport | BisectReport | OnnxReport | PrecisionReport, json: Path | None, *, is_right: bool
+) -> None:
     """Prints a report, writes it where it is asked for, and ends the command with 1 where something is wrong."""
     say(report.to_text(), end="")
     write_new(json, report.to_json())
     if not is_right:
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FAILED)
 
 
 cache_app = typer.Typer(no_args_is_help=True, help="Shows and clears the engine cache.")
 
-_MISSED = 1
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 _Directory = Annotated[  # no Path: one of an empty text is the current folder
@@ -740,17 +736,11 @@ def why_miss(
     blocks = lowered.split(lowered.plan()).blocks
     misses = [lowered.source.why_miss(block, lowered.ranges, name) for name, block in blocks.items()]
     for name, lines in zip(blocks, misses, strict=True):
-        _print_lines(name, lines)
+        say("\n  ".join([f"{name}: {'not cached' if lines else 'cached'}", *lines]))
     if not blocks:
         say("the model has no engines")
     if any(misses):
-        raise typer.Exit(_MISSED)
-
-
-def _print_lines(name: str, lines: Sequence[str]) -> None:
-    say(f"{name}: {'not cached' if lines else 'cached'}")
-    for line in lines:
-        say(f"  {line}")
+        raise typer.Exit(FAILED)
 
 
 def _open(directory: str | None) -> EngineCache:
@@ -812,10 +802,6 @@ def _size(count: int) -> str:
 
     return human_bytes(count)
 
-
-FAILED = 1
-BAD_INPUT = 2
-INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
 
 _EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted."
 
@@ -940,9 +926,13 @@ def explain(
         require_new(path)
     size = _block_size(min_block_size)
     if model.endswith(".onnx"):
-        _explain_onnx(model, html, json, fail_under)
-        return
+        if html is not None:
+            raise typer.BadParameter("reports of .onnx models are text and JSON", param_hint="'--html'")
+        from trt_frontends.onnx_models import explain_onnx
 
+        of_nodes = explain_onnx(model)
+        _conclude(of_nodes, json, is_right=of_nodes.coverage >= fail_under)
+        return
     from trt_frontends.compiler import explain as explain_model
     from trtc.model_source import load_model
 
@@ -955,15 +945,6 @@ def explain(
     write_new(json, report.to_json())
     if report.coverage < fail_under:
         say(f"coverage {report.coverage:.2%} is below {fail_under:.2%}", to_errors=True)
-        raise typer.Exit(FAILED)
-
-
-def _explain_onnx(model: str, html: Path | None, json: Path | None, fail_under: float) -> None:
-    if html is not None:
-        raise typer.BadParameter("reports of .onnx models are text and JSON", param_hint="'--html'")
-    text, covers_enough = explain_onnx_model(model, json, fail_under)
-    say(text, end="")
-    if not covers_enough:
         raise typer.Exit(FAILED)
 
 
@@ -1032,12 +1013,6 @@ _SUMMARIES = {
 }
 
 
-def add_program_commands(app: typer.Typer) -> None:
-    """Adds what the command line of trt-runtime has."""
-    for name, summary in _SUMMARIES.items():
-        app.command(name, help=summary, context_settings=_PASSED_ON, add_help_option=False)(_program_command(name))
-
-
 def _program_command(name: str) -> Callable[[typer.Context], None]:
     def run(context: typer.Context) -> None:
         from trt_runtime.command_line import main
@@ -1051,7 +1026,8 @@ def _program_command(name: str) -> Callable[[typer.Context], None]:
 # in the order of a reader's work, which is that of `trtc --help`
 for _command in (quickstart, explain, diff, verify, bisect, precision):
     app.command(epilog=_EXIT_CODES)(_command)
-add_program_commands(app)
+for _name, _summary in _SUMMARIES.items():
+    app.command(_name, help=_summary, context_settings=_PASSED_ON, add_help_option=False)(_program_command(_name))
 app.command("compile", epilog=_EXIT_CODES)(compile_model)
 app.command(epilog=_EXIT_CODES)(generate)
 app.add_typer(export_app, name="export", cls=_Commands, epilog=_EXIT_CODES)
