@@ -455,14 +455,34 @@ class _Done:
         return True
 
 
-def _handle(async_op: bool) -> _Done | None:
-    return _Done() if async_op else None
+_FUNCTIONAL: Final[dict[str, Callable[..., Any]]] = {}
+"""What stands for functions of `torch.distributed` while a model is captured, by name."""
 
 
-def _group_of(group: Any) -> Any:
-    import torch.distributed as dist
+def _stands_for(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Has a function stand for some of `torch.distributed`: it is given the group, and whoever calls it a handle.
 
-    return dist.group.WORLD if group is None else group
+    Behind `group`, these take `async_op`, which the function need not.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        taken = list(inspect.signature(function).parameters)
+        taken.insert(taken.index("group") + 1, "async_op")
+
+        def communicate(*args: Any, **kwargs: Any) -> _Done | None:
+            import torch.distributed as dist
+
+            given = {**dict(zip(taken, args, strict=False)), **kwargs}
+            is_async = given.pop("async_op", False)
+            if given.get("group") is None:
+                given["group"] = dist.group.WORLD
+            function(**given)
+            return _Done() if is_async else None
+
+        _FUNCTIONAL.update(dict.fromkeys(names, communicate))
+        return function
+
+    return register
 
 
 def _root_of(group: Any, rank: Any, group_rank: Any) -> int:
@@ -493,35 +513,27 @@ def _reduction_of(op: Any) -> str:
     return name.lower()
 
 
-def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> _Done | None:
-    name = _group_of(group).group_name
-    tensor.copy_(_done("all_reduce", tensor.contiguous(), _reduction_of(op), name))
-    return _handle(async_op)
+@_stands_for("all_reduce")
+def _all_reduce(tensor: torch.Tensor, op: Any = None, group: Any = None) -> None:
+    tensor.copy_(_done("all_reduce", tensor.contiguous(), _reduction_of(op), group.group_name))
 
 
-def _all_reduce_coalesced(
-    tensors: Sequence[torch.Tensor], op: Any = None, group: Any = None, async_op: bool = False
-) -> _Done | None:
+@_stands_for("all_reduce_coalesced")
+def _all_reduce_coalesced(tensors: Sequence[torch.Tensor], op: Any = None, group: Any = None) -> None:
     for tensor in tensors:
         _all_reduce(tensor, op, group)
-    return _handle(async_op)
 
 
-def _all_gather_into_tensor(
-    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None, async_op: bool = False
-) -> _Done | None:
-    found = _group_of(group)
-    made = _done("all_gather_into_tensor", input_tensor.contiguous(), found.size(), found.group_name)
+@_stands_for("all_gather_into_tensor", "all_gather_single", "_all_gather_base")
+def _all_gather_into_tensor(output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None) -> None:
+    made = _done("all_gather_into_tensor", input_tensor.contiguous(), group.size(), group.group_name)
     output_tensor.copy_(made.reshape(output_tensor.shape))
-    return _handle(async_op)
 
 
-def _all_gather(
-    tensor_list: Sequence[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False
-) -> _Done | None:
-    for own, part in zip(tensor_list, _gathered(tensor, tensor_list, _group_of(group)), strict=True):
+@_stands_for("all_gather")
+def _all_gather(tensor_list: Sequence[torch.Tensor], tensor: torch.Tensor, group: Any = None) -> None:
+    for own, part in zip(tensor_list, _gathered(tensor, tensor_list, group), strict=True):
         own.copy_(part)
-    return _handle(async_op)
 
 
 def _gathered(tensor: torch.Tensor, wanted: Sequence[torch.Tensor], group: Any) -> Sequence[torch.Tensor]:
@@ -541,140 +553,105 @@ def _gathered(tensor: torch.Tensor, wanted: Sequence[torch.Tensor], group: Any) 
     return [_done("broadcast", part, rank, group.group_name) for rank, part in enumerate(given)]
 
 
+@_stands_for("all_gather_coalesced")
 def _all_gather_coalesced(
-    output_tensor_lists: Sequence[Sequence[torch.Tensor]],
-    input_tensor_list: Sequence[torch.Tensor],
-    group: Any = None,
-    async_op: bool = False,
-) -> _Done | None:
+    output_tensor_lists: Sequence[Sequence[torch.Tensor]], input_tensor_list: Sequence[torch.Tensor], group: Any = None
+) -> None:
     for index, tensor in enumerate(input_tensor_list):
         _all_gather([parts[index] for parts in output_tensor_lists], tensor, group)
-    return _handle(async_op)
 
 
+@_stands_for("gather")
 def _gather(
-    tensor: torch.Tensor,
-    gather_list: Any = None,
-    dst: Any = None,
-    group: Any = None,
-    async_op: bool = False,
-    group_dst: Any = None,
-) -> _Done | None:
+    tensor: torch.Tensor, gather_list: Any = None, dst: Any = None, group: Any = None, group_dst: Any = None
+) -> None:
     """No functional collective gathers on one rank: all get the parts, which have one size, and one keeps them."""
-    found = _group_of(group)
-    parts = _gathered(tensor, [tensor] * found.size(), found)
-    if found.rank() == _root_of(found, dst, group_dst):
+    parts = _gathered(tensor, [tensor] * group.size(), group)
+    if group.rank() == _root_of(group, dst, group_dst):
         for own, part in zip(gather_list, parts, strict=True):
             own.copy_(part)
-    return _handle(async_op)
 
 
-def _reduce(
-    tensor: torch.Tensor,
-    dst: Any = None,
-    op: Any = None,
-    group: Any = None,
-    async_op: bool = False,
-    group_dst: Any = None,
-) -> _Done | None:
+@_stands_for("reduce")
+def _reduce(tensor: torch.Tensor, dst: Any = None, op: Any = None, group: Any = None, group_dst: Any = None) -> None:
     """No functional collective reduces on one rank: all get the result, and the others keep what they had."""
-    found = _group_of(group)
-    made = _done("all_reduce", tensor.contiguous(), _reduction_of(op), found.group_name)
-    if found.rank() == _root_of(found, dst, group_dst):
+    made = _done("all_reduce", tensor.contiguous(), _reduction_of(op), group.group_name)
+    if group.rank() == _root_of(group, dst, group_dst):
         tensor.copy_(made)
-    return _handle(async_op)
 
 
-def _reduce_scatter_tensor(
-    output: torch.Tensor, input: torch.Tensor, op: Any = None, group: Any = None, async_op: bool = False
-) -> _Done | None:
-    found = _group_of(group)
+@_stands_for("reduce_scatter_tensor", "reduce_scatter_single", "_reduce_scatter_base")
+def _reduce_scatter_tensor(output: torch.Tensor, input: torch.Tensor, op: Any = None, group: Any = None) -> None:
     given = input.contiguous()
     if input.dim() == output.dim() + 1:  # the ranks have a dimension of their own
         given = given.flatten(0, 1) if output.dim() else given
-    made = _done("reduce_scatter_tensor", given, _reduction_of(op), found.size(), found.group_name)
+    made = _done("reduce_scatter_tensor", given, _reduction_of(op), group.size(), group.group_name)
     output.copy_(made.reshape(output.shape))
-    return _handle(async_op)
 
 
+@_stands_for("reduce_scatter")
 def _reduce_scatter(
-    output: torch.Tensor, input_list: Sequence[torch.Tensor], op: Any = None, group: Any = None, async_op: bool = False
-) -> _Done | None:
-    found, reduction = _group_of(group), _reduction_of(op)
+    output: torch.Tensor, input_list: Sequence[torch.Tensor], op: Any = None, group: Any = None
+) -> None:
+    reduction = _reduction_of(op)
     if all(part.shape == output.shape for part in input_list):
         given = torch.stack(list(input_list))
-        output.copy_(_done("reduce_scatter_tensor", given, reduction, found.size(), found.group_name)[0])
-        return _handle(async_op)
-    parts = [_done("all_reduce", part.contiguous(), reduction, found.group_name) for part in input_list]
-    output.copy_(parts[found.rank()])
-    return _handle(async_op)
+        output.copy_(_done("reduce_scatter_tensor", given, reduction, group.size(), group.group_name)[0])
+    else:
+        parts = [_done("all_reduce", part.contiguous(), reduction, group.group_name) for part in input_list]
+        output.copy_(parts[group.rank()])
 
 
+@_stands_for("all_to_all_single")
 def _all_to_all_single(
     output: torch.Tensor,
     input: torch.Tensor,
     output_split_sizes: Any = None,
     input_split_sizes: Any = None,
     group: Any = None,
-    async_op: bool = False,
-) -> _Done | None:
-    found = _group_of(group)
-    ranks = found.size()
+) -> None:
+    ranks = group.size()
     taken = output_split_sizes or [output.shape[0] // ranks] * ranks
     given = input_split_sizes or [input.shape[0] // ranks] * ranks
-    output.copy_(_done("all_to_all_single", input.contiguous(), taken, given, found.group_name))
-    return _handle(async_op)
+    output.copy_(_done("all_to_all_single", input.contiguous(), taken, given, group.group_name))
 
 
+@_stands_for("all_to_all")
 def _all_to_all(
-    output_tensor_list: Sequence[torch.Tensor],
-    input_tensor_list: Sequence[torch.Tensor],
-    group: Any = None,
-    async_op: bool = False,
-) -> _Done | None:
+    output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Sequence[torch.Tensor], group: Any = None
+) -> None:
     """One exchange of all parts: by ranks where they have one size, else number by number."""
-    found, name = _group_of(group), "all_to_all_single"
-    parts = (*output_tensor_list, *input_tensor_list)
+    name, parts = "all_to_all_single", (*output_tensor_list, *input_tensor_list)
     if all(part.shape == parts[0].shape for part in parts):
-        ones = [1] * found.size()
-        made = _done(name, torch.stack(list(input_tensor_list)), ones, ones, found.group_name).unbind()
+        ones = [1] * group.size()
+        made = _done(name, torch.stack(list(input_tensor_list)), ones, ones, group.group_name).unbind()
     else:
         taken, given = ([part.numel() for part in side] for side in (output_tensor_list, input_tensor_list))
         flat = torch.cat([part.reshape(-1) for part in input_tensor_list])
-        made = _done(name, flat, taken, given, found.group_name).split(taken)
+        made = _done(name, flat, taken, given, group.group_name).split(taken)
     for own, part in zip(output_tensor_list, made, strict=True):
         own.copy_(part.reshape(own.shape))
-    return _handle(async_op)
 
 
-def _broadcast(
-    tensor: torch.Tensor, src: Any = None, group: Any = None, async_op: bool = False, group_src: Any = None
-) -> _Done | None:
-    found = _group_of(group)
-    root = _root_of(found, src, group_src)
-    tensor.copy_(_done("broadcast", tensor.contiguous(), root, found.group_name))
-    return _handle(async_op)
+@_stands_for("broadcast")
+def _broadcast(tensor: torch.Tensor, src: Any = None, group: Any = None, group_src: Any = None) -> None:
+    root = _root_of(group, src, group_src)
+    tensor.copy_(_done("broadcast", tensor.contiguous(), root, group.group_name))
 
 
+@_stands_for("scatter")
 def _scatter(
-    tensor: torch.Tensor,
-    scatter_list: Any = None,
-    src: Any = None,
-    group: Any = None,
-    async_op: bool = False,
-    group_src: Any = None,
-) -> _Done | None:
+    tensor: torch.Tensor, scatter_list: Any = None, src: Any = None, group: Any = None, group_src: Any = None
+) -> None:
     """No functional collective scatters: the root sends the parts of all, and each rank takes its own."""
-    found = _group_of(group)
-    root, rank = _root_of(found, src, group_src), found.rank()
-    parts = torch.stack(list(scatter_list)) if rank == root else tensor.new_zeros((found.size(), *tensor.shape))
-    tensor.copy_(_done("broadcast", parts, root, found.group_name)[rank])
-    return _handle(async_op)
+    root, rank = _root_of(group, src, group_src), group.rank()
+    parts = torch.stack(list(scatter_list)) if rank == root else tensor.new_zeros((group.size(), *tensor.shape))
+    tensor.copy_(_done("broadcast", parts, root, group.group_name)[rank])
 
 
-def _barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> _Done | None:
+@_stands_for("barrier")
+def _barrier(group: Any = None, device_ids: Any = None, timeout: Any = None) -> None:
     """Nothing: what a graph computes is ordered by its data, and its collectives have one order on all ranks."""
-    return _handle(async_op)
 
 
 @contextlib.contextmanager
@@ -683,28 +660,7 @@ def _coalescing_manager(group: Any = None, device: Any = None, async_ops: bool =
     yield _Done()
 
 
-_FUNCTIONAL: Final[dict[str, Callable[..., Any]]] = {
-    "_all_gather_base": _all_gather_into_tensor,
-    "_coalescing_manager": _coalescing_manager,
-    "_reduce_scatter_base": _reduce_scatter_tensor,
-    "all_gather": _all_gather,
-    "all_gather_coalesced": _all_gather_coalesced,
-    "all_gather_into_tensor": _all_gather_into_tensor,
-    "all_gather_single": _all_gather_into_tensor,
-    "all_reduce": _all_reduce,
-    "all_reduce_coalesced": _all_reduce_coalesced,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-    "barrier": _barrier,
-    "broadcast": _broadcast,
-    "gather": _gather,
-    "reduce": _reduce,
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_single": _reduce_scatter_tensor,
-    "reduce_scatter_tensor": _reduce_scatter_tensor,
-    "scatter": _scatter,
-}
-"""What stands for functions of `torch.distributed` while a model is captured, by name."""
+_FUNCTIONAL["_coalescing_manager"] = _coalescing_manager
 
 _BY_PAIRS: Final = (
     "compile the parts between, as torch.distributed.pipelining does with stages, or use "
