@@ -76,6 +76,25 @@ def test_buffers_that_state_dicts_leave_out_stay_and_must_be_the_same() -> None:
         refit_module_weights(compiled, Constant(3.0))
 
 
+class PlainConstant(Constant):
+    """The same with a tensor that is neither a buffer nor a parameter."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__(scale)
+        del self.scale
+        self.scale = torch.full((4,), scale)
+
+
+def test_tensors_that_are_plain_attributes_must_be_the_same() -> None:
+    """Their numbers stayed, and nobody was told."""
+    model, other = PlainConstant(2.0), PlainConstant(2.0)
+    compiled = compile_to_refit(model, X)
+    for source in (other.state_dict(), other):
+        assert_same(refit_module_weights(compiled, source), other, X)
+    with pytest.raises(RefitError, match="'scale' of the model has changed"):
+        refit_module_weights(compiled, PlainConstant(3.0))
+
+
 def _registry(function: Callable[..., Any]) -> ConverterRegistry:
     registry = DYNAMO_CONVERTERS.copy()
     converter(aten.mul.Tensor, priority=1, fold=False, registry=registry)(function)

@@ -317,6 +317,8 @@ class ConversionContext:
 
     def _typed_constant(self, value: torch.Tensor, held: torch.Tensor, dtype: str) -> Any:
         self._held += [held, value]  # keys hold addresses, which must not be reused by another tensor
+        if self.refit is not None:
+            self.refit.fix(held, f"engines hold it in {dtype}, which PyTorch has no tensors of")
         weights = trt.Weights(getattr(trt.DataType, dtype), held.data_ptr(), value.numel())
         return self.output(self.network.add_constant(tuple(value.shape), weights), "constant")
 
@@ -489,6 +491,7 @@ class EngineWeights:
         self._network = network
         self._constants: dict[str, torch.Tensor] = {}
         self._held: dict[tuple[int, torch.dtype, int], tuple[Any, torch.Tensor, Recipe]] = {}
+        self._fixed: list[tuple[Recipe, str]] = []
 
     def know(self, tensors: Sequence[torch.Tensor], recipe: Recipe) -> None:
         """Says what the recipe of tensors that the block reads is."""
@@ -519,6 +522,17 @@ class EngineWeights:
             key = (tensor.data_ptr(), tensor.dtype, tensor.numel())
             self._held.setdefault(key, (weights, tensor, recipe))
 
+    def fix(self, tensor: torch.Tensor, why: str) -> None:
+        """Notes weights of a layer that cannot be replaced.
+
+        Args:
+            tensor: Their memory.
+            why: The reason.
+        """
+        recipe = self.recorder.recipe_of(tensor)
+        if recipe is not None:
+            self._fixed.append((recipe, why))
+
     def finish(self, given: Mapping[str, torch.Tensor], content: str = "") -> RefitTable:
         """Names the weights in the network and marks those that can be replaced.
 
@@ -543,6 +557,8 @@ class EngineWeights:
                 _fix(recipe, why, given, fixed)
             else:
                 weights[name] = EngineWeight(name, recipe, tensor.dtype, tensor.numel())
+        for recipe, why in self._fixed:
+            _fix(recipe, why, given, fixed)
         for recipe in self.recorder.read:
             why = _why_fixed(recipe, given)
             if why:
@@ -593,8 +609,8 @@ def _fix(
     recipe: Recipe, why: str, given: Mapping[str, torch.Tensor], fixed: dict[str, tuple[Source, str, str]]
 ) -> None:
     for source in sources_of(recipe):
-        if source.name in given:
-            fixed.setdefault(source.name, (source, why, content_digest(given[source.name])))
+        value = given.get(source.name)  # one that is not there has no digest, and no other weight has that
+        fixed.setdefault(source.name, (source, why, "" if value is None else content_digest(value)))
 
 
 def dimension(ctx: ConversionContext, value: Operand, axis: int) -> Any:

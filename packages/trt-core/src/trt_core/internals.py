@@ -16,7 +16,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11 to 2.15
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
-| `torch.utils._python_dispatch` | sees each operator that is called | |
+| `torch.utils._python_dispatch` | sees each operator that is called; tensors that consist of tensors | |
 | `torch.utils._pytree` | nested inputs and results | `TreeSpec.children()`: 2.12 |
 | `torch.utils._sympy` | functions of sizes | |
 | `torch.utils._sympy.numbers` | a bound that is none | |
@@ -49,7 +49,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from trt_core.lazy_names import lazy_names
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
-from trt_core.internals import OpOverload, TorchDispatchMode
+from trt_core.internals import OpOverload, TorchDispatchMode, is_traceable_wrapper_subclass
 from trt_core.nesting import leaves_of, tensors_in, with_leaves
 
 RECIPE: Final = "weight_recipe"
@@ -242,8 +243,14 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
     """
     value = weights.get(source.name)
     if value is None:
+        inner = source.name.partition(_INSIDE)[0]
+        others = [name for name in weights if inner != source.name and name.partition(_INSIDE)[0] == inner]
         raise RefitError(
-            f"the weight {source.name!r} is missing", hint="give all weights of the model, under their names in it"
+            f"the weight {source.name!r} is missing",
+            why=f"{others[0]!r} is quantized in another way" if others else "",
+            hint="compile the model again"
+            if others
+            else "give all weights of the model, under their names in it; the model itself where it is quantized",
         )
     if value.dtype != source.dtype or tuple(value.shape) != source.shape:
         raise RefitError(
@@ -262,6 +269,45 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
                 why="they were one tensor when the engine was built, so it holds them once",
                 hint="compile the model again",
             )
+
+
+_INSIDE: Final = " in "
+
+
+def inner_name(wrapper: Any, part: str, name: str) -> str:
+    """Returns how a tensor inside of a weight is called that is a wrapper, such as a quantized weight of torchao.
+
+    The name also says how the wrapper puts its tensors together, so that no other one takes its place.
+
+    Args:
+        wrapper: The weight.
+        part: What the wrapper calls the tensor.
+        name: Of the weight.
+    """
+    _, context = wrapper.__tensor_flatten__()
+    said = re.sub(r" at 0x[0-9a-f]+", "", repr((context, tuple(wrapper.shape), wrapper.stride())))
+    digest = hashlib.sha256(said.encode()).hexdigest()
+    return f"{name}.{part}{_INSIDE}{type(wrapper).__qualname__} {digest[:12]}"
+
+
+def opened_weights(weights: Mapping[str, torch.Tensor], *, keep: bool = True) -> dict[str, torch.Tensor]:
+    """Returns weights with the tensors inside of those that are wrappers.
+
+    Args:
+        weights: Weights of a model by name.
+        keep: Return the wrappers, too.
+    """
+    found: dict[str, torch.Tensor] = {}
+    for name, value in weights.items():
+        if not is_traceable_wrapper_subclass(value):
+            found[name] = value
+            continue
+        if keep:
+            found[name] = value
+        parts, _ = value.__tensor_flatten__()
+        inner = {inner_name(value, part, name): getattr(value, part) for part in parts}
+        found.update(opened_weights(inner, keep=keep))
+    return found
 
 
 def content_digest(value: torch.Tensor) -> str:

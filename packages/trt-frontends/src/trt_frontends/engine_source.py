@@ -36,7 +36,7 @@ from trt_core.refit_table import RefitTable, recipe_text, why_unwritable
 from trt_core.settings import building_fields
 from trt_core.sizes.expressions import Extent, extent_of, is_extent
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.weight_recipes import RECIPE, sources_of
+from trt_core.weight_recipes import RECIPE, opened_weights, sources_of
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_runtime import Binding, PlanHeader, TRTModule
 from trt_runtime.engine_cache import EngineCache, EngineKey, default_directory, directory_is_configured
@@ -333,7 +333,7 @@ def _take_turn(store: Any, place: str, find: Callable[[], TRTModule | None]) -> 
 def weights_of(graph: fx.GraphModule) -> dict[str, torch.Tensor]:
     """Returns the parameters and buffers of a lowered graph by name; those that nothing reads any more, too."""
     named = (graph.named_parameters(remove_duplicate=False), graph.named_buffers(remove_duplicate=False))
-    found = {name: value for items in named for name, value in items}
+    found = opened_weights({name: value for items in named for name, value in items})
     return found | {own: value for name, value in found.items() if (own := model_name(name)) != name}
 
 

@@ -26,10 +26,11 @@ from trt_core.files.typed import fields, integers, items, text
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.settings_reader import present_settings
-from trt_core.weight_recipes import content_of
+from trt_core.weight_recipes import content_of, opened_weights
 from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
+from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import LoadedProgram
 from trt_runtime.program.loaded_program import takes
 from trt_runtime.program.loading import TrustKeywords, program_from_memory
@@ -100,9 +101,13 @@ def refit_module_weights(
 
 
 def weights_in(
-    source: torch.export.ExportedProgram | nn.Module | Mapping[str, torch.Tensor],
+    source: torch.export.ExportedProgram | nn.Module | Mapping[str, torch.Tensor], *, constants: bool = True
 ) -> dict[str, torch.Tensor]:
     """Returns the tensors of a model by name: parameters, buffers, and constants as far as the source holds them.
+
+    Args:
+        source: What holds them.
+        constants: Return tensors that are plain attributes of a module, too.
 
     Raises:
         InputError: The source is something else.
@@ -110,13 +115,22 @@ def weights_in(
     if isinstance(source, torch.export.ExportedProgram):
         named: dict[str, Any] = {**source.constants, **source.state_dict}
     elif isinstance(source, nn.Module):
-        named = {
-            **dict(source.named_parameters(remove_duplicate=False)),
-            **dict(source.named_buffers(remove_duplicate=False)),
-        }
+        with open_stored_layers(source) as opened:  # compiled models have codes in that form
+            named = _held_by(opened)
+        named |= _held_by(source)
+        for path, owner in source.named_modules() if constants else ():
+            plain = {name: value for name, value in vars(owner).items() if isinstance(value, torch.Tensor)}
+            named = {f"{path}.{name}".lstrip("."): value for name, value in plain.items()} | named
     else:
         named = dict(source)
     return {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+
+
+def _held_by(module: nn.Module) -> dict[str, Any]:
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
 
 
 def _verify(refitted: nn.Module, source: Any, arg_inputs: Any, kwarg_inputs: Any) -> None:
@@ -232,7 +246,7 @@ class MutableModule:
             raise InputError(
                 "there is nothing to save: no call has compiled the module", hint="call it first, then save it"
             )
-        write_file(path, weights_in(own.module), compiled)
+        write_file(path, opened_weights(weights_in(own.module, constants=False), keep=False), compiled)
 
     @staticmethod
     @held_to_signature
@@ -453,7 +467,7 @@ class _SavedWeights(nn.Module):
 
 
 def _give(module: nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    own = weights_in(module)
+    own = opened_weights(weights_in(module, constants=False), keep=False)
     differing = sorted(own.keys() ^ weights.keys()) or sorted(
         name for name, value in own.items() if (value.shape, value.dtype) != (weights[name].shape, weights[name].dtype)
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from quantized_layers import MXFP8, NVFP4, InBlocks
 from torch import nn
 from torch.nn import functional
 
@@ -295,28 +296,6 @@ def test_modelopt_models(exponent_bits: int) -> None:
     result = compiled(model, x)
     assert result.meta["partition_report"].coverage == 1.0
     torch.testing.assert_close(result(x), model(x), rtol=1e-4, atol=1e-5)
-
-
-class InBlocks(nn.Module):
-    """Products as ModelOpt's export leaves them: weights, and activations if told so, in blocks."""
-
-    def __init__(self, block: int, bits: tuple[int, int, int, int], quantizes_input: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(256, 256), nn.Linear(256, 256)
-        self.block, self.bits, self.quantizes_input = block, bits, quantizes_input
-        self.register_buffer("largest", torch.tensor(4.0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        keep = torch.ops.tensorrt.dynamic_block_quantize_op
-        for layer in (self.first, self.second):
-            weight = keep(layer.weight, self.block, layer.weight.detach().abs().amax(), *self.bits)
-            value = keep(x, self.block, self.largest, *self.bits) if self.quantizes_input else x
-            x = functional.linear(value, weight, layer.bias).relu()
-        return x
-
-
-NVFP4, MXFP8 = (16, (4, 2, 8, 4)), (32, (8, 4, 9, 8))
 
 
 @pytest.mark.parametrize("quantizes_input", [False, True])

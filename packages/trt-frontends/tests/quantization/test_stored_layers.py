@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quantized_layers import COLUMNS, DEPTH, QuantLinear, pack_words
 from torch import nn
 
 import trt_frontends
@@ -22,7 +23,6 @@ from trt_frontends.torch_compile.model_report import model_report
 from trt_partition import PartitionReport
 from trt_runtime import TRTModule
 
-DEPTH, COLUMNS = 512, 256
 STRESSED = "TRT_STRESS" in os.environ
 
 SETTINGS: dict[str, Any] = {"optimization_level": 0, "min_block_size": 1}
@@ -49,16 +49,6 @@ def compiled_size(model: nn.Module, x: torch.Tensor, expected: torch.Tensor | No
     return 8 * (sum(plans) - (12 << 10) * len(plans)) / (DEPTH * COLUMNS)
 
 
-def pack_words(values: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
-    """The layout's definition, bit by bit: code i of a row takes bits `bits * i` and on of its stream."""
-    rows = values.movedim(axis, -1)
-    packed = torch.zeros(*rows.shape[:-1], rows.shape[-1] * bits // 32, dtype=torch.int64)
-    for index in range(rows.shape[-1] * bits):
-        bit = (rows[..., index // bits] >> (index % bits)) & 1
-        packed[..., index // 32] |= bit.to(torch.int64) << (index % 32)
-    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32).movedim(-1, axis)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 4), st.sampled_from([0, 1]))
 def test_words_are_unpacked_as_they_were_packed(bits: int, words: int, rows: int, axis: int) -> None:
@@ -66,37 +56,6 @@ def test_words_are_unpacked_as_they_were_packed(bits: int, words: int, rows: int
     codes = torch.randint(0, 2**bits, (32 * words, rows) if axis == 0 else (rows, 32 * words))
     torch.testing.assert_close(unpack_words(pack_words(codes, bits, axis), bits, axis), codes.to(torch.uint8))
 
-
-class QuantLinear(nn.Module):
-    """A layer in the layout of GPTQ or AWQ, as `gptqmodel` names its parts; computed here from what was packed."""
-
-    def __init__(
-        self, bits: int, size: int, *, awq: bool = False, ordered: bool = True, symmetric: bool = False
-    ) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.bits, groups = bits, DEPTH // size
-        codes = torch.randint(0, 2**bits, (DEPTH, COLUMNS))
-        zeros = torch.randint(0, 2**bits, (groups, COLUMNS))
-        zeros = torch.full_like(zeros, 2 ** (bits - 1)) if symmetric else zeros
-        owner = torch.arange(DEPTH) // size
-        owner = owner if ordered else owner[torch.randperm(DEPTH)]
-        self.register_buffer("scales", (torch.rand(groups, COLUMNS) * 0.01 + 0.001).half())
-        self.register_buffer("bias", torch.randn(COLUMNS).half())
-        places = torch.arange(COLUMNS)
-        if awq:  # the lowest bits hold columns 0, 2, 4, 6, 1, 3, 5, 7 of eight
-            places = places.unflatten(0, (-1, 8))[:, [0, 2, 4, 6, 1, 3, 5, 7]].flatten()
-        else:
-            self.register_buffer("g_idx", owner.to(torch.int32))
-        self.register_buffer("qweight", pack_words(codes[:, places], bits, 1 if awq else 0))
-        self.register_buffer("qzeros", pack_words(zeros[:, places], bits, 1))
-        self.weight = ((codes - zeros[owner]) * self.scales[owner].float()).half().float()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
-
-
-QuantLinear.__module__ = "gptqmodel.nn_modules.qlinear"
 
 _LAYOUTS: list[dict[str, Any]] = [
     {"bits": 4, "size": 128},

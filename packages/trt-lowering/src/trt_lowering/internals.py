@@ -12,7 +12,6 @@
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental` | guards that are not a model's; how traces take sizes apart; what is asked of sizes | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
-| `torch.utils._python_dispatch` | tensors that consist of tensors | |
 | `torch.utils._traceback` | how the frames become lines of text that each node of a trace keeps | |
 """
 
@@ -29,7 +28,6 @@ from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
 from torch.fx._lazy_graph_module import _use_lazy_graph_module as graphs_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from trt_core.lazy_names import lazy_names
 

@@ -23,13 +23,12 @@ from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.attributes import add_constant, read_attribute
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import LazyGraphModule, OpOverload, schema_name
+from trt_core.internals import LazyGraphModule, OpOverload, is_traceable_wrapper_subclass, schema_name
 from trt_core.provenance import node_location
 from trt_core.weight_recipes import RECIPE, Literal, Source
 from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.expansion import replace_result
-from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
 from trt_lowering.operator_traits import mutated_arguments, tensor_value
 from trt_lowering.pass_order import DecomposedGraph

@@ -30,6 +30,7 @@ from trt_core.weight_recipes import (
     constants_of,
     content_digest,
     follow_from_sources,
+    opened_weights,
     replay_all,
 )
 from trt_runtime.compatibility import check_compatible
@@ -66,7 +67,7 @@ def refit_engine(
             replaced; the message names it.
         PlanError: The engine cannot be loaded in this process.
     """
-    table = _table_of(header)
+    table, weights = _table_of(header), opened_weights(weights)
     admit = _admitting((plan,))
     check_replaceable(table, weights, header.title, admit)
     check_compatible(header)
@@ -120,7 +121,7 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
     Raises:
         RefitError: See `refit_engine`; or the module has no engines.
     """
-    engines = engine_modules(compiled)
+    engines, weights = engine_modules(compiled), opened_weights(weights)
     if not engines:
         raise RefitError(
             "the module has no engines to refit",

@@ -68,7 +68,9 @@ def dequantize_layer(
         axis: The axis of scales per channel.
         outer: One element, by which scales in float8_e4m3fn are scaled; None for 1.
     """
-    if bits == 4 and isinstance(value, torch.Tensor) and _packs(value, scale):
+    # integers of 8 bits can be replaced by others, those of 4 bits not
+    may_pack = bits == 4 and (ctx.refit is None or value.dtype is not torch.int8)
+    if may_pack and isinstance(value, torch.Tensor) and _packs(value, scale):
         stored = ctx.packed_tensor(value)
         if value.dtype is torch.int8 and current_provider() is Provider.TENSORRT:
             scale = _in_blocks_of_int4(value, scale)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +17,13 @@ from trt_core.internals import (
     FakeTensorMode,
     compile_session,
     enable_python_dispatcher,
+    is_traceable_wrapper_subclass,
     make_fx,
     schema_name,
 )
-from trt_core.weight_recipes import RECIPE, Literal
+from trt_core.weight_recipes import RECIPE, Literal, Recipe, Source, inner_name, opened_weights
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import copy_module, make_functional, no_new_guards
-from trt_lowering.internals import is_traceable_wrapper_subclass
 from trt_lowering.node_metadata import provenance_of
 
 _ACCESS = "export::access_subclass_inner_tensor"
@@ -49,11 +50,12 @@ class OpenWrappedTensors(GraphPass):
             owner, name = node.args
             if owner.op != "get_attr":
                 continue
-            inner: Any = getattr(read_attribute(gm, str(owner.target)), name)
+            wrapper: Any = read_attribute(gm, str(owner.target))
+            inner: Any = getattr(wrapper, name)
             with gm.graph.inserting_before(node):
                 opened = gm.graph.get_attr(add_constant(gm, inner))
             opened.meta.update(node.meta)
-            opened.meta[RECIPE] = Literal(inner)
+            opened.meta[RECIPE] = _inner_recipe(owner, inner, functools.partial(inner_name, wrapper, name))
             node.replace_all_uses_with(opened)
             gm.graph.erase_node(node)
             changes += 1
@@ -148,15 +150,34 @@ def _open_calls(gm: fx.GraphModule) -> int:
     return len(done) + len(attributes)
 
 
+def _inner_recipe(owner: fx.Node, inner: torch.Tensor, named: Callable[[str], str]) -> Recipe:
+    """Returns how a tensor inside of an attribute follows from weights of the model.
+
+    Args:
+        owner: Reads the attribute.
+        inner: The tensor.
+        named: Gives its name, for a name of the attribute.
+    """
+    held = owner.meta.get(RECIPE)
+    if not isinstance(held, Source):
+        return Literal(inner)
+    return Source(named(held.name), inner.dtype, tuple(inner.shape), tuple(map(named, held.tied)))
+
+
 def _opened_attribute(gm: fx.GraphModule, node: fx.Node, mode: FakeTensorMode) -> _Wrapper:
+    wrapper = read_attribute(gm, str(node.target))
+
+    def name_of(inner: torch.Tensor, held: str) -> str:
+        return next(name for name, value in opened_weights({held: wrapper}, keep=False).items() if value is inner)
+
     def attribute(inner: torch.Tensor) -> fx.Node:
         with gm.graph.inserting_before(node):
             opened = gm.graph.get_attr(add_constant(gm, inner))
         opened.meta.update({**provenance_of(node), "val": mode.from_tensor(inner.detach(), static_shapes=True)})
-        opened.meta[RECIPE] = Literal(inner)
+        opened.meta[RECIPE] = _inner_recipe(node, inner, functools.partial(name_of, inner))
         return opened
 
-    return _taken_apart(read_attribute(gm, str(node.target)), attribute)
+    return _taken_apart(wrapper, attribute)
 
 
 def _opened_call(

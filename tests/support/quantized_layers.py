@@ -1,0 +1,73 @@
+"""Quantized layers as libraries leave them, which tests share."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+DEPTH, COLUMNS = 512, 256
+
+
+def pack_words(values: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
+    """The layout's definition, bit by bit: code i of a row takes bits `bits * i` and on of its stream."""
+    rows = values.movedim(axis, -1)
+    packed = torch.zeros(*rows.shape[:-1], rows.shape[-1] * bits // 32, dtype=torch.int64)
+    for index in range(rows.shape[-1] * bits):
+        bit = (rows[..., index // bits] >> (index % bits)) & 1
+        packed[..., index // 32] |= bit.to(torch.int64) << (index % 32)
+    return torch.where(packed >= 2**31, packed - 2**32, packed).to(torch.int32).movedim(-1, axis)
+
+
+class QuantLinear(nn.Module):
+    """A layer in the layout of GPTQ or AWQ, as `gptqmodel` names its parts; computed here from what was packed."""
+
+    def __init__(
+        self, bits: int, size: int, *, awq: bool = False, ordered: bool = True, symmetric: bool = False, seed: int = 0
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.bits, groups = bits, DEPTH // size
+        codes = torch.randint(0, 2**bits, (DEPTH, COLUMNS))
+        zeros = torch.randint(0, 2**bits, (groups, COLUMNS))
+        zeros = torch.full_like(zeros, 2 ** (bits - 1)) if symmetric else zeros
+        owner = torch.arange(DEPTH) // size
+        owner = owner if ordered else owner[torch.randperm(DEPTH)]
+        self.register_buffer("scales", (torch.rand(groups, COLUMNS) * 0.01 + 0.001).half())
+        self.register_buffer("bias", torch.randn(COLUMNS).half())
+        places = torch.arange(COLUMNS)
+        if awq:  # the lowest bits hold columns 0, 2, 4, 6, 1, 3, 5, 7 of eight
+            places = places.unflatten(0, (-1, 8))[:, [0, 2, 4, 6, 1, 3, 5, 7]].flatten()
+        else:
+            self.register_buffer("g_idx", owner.to(torch.int32))
+        self.register_buffer("qweight", pack_words(codes[:, places], bits, 1 if awq else 0))
+        self.register_buffer("qzeros", pack_words(zeros[:, places], bits, 1))
+        self.weight = ((codes - zeros[owner]) * self.scales[owner].float()).half().float()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+
+
+QuantLinear.__module__ = "gptqmodel.nn_modules.qlinear"
+
+
+class InBlocks(nn.Module):
+    """Products as ModelOpt's export leaves them: weights, and activations if told so, in blocks."""
+
+    def __init__(self, block: int, bits: tuple[int, int, int, int], quantizes_input: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(256, 256), nn.Linear(256, 256)
+        self.block, self.bits, self.quantizes_input = block, bits, quantizes_input
+        self.register_buffer("largest", torch.tensor(4.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        keep = torch.ops.tensorrt.dynamic_block_quantize_op
+        for layer in (self.first, self.second):
+            weight = keep(layer.weight, self.block, layer.weight.detach().abs().amax(), *self.bits)
+            value = keep(x, self.block, self.largest, *self.bits) if self.quantizes_input else x
+            x = functional.linear(value, weight, layer.bias).relu()
+        return x
+
+
+NVFP4, MXFP8 = (16, (4, 2, 8, 4)), (32, (8, 4, 9, 8))
