@@ -230,6 +230,9 @@ WITH_STATES: Final[dict[str, dict[str, Any]]] = {
 }
 """Models with states of convolutions and recurrences."""
 ARCHITECTURES.update(WITH_STATES)
+CHOOSING: Final = {**ARCHITECTURES["DeepseekV3"], "index_topk": 8, "index_head_dim": 16, "index_n_heads": 8}
+"""Sizes of models whose layers choose eight places to look at."""
+ARCHITECTURES.update({"DeepseekV32": CHOOSING, "GlmMoeDsa": CHOOSING})
 ARCHITECTURES["Llama4"] = {**SIZES, "head_dim": 16, "attention_chunk_size": 16, "no_rope_layer_interval": 2} | {
     "num_local_experts": 4
 }
@@ -328,7 +331,7 @@ def test_steps_of_encoder_decoders_generate_what_transformers_does(name: str) ->
     assert torch.equal(made, generated_by_transformers(model, one, 9, eos_token_id=None))
 
 
-@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Bloom", "Mistral"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "Bloom", "Mistral", "DeepseekV32"])
 def test_conversations_go_on_from_kept_caches(name: str) -> None:
     """In PyTorch: padded rows, windows whose rings forget, and a turn that takes back what was said."""
     model, (ids, mask) = model_of(name), padded_prompts()
@@ -354,7 +357,7 @@ SEARCHES: Final[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("name", ["Gemma2", "Bloom", "Bart"])
+@pytest.mark.parametrize("name", ["Gemma2", "Bloom", "Bart", "DeepseekV32"])
 def test_searches_samples_and_penalties_are_those_of_transformers(name: str) -> None:
     """In PyTorch: beams reorder caches, rings of windows among them, and end where those of transformers do."""
     if name == "Bart":
@@ -707,7 +710,8 @@ def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.Lo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [*ARCHITECTURES] if "TRT_STRESS" in os.environ else ["Llama", "GPT2", "Gemma2", "Lfm2", "Mamba2"]
+    "name",
+    [*ARCHITECTURES] if "TRT_STRESS" in os.environ else ["Llama", "GPT2", "Gemma2", "Lfm2", "Mamba2", "DeepseekV32"],
 )
 def test_compiled_models_generate_what_transformers_does(name: str) -> None:
     model, (ids, mask) = model_of(name), padded_prompts()

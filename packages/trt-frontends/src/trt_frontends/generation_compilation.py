@@ -35,6 +35,9 @@ _PREFILL_CHUNK: Final = 512
 _FIRST_TOKENS: Final = 8
 """The same of encoder-decoders, whose texts begin with few."""
 
+_CHOOSING: Final = "deepseek_sparse_attention"
+"""Layers that look at the places whose keys of an indexer score highest; those keys are cached beside the others."""
+
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _KINDS_WITH_STATES: Final = ("conv", "linear_attention", "hybrid", "moe", "mlp")
 """Kinds of layers that keep states of convolutions and recurrences, beside keys and values or alone, or nothing."""
@@ -344,6 +347,10 @@ class CachedStep(nn.Module):
                 self.register_buffer(f"{name}_{index}", tensor.new_zeros(shape, dtype=cache_dtype))
                 if cache_dtype is not None:
                     self.register_buffer(f"{name}_scales_{index}", tensor.new_zeros(*shape[:3], 1))
+            indexed = getattr(layer, "indexer_keys", None)  # (rows, places, width)
+            if indexed is not None:
+                shape = (limits.max_batch, 1, self._length, indexed.shape[2])
+                self.register_buffer(f"indexer_{index}", indexed.new_zeros(shape))
             for (kind, at), tensor in self._states[index].items():
                 self.register_buffer(f"{kind}_{at}_{index}", tensor.new_zeros(limits.max_batch, tensor[0].numel()))
         self._find_form()
@@ -658,7 +665,7 @@ class CachedStep(nn.Module):
             layers.append(
                 _layer_with_states(states, keys, values, told, written, scales)
                 if keys is None or states
-                else layer(keys, values, told, written, scales)
+                else layer(keys, values, told, written, scales, getattr(self, f"indexer_{index}", None))
             )
         return cache(layers=layers)
 
@@ -773,7 +780,7 @@ def _require_known_layers(model: PreTrainedModel) -> None:
     """
     config: Any = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ())
-    if unknown := kinds - {_FULL, _SLIDING, _CHUNKED, *_KINDS_WITH_STATES}:
+    if unknown := kinds - {_FULL, _SLIDING, _CHUNKED, _CHOOSING, *_KINDS_WITH_STATES}:
         raise _cannot(
             model,
             f"it has layers of kind {', '.join(sorted(unknown))}, which no static cache of keys and values serves",
@@ -1426,9 +1433,10 @@ def _cache_classes() -> tuple[Any, Any]:
             places: torch.Tensor | None = None,  # those of what is read; None where all is there, or nobody asks
             written: Any = None,  # and where it goes
             scales: tuple[torch.Tensor, torch.Tensor] | None = None,  # of keys and values that are codes
+            indexed: torch.Tensor | None = None,  # keys by which places are chosen, (batch, 1, length, width)
         ) -> None:
             super().__init__()
-            self._scales = scales
+            self._scales, self._indexed = scales, indexed
             self.keys, self.values, self._places, self._written = keys, values, places, written
             self.is_initialized = True
 
@@ -1443,6 +1451,11 @@ def _cache_classes() -> tuple[Any, Any]:
             self.keys.index_copy_(2, self._written, key_states)
             self.values.index_copy_(2, self._written, value_states)
             return self.keys, self.values
+
+        def update_indexer(self, rows: torch.Tensor) -> torch.Tensor:
+            assert self._indexed is not None
+            self._indexed.index_copy_(2, self._written, rows.unsqueeze(1))
+            return self._indexed.squeeze(1)
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
             return self.get_max_length(), 0
