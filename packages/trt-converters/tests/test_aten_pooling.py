@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
+from trt_converters.testing import ExtentOf, check_conversion, emitted_layers, samples_from_opinfo
 
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
@@ -89,6 +89,15 @@ def test_adaptive_windows_are_those_of_pytorch_for_every_pair_of_sizes(extent: i
     value = randn(2, 3, extent)
     check_conversion(aten.adaptive_avg_pool1d.default, (value, [windows]))
     check_conversion(aten.adaptive_max_pool1d.default, (value, [windows]))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_adaptive_windows_follow_sizes_that_vary(dtype: torch.dtype) -> None:
+    value = randn(2, 3, 7, 8).to(dtype)
+    dynamic = {0: {2: (3, 7, 12), 3: (4, 8, 9)}}
+    for sizes in ([ExtentOf(0, 3), ExtentOf(0, 2)], [ExtentOf(0, 2), 5], [4, ExtentOf(0, 2)]):
+        check_conversion(aten._adaptive_avg_pool2d.default, (value, sizes), dynamic=dynamic)
+        check_conversion(aten.adaptive_avg_pool2d.default, (value, sizes), dynamic={0: {3: (4, 8, 9)}})
 
 
 def test_adaptive_pooling_of_volumes() -> None:

@@ -117,6 +117,49 @@ def test_scaled_extents_follow_the_input_or_are_refused() -> None:
 
 
 @pytest.mark.sampled
+@pytest.mark.parametrize("dtype", TYPES[:3])
+@pytest.mark.parametrize("factor", [0.375, 1.25])
+@pytest.mark.parametrize(("name", "spatial", "align"), RESIZES)
+def test_resizing_by_a_factor_samples_pictures_of_any_size_where_pytorch_does(
+    name: str, spatial: int, align: tuple[bool, ...], factor: float, dtype: torch.dtype
+) -> None:
+    if name.endswith("_aa") and dtype is not torch.float32:
+        pytest.skip("PyTorch's kernel has no half types on a CPU")
+    operator = getattr(aten, name).vec
+    extents = [7, 6, 8][:spatial]
+    value = randn(2, 3, *extents).to(dtype)
+    room = {2 + axis: (6, extent, 13) for axis, extent in enumerate(extents)}
+    check_conversion(operator, (value, None, *align, [factor] * spatial), dynamic={0: room}, **_ALLOWED[dtype])
+
+
+_ALLOWED: dict[torch.dtype, dict[str, float]] = {
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+    torch.float16: {"rtol": 1e-2, "atol": 4e-3},
+    torch.bfloat16: {"rtol": 2e-2, "atol": 4e-2},  # PyTorch's kernels round weights to the type
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, *TYPES[:3]])
+@pytest.mark.parametrize("factor", [0.375, 0.5, 0.75, 1.25, 1.5])
+@pytest.mark.sampled
+def test_nearest_neighbors_are_those_of_pytorch_for_every_size(factor: float, dtype: torch.dtype) -> None:
+    for name, spatial in (("upsample_nearest1d", 1), ("upsample_nearest2d", 2), ("_upsample_nearest_exact2d", 2)):
+        for extent in (7, 21):
+            value = torch.arange(extent).reshape(1, 1, extent, *[1] * (spatial - 1)).to(dtype)
+            factors = [factor, 1.0][:spatial]
+            check_conversion(
+                getattr(aten, name).vec, (value, None, factors), dynamic={0: {2: (6, extent, 40)}}, rtol=0, atol=0
+            )
+
+
+@pytest.mark.parametrize("name", ["_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"])
+def test_resizing_smoothly_to_sizes_of_the_picture(name: str) -> None:
+    value, sizes = randn(2, 3, 6, 9), [ExtentOf(0, 3), 5]
+    dynamic = {0: {2: (3, 6, 12), 3: (4, 9, 11)}}
+    check_conversion(getattr(aten, name).vec, (value, sizes, False, None), dynamic=dynamic, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.sampled
 @pytest.mark.parametrize("align", [False, True])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("interpolation", [0, 1, 2])

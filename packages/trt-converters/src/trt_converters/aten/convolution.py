@@ -39,6 +39,7 @@ from trt_converters.layers.spatial import SpatialForm, per_axis
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import FLOATS, INTEGERS
+from trt_core.sizes.expressions import extent_of
 
 aten = torch.ops.aten
 NUMBERS = FLOATS | INTEGERS
@@ -316,31 +317,28 @@ convert_each(
 
 
 def known_output_size(call: Call) -> Verdict | None:
-    """Refuses symbolic output sizes, except those that leave an axis as it is."""
-    wanted = call["output_size"]
-    extents = call.tensor("self").shape[-len(wanted) :]
-    for size, extent in zip(wanted, extents, strict=True):
-        if not isinstance(size, int) and not is_same_size(size, extent):
-            return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"output_size {size} is symbolic")
-    return None
+    """Refuses output sizes that no layer can compute."""
+    unsaid = [size for size in call["output_size"] if not isinstance(size, int) and extent_of(size) is None]
+    return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"no layer computes the extent {unsaid[0]}") if unsaid else None
 
 
-def window_bounds(ctx: ConversionContext, extent: Size, windows: int) -> tuple[Any, Any]:
+def window_bounds(ctx: ConversionContext, extent: Size, windows: Size) -> tuple[Any, Any]:
     """Returns where each window starts and ends: two values of shape (windows,), int64."""
-    number = torch.arange(windows)
-    if isinstance(extent, int):
-        return number * extent // windows, -((number + 1) * extent // -windows)
-    divisor = torch.tensor([windows])
+    extent, count = ctx.size(extent), ctx.size(windows)
+    number = index_range(ctx, count)
+    if isinstance(extent, int) and isinstance(count, int):
+        return number * extent // count, -((number + 1) * extent // -count)
+    extent, divisor = (torch.tensor([size]) if isinstance(size, int) else size for size in (extent, count))
     starts = binary(ctx, "FLOOR_DIV", binary(ctx, "PROD", extent, number), divisor)
     # ceil(a / b) = floor((a + b - 1) / b)
-    rounded = binary(ctx, "SUM", binary(ctx, "PROD", extent, number + 1), torch.tensor([windows - 1]))
-    return starts, binary(ctx, "FLOOR_DIV", rounded, divisor)
+    rounded = binary(ctx, "SUM", binary(ctx, "PROD", extent, added(ctx, number, torch.tensor([1]))), divisor)
+    return starts, binary(ctx, "FLOOR_DIV", binary(ctx, "SUB", rounded, torch.tensor([1])), divisor)
 
 
-def averaging_matrix(ctx: ConversionContext, extent: Size, windows: int) -> Any:
+def averaging_matrix(ctx: ConversionContext, extent: Size, windows: Size) -> Any:
     """Returns the matrix whose column i averages window i: shape (extent, windows), float32."""
     starts, ends = window_bounds(ctx, extent, windows)
-    if isinstance(starts, torch.Tensor):
+    if isinstance(starts, torch.Tensor) and isinstance(extent, int):
         positions = torch.arange(extent).unsqueeze(1)
         inside = (positions >= starts) & (positions < ends)
         return inside.float() / (ends - starts)
@@ -365,11 +363,11 @@ def adaptive_average(ctx: ConversionContext, value: Operand, output_size: Sequen
     if all(isinstance(size, int) and e > 0 and e % size == 0 for e, size in zip(extents, output_size, strict=True)):
         window = [extent // int(size) for extent, size in zip(extents, output_size, strict=True)]
         return pool(ctx, "AVERAGE", value, window, window, (0,) * spatial, False)
-    dtype = dtype_of(value)
+    dtype, original = dtype_of(value), ctx.symbolic_shape("self")
     value = cast(ctx, value, torch.float32)
     for axis, size in enumerate(output_size, start=first):
         extent = dimension(ctx, value, axis)
-        if not isinstance(size, int) or extent == size:
+        if is_same_size(size, original[axis]):
             continue
         order = list(range(rank))
         order[axis], order[-1] = order[-1], order[axis]
@@ -378,7 +376,7 @@ def adaptive_average(ctx: ConversionContext, value: Operand, output_size: Sequen
     return cast(ctx, value, dtype)
 
 
-def adaptive_windows(ctx: ConversionContext, value: Operand, axis: int, windows: int) -> tuple[Any, Any]:
+def adaptive_windows(ctx: ConversionContext, value: Operand, axis: int, windows: Size) -> tuple[Any, Any]:
     """Replaces an axis by windows and their elements; short windows repeat their last element.
 
     Returns:
@@ -388,7 +386,7 @@ def adaptive_windows(ctx: ConversionContext, value: Operand, axis: int, windows:
     starts, ends = window_bounds(ctx, extent, windows)
     longest = combine(ctx, "add", [combine(ctx, "ceildiv", [extent, windows]), 1])
     offsets = index_range(ctx, longest)
-    if isinstance(starts, torch.Tensor):
+    if isinstance(starts, torch.Tensor) and isinstance(offsets, torch.Tensor):
         positions = torch.minimum(starts.unsqueeze(1) + offsets, ends.unsqueeze(1) - 1)
     else:
         last = binary(ctx, "SUB", ends, torch.ones((), dtype=torch.int64))
@@ -421,7 +419,7 @@ def adaptive_window_rank(call: Call) -> Verdict | None:
     aten.adaptive_max_pool3d.default,
     checks=(dtypes("self", NUMBERS), known_output_size, adaptive_window_rank),
 )
-def aten_adaptive_max_pool2d(ctx: ConversionContext, self: Operand, output_size: Sequence[int]) -> tuple[Any, Any]:
+def aten_adaptive_max_pool2d(ctx: ConversionContext, self: Operand, output_size: Sequence[Size]) -> tuple[Any, Any]:
     """adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)"""
     spatial = len(output_size)
     first = rank_of(self) - spatial

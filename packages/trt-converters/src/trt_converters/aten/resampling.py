@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -11,7 +11,23 @@ from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
-from trt_converters.layers import cast, gather, permute, reshape, shape_vector
+from trt_converters.layers import (
+    binary,
+    cast,
+    dimension,
+    gather,
+    greater_equal,
+    index_range,
+    permute,
+    reduce,
+    reshape,
+    select,
+    shape_vector,
+    unary,
+    unsqueeze,
+)
+from trt_converters.layers.movement import is_same_size
+from trt_converters.layers.pointwise import polynomial
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
@@ -77,17 +93,16 @@ def _repeats_exactly(old: Size, new: Size, scale: float | None) -> bool:
     return scale is None or scale <= EXACT_FACTORS
 
 
+def keeps_equal_axes(call: Call) -> bool:
+    """Whether PyTorch's kernel leaves an axis alone that a factor just above 1 gives no further sample."""
+    name = operator_of(call)
+    return "linear" in name or name.endswith("_aa") or name == "upsample_nearest2d"
+
+
 def known_extents(call: Call) -> Verdict | None:
-    """Refuses symbolic extents where samples must be computed while building, or which no layer can compute."""
-    extents = [*_input(call).shape[2:], *call.result.shape[2:]]
-    if fits_layer(call):
-        unsaid = [extent for extent in call.result.shape[2:] if extent_of(extent) is None]
-        return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"no layer computes the extent {unsaid[0]}") if unsaid else None
-    if all(isinstance(extent, int) for extent in extents):
-        return None
-    return Verdict.refuse(
-        Reason.DYNAMIC_SHAPE, f"sampling {tuple(extents)} needs coordinates that the resize layer does not use"
-    )
+    """Refuses extents that no layer can compute."""
+    unsaid = [extent for extent in call.result.shape[2:] if extent_of(extent) is None]
+    return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"no layer computes the extent {unsaid[0]}") if unsaid else None
 
 
 CHECKS = (dtypes("self", FLOATS), known_extents)
@@ -98,9 +113,10 @@ def resample(ctx: ConversionContext, value: Operand) -> Any:
     """Resizes the spatial axes of (N, C, *spatial) as the node being converted says."""
     if fits_layer(ctx.call):
         return _resize_layer(ctx, value)
+    known = all(isinstance(extent, int) for extent in (*_input(ctx.call).shape[2:], *ctx.result_shape[2:]))
     if "nearest" in operator_of(ctx.call):
-        return _pick(ctx, value)
-    return _weigh(ctx, value)
+        return _pick(ctx, value) if known else _pick_by_layers(ctx, value)
+    return _weigh(ctx, value) if known else _weigh_by_layers(ctx, value)
 
 
 def _resize_layer(ctx: ConversionContext, value: Operand) -> Any:
@@ -168,16 +184,159 @@ def _pick(ctx: ConversionContext, value: Operand) -> Any:
 
 def _weigh(ctx: ConversionContext, value: Operand) -> Any:
     """Interpolation as one matrix product per axis, with weights that PyTorch itself computed."""
-    dtype, rank = dtype_of(value), rank_of(value)
+    dtype = dtype_of(value)
     value = cast(ctx, value, torch.float32)
     for axis, old in enumerate(_input(ctx.call).shape[2:]):
         weights = axis_probe(ctx.call, axis, torch.eye(int(old)))  # row i: the weight of element i in every sample
         if weights.shape[0] == weights.shape[1] and torch.equal(weights, torch.eye(int(old))):
             continue
-        order = list(range(rank))
-        order[2 + axis], order[-1] = order[-1], order[2 + axis]
-        value = permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), weights), order)
+        value = _multiply_axis(ctx, value, 2 + axis, weights)
     return cast(ctx, value, dtype)
+
+
+# Where extents vary, samples are placed by layers: sample i of an axis stands at i times the step of the axis.
+
+
+def _step(ctx: ConversionContext, axis: int) -> Operand:
+    """Returns how many elements lie between two samples of a spatial axis, float32; rounded as PyTorch rounds it."""
+    given = ratios(ctx.call)[axis]
+    old, new = _input(ctx.call).shape[2 + axis], ctx.result_shape[2 + axis]
+    if ctx.call.arguments.get("align_corners"):
+        last = [binary(ctx, "SUB", cast(ctx, size, torch.float32), 1.0) for size in (old, new)]
+        return binary(ctx, "DIV", last[0], binary(ctx, "MAX", last[1], 1.0))
+    if given is None:
+        return binary(ctx, "DIV", cast(ctx, old, torch.float32), cast(ctx, new, torch.float32))
+    step = torch.tensor(1.0 / given, dtype=torch.float32)
+    if not (1 <= given < 2 and keeps_equal_axes(ctx.call)):  # another factor changes every size
+        return step
+    unchanged = binary(ctx, "EQUAL", cast(ctx, old, torch.int64), cast(ctx, new, torch.int64))
+    return select(ctx, unchanged, torch.ones((), dtype=torch.float32), step)
+
+
+def _samples(ctx: ConversionContext, axis: int) -> Operand:
+    """Returns the numbers of the samples of a spatial axis: (samples,), float32."""
+    return cast(ctx, index_range(ctx, ctx.result_shape[2 + axis]), torch.float32)
+
+
+def _centers(ctx: ConversionContext, axis: int) -> Operand:
+    """Returns where the samples of an axis stand, from the middle of its first element: (samples,), float32."""
+    samples, step = _samples(ctx, axis), _step(ctx, axis)
+    if ctx.call.arguments.get("align_corners"):
+        return binary(ctx, "PROD", samples, step)
+    return binary(ctx, "SUB", binary(ctx, "PROD", binary(ctx, "SUM", samples, 0.5), step), 0.5)
+
+
+def _inside(ctx: ConversionContext, places: Operand, value: Operand, axis: int) -> Any:
+    """Returns places as int64, those outside of the axis of a value on its first and last element."""
+    last = binary(ctx, "SUB", cast(ctx, dimension(ctx, value, 2 + axis), torch.float32), 1.0)
+    return cast(ctx, binary(ctx, "MAX", binary(ctx, "MIN", places, last), 0.0), torch.int64)
+
+
+def _pick_by_layers(ctx: ConversionContext, value: Operand) -> Any:
+    for axis, (old, new) in enumerate(zip(_input(ctx.call).shape[2:], ctx.result_shape[2:], strict=True)):
+        if is_same_size(new, old) and ratios(ctx.call)[axis] in (None, 1.0):
+            continue
+        samples, step = _samples(ctx, axis), _step(ctx, axis)
+        if "exact" in operator_of(ctx.call):
+            samples = binary(ctx, "SUM", samples, 0.5)
+        places = unary(ctx, "FLOOR", binary(ctx, "PROD", samples, step))
+        value = gather(ctx, value, _inside(ctx, places, value, axis), 2 + axis)
+    return value
+
+
+def _weigh_by_layers(ctx: ConversionContext, value: Operand) -> Any:
+    name, dtype = operator_of(ctx.call), dtype_of(value)
+    along = _weigh_smoothly if name.endswith("_aa") else _weigh_cubic if "cubic" in name else _weigh_linear
+    value = cast(ctx, value, torch.float32)
+    for axis, (old, new) in enumerate(zip(_input(ctx.call).shape[2:], ctx.result_shape[2:], strict=True)):
+        if not (is_same_size(new, old) and ratios(ctx.call)[axis] in (None, 1.0)):
+            value = along(ctx, value, axis)
+    return cast(ctx, value, dtype)
+
+
+def _weigh_linear(ctx: ConversionContext, value: Operand, axis: int) -> Any:
+    centers = binary(ctx, "MAX", _centers(ctx, axis), 0.0)
+    first = unary(ctx, "FLOOR", centers)
+    part = binary(ctx, "SUB", centers, first)
+    weights = (binary(ctx, "SUB", 1.0, part), part)
+    return _weighed_taps(ctx, value, axis, first, {0: weights[0], 1: weights[1]})
+
+
+def _weigh_cubic(ctx: ConversionContext, value: Operand, axis: int) -> Any:
+    centers = _centers(ctx, axis)
+    first = unary(ctx, "FLOOR", centers)
+    part = binary(ctx, "SUB", centers, first)
+    rest = binary(ctx, "SUB", 1.0, part)
+    near, far = _CUBIC
+    weights = {
+        -1: polynomial(ctx, binary(ctx, "SUM", part, 1.0), far),
+        0: polynomial(ctx, part, near),
+        1: polynomial(ctx, rest, near),
+        2: polynomial(ctx, binary(ctx, "SUM", rest, 1.0), far),
+    }
+    return _weighed_taps(ctx, value, axis, first, weights)
+
+
+def _weighed_taps(
+    ctx: ConversionContext, value: Operand, axis: int, first: Operand, weights: Mapping[int, Operand]
+) -> Any:
+    """Sums elements of an axis near to places on it.
+
+    Args:
+        ctx: The context.
+        value: (N, C, *spatial), float32.
+        axis: Number of the spatial axis.
+        first: The places, whole numbers: (samples,), float32.
+        weights: (samples,) for each distance from the place.
+    """
+    total: Any = None
+    for distance, weight in weights.items():
+        places = binary(ctx, "SUM", first, float(distance)) if distance else first
+        taps = gather(ctx, value, _inside(ctx, places, value, axis), 2 + axis)
+        behind = rank_of(value) - 3 - axis
+        term = binary(ctx, "PROD", taps, unsqueeze(ctx, weight, range(1, 1 + behind)))
+        total = term if total is None else binary(ctx, "SUM", total, term)
+    return total
+
+
+def _weigh_smoothly(ctx: ConversionContext, value: Operand, axis: int) -> Any:
+    """Weighs the elements around each sample by a triangle, or a cubic, as wide as the samples are apart."""
+    cubic = "cubic" in operator_of(ctx.call)
+    step = _step(ctx, axis)
+    wide = binary(ctx, "MAX", step, 1.0)
+    reach = binary(ctx, "PROD", wide, 2.0 if cubic else 1.0)
+    middle = unsqueeze(ctx, binary(ctx, "SUM", _centers(ctx, axis), 0.5), (0,))
+    edges = (binary(ctx, operation, middle, reach) for operation in ("SUB", "SUM"))
+    first, end = (unary(ctx, "FLOOR", binary(ctx, "SUM", edge, 0.5)) for edge in edges)
+    places = unsqueeze(ctx, cast(ctx, index_range(ctx, dimension(ctx, value, 2 + axis)), torch.float32), (1,))
+    inside = binary(ctx, "AND", greater_equal(ctx, places, first), binary(ctx, "LESS", places, end))
+    away = binary(ctx, "DIV", binary(ctx, "SUM", binary(ctx, "SUB", places, middle), 0.5), wide)
+    away = unary(ctx, "ABS", away)
+    if cubic:
+        near, far = (polynomial(ctx, away, coefficients) for coefficients in _CUBIC_SMOOTH)
+        weights = select(ctx, binary(ctx, "LESS", away, 1.0), near, far)
+        weights = select(ctx, binary(ctx, "LESS", away, 2.0), weights, 0.0)
+    else:
+        weights = binary(ctx, "MAX", binary(ctx, "SUB", 1.0, away), 0.0)
+    weights = select(ctx, inside, weights, 0.0)
+    weights = binary(ctx, "DIV", weights, reduce(ctx, "SUM", weights, (0,), True))
+    return _multiply_axis(ctx, value, 2 + axis, weights)
+
+
+def _multiply_axis(ctx: ConversionContext, value: Operand, axis: int, matrix: Operand) -> Any:
+    """Replaces an axis by its product with a matrix: (elements, samples)."""
+    order = list(range(rank_of(value)))
+    order[axis], order[-1] = order[-1], order[axis]
+    return permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), matrix), order)
+
+
+def _cubic_polynomials(sharpness: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns the cubic kernel for distances up to 1 and from 1 to 2, coefficients from the highest power down."""
+    return (sharpness + 2, -(sharpness + 3), 0.0, 1.0), (sharpness, -5 * sharpness, 8 * sharpness, -4 * sharpness)
+
+
+_CUBIC: Final = _cubic_polynomials(-0.75)
+_CUBIC_SMOOTH: Final = _cubic_polynomials(-0.5)
 
 
 NEAREST_CHECKS = (known_extents,)
