@@ -29,7 +29,7 @@ from trt_frontends.entry_point import entry_point
 from trt_frontends.internals import TracingContext, set_grad_enabled, use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_frontends.torch_compile.model_report import CapturedGraph, GraphKeeper, remember_graph
-from trt_lowering import declare_encoder_layer, keep_recurrent_layers, keep_whole
+from trt_lowering import declare_results, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
 from trt_lowering.operator_traits import is_kept_in_torch
 from trt_lowering.sharded_modules import sizes_taken_apart
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Runner = Callable[..., Any]
 
-declare_encoder_layer()  # now: Dynamo captures before it asks a backend
+declare_results()  # now: Dynamo captures before it asks a backend
 
 
 def torch_tensorrt_backend(

@@ -34,3 +34,13 @@ def test_fake_quantization_takes_sizes_that_vary() -> None:
         x = torch.linspace(-3, 3, 8 * size).reshape(size, 8)
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_torch_compile_takes_fake_quantization_for_sizes_that_vary() -> None:
+    model = FakeQuantized().eval()
+    options = {"min_block_size": 1, "optimization_level": 0}
+    compiled = torch.compile(model, backend="torch_tensorrt", dynamic=True, fullgraph=True, options=options)
+    with torch.no_grad():
+        for size in (4, 3, 9):
+            x = torch.linspace(-3, 3, 8 * size).reshape(size, 8)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from trt_lowering.contract import GraphPass, PassResult, check_graph_form, run_passes
-from trt_lowering.decomposition_table import declare_encoder_layer
+from trt_lowering.decomposition_table import declare_results
 from trt_lowering.expansion import sizes_left_open
 from trt_lowering.export import export_module
 from trt_lowering.extension import InstalledPass, installed_passes
@@ -18,7 +18,7 @@ from trt_lowering.whole_operators import keep_recurrent_layers, keep_whole
 
 __all__ = [
     "DecomposedGraph", "GraphPass", "InstalledPass", "PassResult", "PrecisionRules", "begin_lowering",
-    "begin_lowering_graph", "check_graph_form", "declare_encoder_layer", "decompose_program", "export_module",
+    "begin_lowering_graph", "check_graph_form", "declare_results", "decompose_program", "export_module",
     "installed_passes", "keep_recurrent_layers", "keep_whole", "lower", "lower_graph", "run_passes",
     "sizes_left_open", "tracing_lock",
 ]  # fmt: skip

@@ -163,32 +163,29 @@ def short_time_fourier_transform(
     return squeezed
 
 
-_NAME: Final = "aten::_transformer_encoder_layer_fwd"
-
-
-def declare_encoder_layer() -> None:
-    """Tells PyTorch the shape of the layer's result where it does not know it, which is before 2.13.
-
-    Without it Dynamo captures no code that calls the layer once sizes vary. It knows the shape for every backend then.
-    """
-    if not has_kernel(_NAME, "Meta"):
-        torch.library.register_fake(_NAME, lambda src, *_, **__: torch.empty_like(src))
-
-
 def _quantized_and_mask(self: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(self), torch.empty_like(self, dtype=torch.bool)
 
 
+_RESULTS: Final[dict[str, Callable[..., Any]]] = {
+    "aten::_transformer_encoder_layer_fwd": lambda src, *_, **__: torch.empty_like(src),  # PyTorch has it since 2.13
+    "aten::fake_quantize_per_tensor_affine_cachemask": _quantized_and_mask,
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _quantized_and_mask,
+    "aten::fake_quantize_per_channel_affine_cachemask": _quantized_and_mask,
+}
+"""Shapes of results that PyTorch may not know, by operator."""
+
+
 @functools.cache
-def declare_fake_quantization() -> None:
-    """Tells PyTorch the shapes of what fake quantization calls, without which it is captured for fixed sizes only."""
-    for name in (
-        "aten::fake_quantize_per_tensor_affine_cachemask",
-        "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
-        "aten::fake_quantize_per_channel_affine_cachemask",
-    ):
+def declare_results() -> None:
+    """Tells PyTorch the shapes of the results of operators that it does not know itself.
+
+    Without them code that calls these is captured, by export and by Dynamo, for fixed sizes only. It knows
+    them for every backend then.
+    """
+    for name, result in _RESULTS.items():
         if not has_kernel(name, "Meta"):
-            torch.library.register_fake(name, _quantized_and_mask)
+            torch.library.register_fake(name, result)
 
 
 def transformer_encoder_layer(

@@ -32,7 +32,7 @@ from trt_core.log import unlogged
 from trt_core.nesting import distinct_tensors
 from trt_core.paused_collection import paused_collection
 from trt_core.sizes.guards import Asker, asker_in, condition_of
-from trt_lowering.decomposition_table import declare_fake_quantization
+from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
 from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
 from trt_lowering.tracing import tracing_lock
@@ -186,7 +186,7 @@ def export_module(
     Raises:
         ExportError: The model could not be captured; the message says why, and what to change.
     """
-    declare_fake_quantization()
+    declare_results()
     try:
         watching = contextlib.nullcontext() if questions is None else watch_size_questions(questions)
         examples = distinct_tensors(tuple(args), dict(kwargs or {}))
