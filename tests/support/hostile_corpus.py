@@ -1890,6 +1890,7 @@ CLASSES: Final[dict[str, Callable[[], Iterator[Any]]]] = {
     "signatures": _acts(hostile_files.forged_signatures),
     "folders of ranks": _acts(hostile_files.forged_manifests),
     "generators": _acts(hostile_files.forged_generators),
+    "encoders of generators": _acts(hostile_files.forged_encoders),
     "files of inputs": _acts(hostile_files.forged_inputs),
     "records of programs": _acts(hostile_records.programs),
     "records of plans": _acts(hostile_records.plans),

@@ -20,7 +20,7 @@ import struct
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from trt_runtime import load, sharded, signatures
 from trt_runtime.command_line import main
 from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.generation import METADATA, GenerationLimits, TextGenerator
+from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections
 
@@ -615,6 +616,36 @@ def _step(logits: list[dict[str, Any]] | None = None, **changes: Any) -> Program
     return program(given, steps, output, held, metadata, ("input_ids", "start", "padding"))
 
 
+def _step_with(limits: dict[str, Any], cache: torch.Tensor, context: Sequence[torch.Tensor] = ()) -> ProgramFile:
+    """A step that keeps what it has of a cache of any type, and is given what an encoder makes, too."""
+    liked = torch.eye(_WORDS).roll(1, 1)
+    told = [(torch.int64, (-4,))] if limits["assisted_tokens"] > 1 else []
+    given = [(torch.int64, (2, -4)), (torch.int64, (1,)), (torch.int64, (2,)), *told]
+    given += [(one.dtype, tuple(one.shape)) for one in context]
+    held, first = len(given), len(given) + 2
+    steps = [
+        operator("select.int", [value(0), 1, -1], tensor_type(torch.int64, 2)),
+        operator("embedding", [value(held), value(first)], tensor_type(torch.float32, 2, _WORDS)),
+        operator("clone", [value(held + 1)], tensor_type(cache.dtype, *cache.shape)),
+        {"do": "write", "target": held + 1, "source": first + 2},
+        operator("unsqueeze", [value(first + 1), 1], tensor_type(torch.float32, 2, 1, _WORDS)),
+    ]
+    output = value(first + 4 if told else first + 1)
+    tensors, metadata = {"liked": liked.contiguous(), "cache": cache}, {METADATA: json.dumps(limits)}
+    return program(given, steps, output, tensors, metadata, tuple(f"x{at}" for at in range(len(given))))
+
+
+def _encoder(made: Sequence[torch.Tensor], given: list[tuple[torch.dtype, tuple[int, ...]]]) -> bytes:
+    """What returns copies of tensors that it holds; a scalar is the sum of one."""
+    held = {f"held{at}": one if one.dim() else one.reshape(1) for at, one in enumerate(made)}
+    steps = [
+        operator("clone" if one.dim() else "sum", [value(len(given) + at)], tensor_type(one.dtype, *one.shape))
+        for at, one in enumerate(made)
+    ]
+    first = len(given) + len(made)
+    return program(given, steps, {"tuple": [value(first + at) for at in range(len(made))]}, held).to_bytes()
+
+
 def forged_generators() -> Iterator[tuple[str, Act]]:
     """Generators whose limits, caches and logits are others than those of the step in the file."""
     plain = json.loads(GenerationLimits(2, 16, 4, (3,)).to_text())
@@ -693,10 +724,79 @@ def forged_generators() -> Iterator[tuple[str, Act]]:
 def _generate_by(parts: ProgramFile, call: dict[str, Any], rows: int) -> None:
     path = parts.write(folder() / "generator.trtp")
     generator = TextGenerator.load(path)
-    prompt = torch.tensor([[1, 5, 2, 7, 3]] * rows)
+    call = {"max_new_tokens": 6, "input_ids": torch.tensor([[1, 5, 2, 7, 3]] * rows), **call}
     for _ in range(2):
-        tokens = generator.generate(prompt, **{"max_new_tokens": 6, **call})
-        assert tokens.shape[0] == rows, "rows that nobody asked for"
+        tokens = generator.generate(**call)
+        assert tokens.shape[0] == rows * call.get("num_return_sequences", 1), "rows that nobody asked for"
+    generator.reset()
+
+
+def forged_encoders() -> Iterator[tuple[str, Act]]:
+    """Generators with caches of any type, and with encoders that take and make something else than is said."""
+    calls: dict[str, dict[str, Any]] = {
+        "as it is": {},
+        "beams": {"num_beams": 2},
+        "drawn": {"do_sample": True, "num_return_sequences": 2},
+        "kept": {"keep_cache": True},
+        "looked up": {"prompt_lookup_num_tokens": 2},
+    }
+    plain = json.loads(GenerationLimits(2, 16, 4, (3,)).to_text())
+    files: dict[str, tuple[ProgramFile, dict[str, Any], int]] = {}
+    cache = torch.zeros(2, 1, 16, 4)
+    for way, call in calls.items():
+        said = {**plain, "assisted_tokens": 3 if way == "looked up" else 1}
+        for dtype, has_states in itertools.product(DTYPES.values(), (False, True)):
+            parts = _step_with({**said, "has_states": has_states}, cache.to(dtype))
+            files[f"a cache of {dtype}, states {has_states}: {way}"] = parts, call, 1
+        for kind, (name, made), fits, rows in itertools.product(("features", "text"), _MADE.items(), (0, 1), (1, 2)):
+            mask = [torch.ones(2, 3, dtype=torch.bool)] if kind == "text" else []
+            parts = _step_with(
+                {**said, "source": _SOURCES[kind]}, cache, [*mask, *(made if fits else [torch.zeros(2, 3)])]
+            )
+            if kind == "text":
+                given, taken = [(torch.int64, (2, 3)), (torch.bool, (2, 3))], {"input_ids": torch.ones(rows, 3).long()}
+            else:
+                given, taken = [(torch.float32, (2, 3))], {"input_ids": None, "features": torch.zeros(rows, 3)}
+            parts.others.append((SectionKind.PROGRAM, _encoder(made, given)))
+            files[f"an encoder of {kind} that makes {name}, {fits}: {way}, {rows} rows"] = (
+                parts,
+                {**call, **taken},
+                rows,
+            )
+    numbers = (1, 2, 1 << 24)
+    for table in itertools.product(*[numbers] * 4, (None, [1, 2]), ("", "pictures", "prompts")):
+        rows, width, pictures, filled, grid, ahead = table
+        size = [2, 2] if grid else []
+        extents = dict(zip(("rows", "width", "pictures", "picture_rows"), table[:4], strict=True))
+        source = {**_SOURCES["pictures"], **extents, "size": size, "grid": grid or [], "ahead": ahead}
+        source["inputs"] = ["pixels", "sizes"] if grid else ["pixels"]
+        layout = [torch.zeros(3 if grid else 1, 2, 16, dtype=torch.int64)] if grid or ahead else []
+        parts = _step_with({**plain, "source": source}, cache, [torch.zeros(min(rows, 8), min(width, 8)), *layout])
+        made = [torch.zeros(*(min(number, 8) for number in (pictures, filled, width)))]
+        parts.others.append((SectionKind.PROGRAM, _encoder(made, [(torch.float32, (min(pictures, 8), 3, 2, 2))])))
+        taken = {"pixels": torch.zeros(4, 3) if grid else torch.zeros(1, 3, 2, 2)}
+        taken |= {"sizes": torch.tensor([size])} if grid else {}
+        prompt = torch.tensor([[1, *[5] * min(filled, 4), 2]])
+        files[f"pictures of {table}"] = parts, {"input_ids": prompt, **taken}, 1
+    for name, (parts, call, rows) in files.items():
+        yield name, functools.partial(_generate_by, parts, call, rows)
+
+
+_MADE: Final = {
+    "rows": [torch.zeros(2, 3)],
+    "a number": [torch.zeros(())],
+    "one row": [torch.zeros(1, 3)],
+    "no rows": [torch.zeros(0, 3)],
+    "three rows": [torch.zeros(3, 3)],
+    "two": [torch.zeros(2, 3), torch.zeros(2)],
+    "nothing": [],
+}
+_NO_TABLE: Final = dict.fromkeys(("vocabulary", "rows", "width", "pictures", "picture_rows"), 0)
+_SOURCES: Final[dict[str, dict[str, Any]]] = {
+    "features": {"inputs": ["features"], "max_length": 0, "start_token_id": 0, "image_token_id": None, **_NO_TABLE},
+    "text": {"inputs": ["ids", "mask"], "max_length": 3, "start_token_id": 0, "image_token_id": None, **_NO_TABLE},
+    "pictures": {"max_length": 0, "start_token_id": None, "image_token_id": 5, "vocabulary": _WORDS},
+}
 
 
 # Files of inputs ----------------------------------------------------------------------------------------------------

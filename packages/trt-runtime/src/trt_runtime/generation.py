@@ -26,6 +26,7 @@ from trt_core.files.strict_json import parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.wording import kind_of
 from trt_runtime.isolation.isolated_program import IsolatedProgram
+from trt_runtime.program.interface import DynamicSize, TensorSpec
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
@@ -52,6 +53,9 @@ _CODES: Final = (torch.int8, torch.uint8)
 """Types of what caches hold that numbers with a fraction are made of."""
 
 _LOWEST: Final = torch.finfo(torch.float32).min
+
+_BITS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""Types of so many bytes, of which any is as good as another where rows change places."""
 
 SOURCE_STEP: Final = 64
 """Texts of encoders are filled up to multiples of this, so that few lengths are met."""
@@ -300,6 +304,7 @@ class TextGenerator(nn.Module):
             raise InputError("a generator with an encoder cannot be isolated", where=str(path))
         if len(others) != (limits.source is not None):
             raise PlanError("the file holds another number of encoders than its limits say", where=str(path))
+        _require_extents(step, limits, others, str(path))
         return cls(step, limits, *others)
 
     @held_to_signature
@@ -553,8 +558,9 @@ class TextGenerator(nn.Module):
         if not len(moved):
             return
         for cache in self._caches():
-            held = cache[:, :, :made] if cache.dim() == 4 else cache
-            held[moved] = held[order[moved]]
+            bits = cache.view(_BITS[cache.itemsize])  # PyTorch moves rows of some types alone
+            held = bits[:, :, :made] if bits.dim() == 4 else bits
+            held[moved] = held.index_select(0, order[moved])
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
@@ -854,10 +860,41 @@ def _require_room(num_bytes: int, what: str) -> None:
         )
 
 
+def _require_extents(step: Any, limits: GenerationLimits, encoders: Sequence[Any], path: str) -> None:
+    """Refuses limits of other extents than programs take, before inputs that are as large are made.
+
+    Raises:
+        PlanError: They have others.
+    """
+    source, rows = limits.source, limits.max_batch
+    wanted: list[tuple[Any, int, tuple[int, ...]]] = [(step, 0, (rows,))]
+    if source is not None:
+        wanted += [(encoder, 0, (source.pictures or rows,)) for encoder in encoders]
+        if source.image_token_id is not None:  # the table of features follows tokens, place, padding and what is asked
+            wanted.append((step, 3 + (limits.assisted_tokens > 1), (source.rows, source.width)))
+    for program, at, extents in wanted:
+        spec = next(iter(program.inputs[at:]), None)
+        shape = spec.shape if isinstance(spec, TensorSpec) else ()
+        if len(shape) < len(extents) or not all(map(_may_be, shape, extents)):
+            raise PlanError(
+                f"input {at} of a program does not have the {' x '.join(map(str, extents))} that its limits say",
+                where=path,
+            )
+
+
+def _may_be(extent: int | DynamicSize, size: int) -> bool:
+    if isinstance(extent, int):
+        return extent == size
+    return (extent.min or 0) <= size and (extent.max is None or size <= extent.max)
+
+
 def _filled_up(value: torch.Tensor, rows: int) -> torch.Tensor:
-    missing = rows - len(value)
+    if rows == len(value):
+        return value.contiguous()
     _require_room(rows * (value.nbytes // max(len(value), 1)), "an input of all rows")
-    return torch.cat([value, value.new_zeros(missing, *value.shape[1:])]) if missing else value.contiguous()
+    filled = value.new_zeros(rows, *value.shape[1:])
+    filled[: len(value)] = value
+    return filled
 
 
 def _pictures(values: torch.Tensor, masks: Any) -> torch.Tensor:
@@ -1079,7 +1116,7 @@ class _Reader:
             self.text, self._prompt = (one.repeat_interleave(copies, 0) for one in (self.text, self._prompt))
             padding = padding[rows]
             if source is not None and source.image_token_id is None:
-                context = tuple(value[rows] for value in context)
+                context = tuple(_rows_of(value, rows) for value in context)
             else:  # the table of pictures is that of all rows
                 context = (*context[:1], *(planes[:, rows] for planes in context[1:]))
         self.given = (padding, *context)
@@ -1281,6 +1318,21 @@ def _tensors_of(made: Any) -> tuple[torch.Tensor, ...]:
             f"the encoder returned {kind_of(made)}", why="tensors are expected", hint="compile the model again"
         )
     return tuple(made)
+
+
+def _rows_of(value: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of what an encoder made, as many as there are for the step.
+
+    Raises:
+        ExecutionError: It has another number of rows.
+    """
+    if not value.dim() or len(value) != len(rows):
+        raise ExecutionError(
+            f"the encoder returned a tensor of shape {tuple(value.shape)}",
+            why=f"tensors of {len(rows)} rows are expected",
+            hint="compile the model again",
+        )
+    return value[rows]
 
 
 class _Decoding:
