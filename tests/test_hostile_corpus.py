@@ -35,6 +35,8 @@ FOUND = (
     *("median.dim: 0, one element", "native_group_norm: 1, one element", "pad 2: 1 is (-4, 4)"),
     *("_scaled_dot_product_flash_attention_for_cpu: 0, reversed", "reflection_pad1d: 1 is (-9223372036854775808,)"),
     *("4 repeats of (4611686018427387904,)", "full: 0 is a list of 536870912 in a tensor"),
+    *("114: a cache of torch.uint16, states False: beams", "526: pictures of (1, 1, 16777216, 1, None, '')"),
+    "144: an encoder of features that makes a number, 0: beams, 1 rows",
     *("lstm.data []", "embedding_bag [] mode 0", "linalg_eigvals nan", "floor_divide 8 int32 -2147483648 -1"),
 )
 """Cases that did harm once, by their names."""
@@ -88,6 +90,7 @@ def test_cases_that_did_harm_are_there() -> None:
         "numbers beyond 64 bits",
         "tensors for numbers",
         "memory of operands",
+        "encoders of generators",
     )
     names = {case.name for kind in kinds for case in _cases(kind)}
     assert set(FOUND) - {"histogram.bin_ct 30 2147483648, trusted"} <= names

@@ -746,7 +746,7 @@ def forged_encoders() -> Iterator[tuple[str, Act]]:
     for way, call in calls.items():
         said = {**plain, "assisted_tokens": 3 if way == "looked up" else 1}
         for dtype, has_states in itertools.product(DTYPES.values(), (False, True)):
-            parts = _step_with({**said, "has_states": has_states}, cache.to(dtype))
+            parts = _step_with({**said, "has_states": has_states}, torch.zeros(cache.shape, dtype=dtype))
             files[f"a cache of {dtype}, states {has_states}: {way}"] = parts, call, 1
         for kind, (name, made), fits, rows in itertools.product(("features", "text"), _MADE.items(), (0, 1), (1, 2)):
             mask = [torch.ones(2, 3, dtype=torch.bool)] if kind == "text" else []
