@@ -137,6 +137,23 @@ def test_reading_data_is_noted(call: Callable[[torch.Tensor], Any], expected: bo
     assert _watched(lambda: call(torch.ones(3))).has_seen_data is expected
 
 
+def test_a_part_of_a_call_takes_no_more_than_the_call() -> None:
+    """However much a part is given, which other parts of the call may have made."""
+    with charging(Account(CallLimits(loop_turns=7), 4)) as outer:
+        with charging(Account(CallLimits(elements=9), 1 << 30)) as inner:
+            inner.turn("loop")
+            assert inner.limits == CallLimits(**{**vars(outer.limits), "elements": 9})
+        assert outer.turns == 1 and Account(UNLIMITED).limits == outer.limits
+    x = torch.zeros(4)
+    for values, fits in (([x, 3], True), ([x.expand(1 << 40, 4)], False), ([x.expand(2, 4), x.expand(3, 4)], True)):
+        account = Account(CallLimits(bytes_alive=80))
+        if fits:
+            account.lay_out(values, "an engine")
+        else:
+            with pytest.raises(ExecutionError, match="5120 bytes in all"):
+                account.lay_out(values, "an engine")
+
+
 def test_accounts_nest() -> None:
     assert open_account() is None
     outer, inner = Account(CallLimits()), Account(CallLimits())

@@ -166,7 +166,17 @@ def test_honest_networks_stay_inside_and_are_watched_once(name: str) -> None:
     assert isinstance(bounded, BoundedRuns)
     assert len(bounded._passed) == 1
     has_data = name in ("boxes", "shapes", "choice", "nested", "told")  # what numbers decide
-    assert any(bounded._passed.values()) is has_data
+    assert any(loose for loose, _ in bounded._passed.values()) is has_data
+
+
+def test_a_run_has_the_limits_of_the_call_around_it() -> None:
+    """What one engine makes is given to the next, which might make 256 times as much. So it is in later runs."""
+    with charging(Account(CallLimits(bytes_alive=1 << 28))) as account:
+        done, logger, engine = _run(plan_fuzzer.NETWORKS["boxes"](), times=2)
+    assert done, logger.errors
+    ((loose, limits),) = engine._state.observable._passed.values()
+    assert loose and limits.bytes_alive == 1 << 28
+    assert account.steps > 3 and account.elements > 0
 
 
 @pytest.mark.parametrize("name", ["attention", "lstm", "places", "codes"])

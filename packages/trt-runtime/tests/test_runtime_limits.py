@@ -250,12 +250,40 @@ def test_what_several_engines_make_is_counted_together(make_engine: Any) -> None
             program(large)
 
 
-def test_engines_whose_sizes_depend_on_data_are_counted_in_each_call(make_engine: Any) -> None:
-    def places(network: Any, tensors: Any) -> list[Any]:
-        return [network.add_non_zero(tensors[0], trt.int64).get_output(0)]
+def _places(network: Any, tensors: Any) -> list[Any]:
+    return [network.add_non_zero(tensors[0], trt.int64).get_output(0)]
 
+
+@pytest.mark.parametrize("way", ["expand", "held"])
+def test_what_an_engine_reads_is_counted_where_it_has_no_memory(make_engine: Any, way: str) -> None:
+    """An engine reads dense copies, of an expanded element as of all others; and it is not given as much."""
+
+    def relu(network: Any, tensors: Any) -> list[Any]:
+        return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
+
+    shape = (1 << 15, 1 << 13)
+    engine = make_engine(relu, [Binding("x", torch.float32, shape)], [Binding("y", torch.float32, shape)])
+    kind = hostile_files.tensor_type(torch.float32, *shape)
+    call = {"do": "engine", "engine": 0, "inputs": [1]}
+    if way == "expand":
+        steps = [hostile_files.operator("expand", [hostile_files.value(0), list(shape)], kind), call]
+        parts = hostile_files.program([(torch.float32, (1, 1))], steps, hostile_files.value(2))
+    else:
+        held = {"held": torch.zeros(1)}
+        parts = hostile_files.program([(torch.float32, (1, 1))], [call], hostile_files.value(2), held)
+        parts.graph["tensors"][0] |= {"shape": list(shape), "strides": [0, 0]}
+    section = 1 + bool(parts.weights)
+    parts.graph["engines"] = [{"name": "engine", "section": section, "header": engine.header.to_json()}]
+    parts.plans = [bytes(engine.plan.tolist())]
+    program = program_from_memory(bytearray(parts.to_bytes()))
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="more than 536870912 bytes at once"):
+            program(torch.ones(1, 1))
+
+
+def test_engines_whose_sizes_depend_on_data_are_counted_in_each_call(make_engine: Any) -> None:
     inputs, outputs = [Binding("x", torch.float32, (1 << 14,))], [Binding("y", torch.int64, (1, None))]
-    program = _calls_of(make_engine(places, inputs, outputs), 16, (1 << 14,), CallLimits(bytes_alive=1 << 20))
+    program = _calls_of(make_engine(_places, inputs, outputs), 16, (1 << 14,), CallLimits(bytes_alive=1 << 20))
     for _ in range(2):
         assert sum(made.numel() for made in program(torch.zeros(1 << 14))) == 0
         with pytest.raises(ExecutionError, match="more than 1048576 bytes at once"):

@@ -136,7 +136,8 @@ class Account:
         hint: What a message says is to be done; ``{field}`` is the limit.
 
     Attributes:
-        limits: A number for each.
+        limits: A number for each. Inside of another account none is larger than that of the other, whose call it is a
+            part of: what one part has made is given to the next, and would let it make as many times as much.
         alive, made, elements, steps, turns: What was used so far; of what is alive some may be free by now.
         has_seen_data: Whether an operator ran whose result has sizes that depend on data; whoever reads numbers of a
             tensor to make something of them sets it as well.
@@ -154,6 +155,9 @@ class Account:
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._next_sweep = 1 << 10
         outer = _open.get()
+        if outer is not None:
+            pairs = ((getattr(one.limits, item.name) for one in (self, outer)) for item in fields(CallLimits))
+            self.limits = CallLimits(*map(min, pairs))
         self._end: float = min(time.monotonic() + self.limits.seconds, math.inf if outer is None else outer._end)
 
     def watching(self) -> TorchDispatchMode:
@@ -316,6 +320,28 @@ class Account:
             if isinstance(made, torch.Tensor):
                 self._note(made, operator)
 
+    def lay_out(self, values: Sequence[Any], reader: str) -> None:
+        """Sees whether there is room for dense copies of what lies otherwise in memory, or has no memory of its own.
+
+        Args:
+            values: What is read.
+            reader: Who makes the copies.
+
+        Raises:
+            ExecutionError: There is none.
+        """
+        tensors = (value for value in values if isinstance(value, torch.Tensor))
+        size = sum(tensor.nbytes for tensor in tensors if not tensor.is_contiguous())
+        if size:
+            self._expect(size, 0, reader)
+
+    def absorb(self, inner: Account) -> None:
+        """Counts what a part of the call has used by an account of its own; what it has made is noted by who has it."""
+        self.made += inner.made
+        self.elements += inner.elements
+        self.steps += inner.steps
+        self.turns += inner.turns
+
     def note(self, result: Any) -> None:
         """Notes tensors that something else made."""
         for made in result if isinstance(result, (tuple, list)) else (result,):
@@ -391,11 +417,14 @@ def open_account() -> Account | None:
 @contextlib.contextmanager
 def charging(account: Account) -> Iterator[Account]:
     """A call that is charged to an account."""
+    outer = _open.get()
     token = _open.set(account)
     try:
         yield account
     finally:
         _open.reset(token)
+        if outer is not None:
+            outer.absorb(account)
 
 
 class _Watching(TorchDispatchMode):

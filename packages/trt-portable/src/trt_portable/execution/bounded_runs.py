@@ -96,7 +96,7 @@ class BoundedRuns:
         self.program = program
         self._bounds = bounds
         self._contracts = contracts_of(program)
-        self._passed: dict[tuple[Any, ...], frozenset[int]] = {}
+        self._passed: dict[tuple[Any, ...], tuple[frozenset[int], CallLimits]] = {}
         self._constants: object = None
 
     @property
@@ -106,28 +106,30 @@ class BoundedRuns:
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> Sequence[Value]:
         """See `Executable`."""
-        sizes, loose = self._known(values)
+        sizes, loose, limits = self._known(values)
         if loose is not None and not loose and not self._bounds.limits.is_timed:
             return self.program.run(values, targets)
-        return self._watched(values, sizes, loose)
+        return self._watched(values, sizes, loose, limits)
 
     def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
         """As `run`, telling an observer. Layers may write to inputs, so there is no other run to try it first."""
-        sizes, loose = self._known(values)
+        sizes, loose, limits = self._known(values)
         if loose is not None and not loose and not self._bounds.limits.is_timed:
             return self.program.run_observed(values, observer)
-        return self._watched(values, sizes, loose, observer)
+        return self._watched(values, sizes, loose, limits, observer)
 
-    def _known(self, values: Sequence[Value]) -> tuple[tuple[Any, ...], frozenset[int] | None]:
-        """What decides about sizes, and the steps that are watched then; None for all."""
+    def _known(self, values: Sequence[Value]) -> tuple[tuple[Any, ...], frozenset[int] | None, CallLimits]:
+        """What decides about sizes, the steps that are watched then, None for all, and inside of which limits."""
         sizes = tuple([value.shape if type(value) is torch.Tensor else _numbers(value) for value in values])
-        return sizes, self._passed.get(sizes) if self._constants is self.program.constants else None
+        found = self._passed.get(sizes) if self._constants is self.program.constants else None
+        return (sizes, None, self._bounds.limits) if found is None else (sizes, *found)
 
     def _watched(
         self,
         values: Sequence[Value],
         sizes: tuple[Any, ...],
         watched: Collection[int] | None,
+        limits: CallLimits,
         observer: Observer | None = None,
     ) -> list[Value]:
         """Runs what is to be watched on an account, all steps or some.
@@ -137,23 +139,23 @@ class BoundedRuns:
         """
         program = self.program
         constants = program.constants
-        with charging(self._account(values)) as account:
+        with charging(self._account(values, limits)) as account:
             watcher = _Watcher(program, self._contracts, account, watched, observer)
             results = watcher.run(values)
         if watched is None:
-            self._remember(sizes, frozenset(watcher.loose), constants)
+            self._remember(sizes, (frozenset(watcher.loose), account.limits), constants)
         return results
 
-    def _remember(self, sizes: tuple[Any, ...], loose: frozenset[int], constants: object) -> None:
+    def _remember(self, sizes: tuple[Any, ...], found: tuple[frozenset[int], CallLimits], constants: object) -> None:
+        """Keeps what later runs are watched for, and the limits of the call that this one is a part of, if it is."""
         if constants is not self._constants or len(self._passed) >= _MOST_SIZES:
             self._passed = {}  # other constants may mean other sizes
             self._constants = constants
-        self._passed[sizes] = loose
+        self._passed[sizes] = found
 
-    def _account(self, values: Sequence[Value]) -> Account:
-        bounds = self._bounds
+    def _account(self, values: Sequence[Value], limits: CallLimits) -> Account:
+        bounds, turns = self._bounds, most_turns()
         given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-        limits, turns = bounds.limits, most_turns()
         if turns is not None:
             limits = replace(limits, loop_turns=turns if limits.loop_turns is None else min(turns, limits.loop_turns))
         return Account(limits, given, is_exempt=bounds.is_exempt, hint=_HINT)

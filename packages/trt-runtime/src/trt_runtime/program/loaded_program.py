@@ -20,7 +20,7 @@ from trt_core.attributes import part_at
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
-from trt_core.nesting import with_leaves
+from trt_core.nesting import reach_of, with_leaves
 from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT, own_rank
 from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
 from trt_core.sizes.functions import bounded
@@ -294,9 +294,10 @@ class Executor:
         calls = _operator_runs(program, operators, device, untold)
         self._all = _Steps(program.steps, program.first_result, program.output, engines, program.engines, calls)
         self._run = self._all.run
-        # the account of a single engine says all that there is to be said
+        # the account of a single engine says all that there is to be said, if what it is given is what is there
         is_one = not has_operators(program) and sum(isinstance(step, EngineCall) for step in program.steps) < 2
-        is_watched = bounds is not None and (not is_one or bounds.limits.is_timed)
+        is_real = not any(math.prod(held.shape) > reach_of(held.shape, held.strides) for held in program.tensors)
+        is_watched = bounds is not None and (not (is_one and is_real) or bounds.limits.is_timed)
         self._watch = _Watch(program, operators, bounds) if bounds is not None and is_watched else None
 
     def run(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], symbols: Symbols) -> Any:
@@ -346,10 +347,12 @@ class Executor:
                             account.settle(slots[self._all.first :])
                             with account.watching():
                                 slots[at] = run(slots, symbols)
+                    elif at in watch.engine_calls:
+                        account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
+                        slots[at] = run(slots, symbols)
+                        account.note(slots[at])
                     else:
                         slots[at] = run(slots, symbols)
-                        if at in watch.engine_calls:
-                            account.note(slots[at])
                     for dead in dying:
                         slots[dead] = None
             return self._all.output(slots)
@@ -372,6 +375,7 @@ class _Watch:
 
     Attributes:
         engine_calls: Slots of what engines make, which keep accounts of their own.
+        reads: Slots that the step reads which fills a slot.
         is_timed: Whether calls whose sizes have passed are watched as well, for the clock.
     """
 
@@ -379,16 +383,17 @@ class _Watch:
         self._program, self._operators = program, operators
         self._bounds = bounds
         self.is_timed = bounds.limits.is_timed
-        self._held = sum(engine.header.payload_bytes for engine in program.engines)
+        plans = {engine.section: engine.header.payload_bytes for engine in program.engines}
+        self._held = sum(plans.values()) + sum(storage.size for storage in program.storages)
         self._first = program.first_result
         self._inputs = program.first_tensor
         slots = list(enumerate(program.steps, self._first))
         self.engine_calls = frozenset(at for at, step in slots if isinstance(step, EngineCall))
         self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall | ControlFlowCall))
         loose = {at for at, step in slots if isinstance(step, ControlFlowCall)}  # which branch, and how many turns
-        self._reads = {at: values_read(step) for at, step in slots}
+        self.reads = {at: values_read(step) for at, step in slots}
         for at, step in slots:
-            if not loose.isdisjoint(self._reads[at]) or _depends_on_data(step, program):
+            if not loose.isdisjoint(self.reads[at]) or _depends_on_data(step, program):
                 loose.add(at)
         self._loose = self._all & loose
         self._is_loose = bool(self._loose | (self.engine_calls & loose))
@@ -400,7 +405,7 @@ class _Watch:
         calls = zip(operator_calls(self._program.steps), self._operators, strict=True)
         operators = {id(step): operator for step, operator in calls}
         found = {
-            at: _estimate(operators[id(step)], self._reads[at], step.result)
+            at: _estimate(operators[id(step)], self.reads[at], step.result)
             for at, step in enumerate(self._program.steps, self._first)
             if isinstance(step, OperatorCall) and at not in self._loose
         }
@@ -434,7 +439,7 @@ class _Watch:
         """A call that begins, charged to an account of its own."""
         from trt_core.limits import Account, charging  # which programs that are engines never need
 
-        given = self._held + sum(value.nbytes for value in slots[: self._first] if isinstance(value, torch.Tensor))
+        given = self._held + sum(value.nbytes for value in slots[: self._inputs] if isinstance(value, torch.Tensor))
         return charging(Account(self._bounds.limits, given, is_exempt=self._bounds.is_exempt))
 
 
