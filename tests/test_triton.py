@@ -183,6 +183,44 @@ def test_the_command_writes_a_repository(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, given).exit_code == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits are those of a process")
+def test_a_disk_without_room_is_told_and_leaves_no_half_of_a_model(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    script = (
+        "import resource; from trtc.app import main; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); main()"
+    )
+    run = [sys.executable, "-c", script, "export", "triton", tmp_path / "scores.trtp", tmp_path / "models"]
+    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the file cannot be written"), done.stderr
+    assert list((tmp_path / "models").iterdir()) == []
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_repository_that_is_a_file_system_of_its_own_takes_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _saved(tmp_path / "scores.trtp")
+    (tmp_path / "models").mkdir()
+    stat, rename = Path.stat, Path.rename
+
+    def other_device(path: Path, **options: Any) -> Any:
+        found = list(stat(path, **options))
+        found[2] += "models" in path.parts
+        return os.stat_result(found)
+
+    def refuse(path: Path, target: Path) -> Any:
+        assert "models" in path.parts, "a renaming from one file system to another"
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "stat", other_device)
+    monkeypatch.setattr(Path, "rename", refuse)
+    folder = export_triton(tmp_path / "scores.trtp", tmp_path / "models", instances=2)
+    export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=2, instances=2)
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["scores"]
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "config.pbtxt"]
+
+
 # The Python backend, played ------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import pytest
 from fresh_process import run_python
 
 from trt_core import FileError, InputError
+from trt_core.files.folder import Folder
 from trt_core.files.replacing import replacing
 
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions, links and signals")
@@ -137,6 +139,18 @@ def test_a_full_disk_is_told_and_leaves_the_old_file(tmp_path: Path) -> None:
     assert result.stdout == "told True\ntold True\n", result.stderr
     assert result.returncode == 0
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.trtp"]
+
+
+def test_a_file_that_cannot_be_begun_is_named_as_the_caller_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Folder, name: str, flags: int, mode: int = 0o600) -> int:
+        raise OSError(errno.EROFS, "Read-only file system", name)
+
+    monkeypatch.setattr(Folder, "open_file", refuse)
+    with pytest.raises(OSError, match="Read-only") as caught, replacing(tmp_path / "model.trtp"):
+        pytest.fail("there is no file")
+    assert caught.value.filename == str(tmp_path / "model.trtp")
 
 
 def test_file_errors_are_os_errors() -> None:

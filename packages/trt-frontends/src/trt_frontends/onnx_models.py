@@ -38,7 +38,7 @@ from trt_core.files.opening import read_file
 from trt_core.internals import FakeTensorMode, pytree
 from trt_core.log import forget_errors, logger, provider_logger, take_errors, unlogged
 from trt_core.sizes.expressions import extent_of
-from trt_core.wording import ShownReport, did_you_mean, printable
+from trt_core.wording import ShownReport, counted, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
 from trt_frontends.engine_source import EngineSource, Interface, engine_module
@@ -209,7 +209,7 @@ def compile_onnx(
     builder = new_builder(file.stem)
     network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
     _parse(file, network)
-    log_phase("parsed", f"{network.num_layers} layers", start)
+    log_phase("parsed", counted(network.num_layers, "layer"), start)
     ends = [network.get_input(index) for index in range(network.num_inputs)]
     results = [network.get_output(index) for index in range(network.num_outputs)]
     names = _identifiers([end.name for end in ends])
@@ -399,9 +399,11 @@ def _examples(
 def _declared(end: Any) -> Input:
     shape = tuple(end.shape)
     if -1 in shape:
+        low, best, most = ("x".join(str(size if extent < 0 else extent) for extent in shape) for size in (1, 4, 8))
         raise InputError(
             f"input {end.name!r} has the shape {shape}, and the model does not say its range",
-            hint="give inputs: tensors for fixed shapes, or Input(min_shape=..., opt_shape=..., max_shape=...)",
+            hint="give inputs: tensors for fixed shapes, or Input(min_shape=..., opt_shape=..., max_shape=...); "
+            f"trtc takes --shapes {end.name}={low}:{best}:{most}",
         )
     return Input(shape, dtype=_torch_type(end))
 

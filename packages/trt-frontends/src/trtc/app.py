@@ -853,8 +853,8 @@ def _interrupted() -> typer.Exit:
 
 def _told(error: Exception) -> str | None:
     """What users are told of an error of ours, and of a file that cannot be read or written; None for other errors."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, BrokenPipeError):  # whoever read is gone
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if "trt_core" not in sys.modules:
         return None
     from trt_core import TrtError

@@ -314,7 +314,8 @@ def _write_pipeline(pipeline: Any, parts: Mapping[str, CompiledPart], place: Pat
     for name, component in components_of(pipeline).items():
         if name not in parts and hasattr(component, "save_pretrained"):
             component.save_pretrained(place / name)
-    (place / _INDEX).write_text(pipeline.to_json_string(), encoding="utf-8")
+    with replacing(place / _INDEX) as stream:
+        stream.write(pipeline.to_json_string().encode())
     with replacing(place / MANIFEST) as stream:
         stream.write(json.dumps(records.write(_Manifest(type(pipeline).__name__, saved)), indent=1).encode())
 

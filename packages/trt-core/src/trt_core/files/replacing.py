@@ -53,7 +53,11 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
     stem, ending = os.path.splitext(base)
     prefix = f".{stem[:100]}-"
     _remove_leftovers(folder, prefix)
-    temporary, descriptor = _create(folder, prefix, ending, 0o666 if old is None else 0o600)
+    try:
+        temporary, descriptor = _create(folder, prefix, ending, 0o666 if old is None else 0o600)
+    except OSError as error:
+        error.filename = os.fspath(path)  # what the caller knows of
+        raise
     try:
         with os.fdopen(descriptor, "wb") as file:
             if old is not None:

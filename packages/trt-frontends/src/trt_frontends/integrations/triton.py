@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from trt_core import InputError, Provider
 from trt_core.files.opening import read_file
+from trt_core.files.replacing import replacing
 from trt_core.held_arguments import held_to_signature
 from trt_runtime.command_line.inspection import content_of, inspect_file
 from trt_runtime.engine_file import plan_from_memory
@@ -295,14 +296,18 @@ def _publish(model: TritonModel, repository: Path, version: int) -> Path:
             hint="give it another name",
         )
     repository.mkdir(parents=True, exist_ok=True)
-    # beside the repository, on its file system: a server that watches the repository sees no half of a model
-    with tempfile.TemporaryDirectory(prefix=".triton-", dir=repository.absolute().parent) as staging:
+    # beside the repository: a server that watches the repository sees no half of a model
+    beside = repository.absolute().parent
+    is_mounted = beside.stat().st_dev != repository.stat().st_dev  # nothing is renamed from one file system to another
+    with tempfile.TemporaryDirectory(prefix=".triton-", dir=repository if is_mounted else beside) as staging:
         staged = Path(staging, model.name)
         folder = staged / str(version)
         folder.mkdir(parents=True)
         for name, content in model.files.items():
-            (folder / name).write_bytes(content)
-        (staged / "config.pbtxt").write_text(config, encoding="utf-8")
+            with replacing(folder / name) as file:
+                file.write(content)
+        with replacing(staged / "config.pbtxt") as file:
+            file.write(config.encode())
         if target.exists():
             folder.rename(target / str(version))
         else:
