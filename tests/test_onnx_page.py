@@ -31,4 +31,4 @@ def test_samples_and_commands_run_in_order(tmp_path: Path, monkeypatch: pytest.M
             shown = [shown for shown in lines[place + 1 :] if not shown.startswith("$")]
             assert all(shown_line in result.output for shown_line in shown)
             commands += 1
-    assert commands == 4
+    assert commands == 5

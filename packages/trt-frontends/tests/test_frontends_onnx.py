@@ -245,6 +245,18 @@ def test_the_command_line_exports(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["export", "onnx", str(path), "-o", str(target)])
     assert result.exit_code == 0, result.output
     onnx.checker.check_model(onnx.load(target))
+    result = CliRunner().invoke(app, ["export", "onnx", str(path), "-o", str(tmp_path / "x.onnx"), "--shapes", "x=1x4"])
+    assert result.exit_code == 2 and "goes out with the shapes that it has" in result.output
+
+
+def test_the_command_line_exports_models_of_libraries_for_sizes_that_vary(tmp_path: Path) -> None:
+    target = tmp_path / "out.onnx"
+    options = ["--random-weights", "--shapes", "x=1x3x32x32:2x3x32x32:4x3x32x32"]
+    result = CliRunner().invoke(app, ["export", "onnx", "torchvision:squeezenet1_1", "-o", str(target), *options])
+    assert result.exit_code == 0, result.output
+    session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+    assert [end.shape for end in session.get_inputs()] == [["batch", 3, 32, 32]]
+    assert session.run(None, {"x": np.zeros((3, 3, 32, 32), np.float32)})[0].shape == (3, 1000)
 
 
 def test_a_second_build_of_a_model_comes_from_the_engine_cache(

@@ -462,6 +462,7 @@ def _read_model(
 def export_onnx_model(
     model: _ModelOrOnnx,
     output: Annotated[Path, typer.Option("--output", "-o", dir_okay=False, help="The ONNX model, x.onnx.")],
+    shape: Shapes = None,
     random_weights: _RandomWeights = False,
     setting: Settings = None,
 ) -> None:
@@ -470,17 +471,15 @@ def export_onnx_model(
     Existing files are never overwritten.
     """
     require_new(output)
+    from trt_core import InputError
     from trt_core.files.replacing import replacing
     from trt_frontends.onnx_models import export_onnx, is_onnx_path
 
     given = read_assignments(setting or ())
-    if is_onnx_path(model):
-        data = export_onnx(model, **given)
-    else:
-        from trtc.model_source import load_model
-
-        module, arg_inputs, kwarg_inputs = load_model(model, random_weights=random_weights)
-        data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
+    if shape and is_onnx_path(model):
+        raise InputError("an ONNX model goes out with the shapes that it has", where="--shapes", hint="leave them out")
+    module, arg_inputs, kwarg_inputs = _read_model(model, _read_shapes(shape or ()), None, None, random_weights)
+    data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
     with replacing(output) as file:
         file.write(data)
 
