@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings
+from trt_core.graph_search import reachable
 from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import operator_name, packet_name
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
@@ -430,15 +431,8 @@ class ExcludeState(GraphPass):
         moved = _moved(gm.graph) if next_values else set()
         found: set[fx.Node] = set()
         for state, values in next_values.items():
-            follows = _followers(state)
-            marked: set[fx.Node] = set()
-            pending = [value for value in values if value in follows or value in moved]
-            while pending:
-                node = pending.pop()
-                if node not in marked:
-                    marked.add(node)
-                    pending.extend(item for item in node.all_input_nodes if item in follows or item in moved)
-            found |= marked
+            follows = reachable(_carried(state), _carried).keys() | moved
+            found.update(_reached_back(values, follows))
         fresh = [node for node in found if exclusion_of(node) is None]
         for node in fresh:
             node.meta[EXCLUDED] = KeptInFloat32(PrecisionRule.STATE, _STATE)
@@ -460,15 +454,12 @@ def _next_values(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     return found
 
 
-def _followers(state: fx.Node) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    pending = [state]
-    while pending:
-        for user in pending.pop().users:
-            if user not in found and _carries(user):
-                found.add(user)
-                pending.append(user)
-    return found
+def _reached_back(nodes: Iterable[fx.Node], within: set[fx.Node]) -> Iterable[fx.Node]:
+    return reachable(within.intersection(nodes), lambda node: within.intersection(node.all_input_nodes))
+
+
+def _carried(node: fx.Node) -> list[fx.Node]:
+    return [user for user in node.users if _carries(user)]
 
 
 def _moved(graph: fx.Graph) -> set[fx.Node]:

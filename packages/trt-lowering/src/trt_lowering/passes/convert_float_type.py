@@ -15,6 +15,7 @@ from torch import fx
 from trt_core import CompilationSettings, SettingsError
 from trt_core.attributes import is_state, read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
+from trt_core.graph_search import reachable
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher, schema_name
 from trt_core.nesting import with_leaves
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
@@ -133,19 +134,13 @@ _ADDING: Final = frozenset({"aten::add", "aten::where"})
 
 def may_mask(node: fx.Node) -> bool:
     """Whether a tensor is added to another one, taken for elements of one, or given to attention as a mask."""
-    seen: set[fx.Node] = set()
-    pending = [node]
-    while pending:
-        current = pending.pop()
-        for user in current.users:
-            if not isinstance(user.target, OpOverload) or user in seen:
-                continue
-            seen.add(user)
-            if user.target._schema.name in _ADDING or is_attention_mask(current, user):
-                return True
-            if moves(user):
-                pending.append(user)
-    return False
+    moved = reachable([node], lambda each: [user for user in each.users if _moves_tensor(user)])
+    readers = ((each, user) for each in moved for user in each.users)
+    return any(schema_name(user.target) in _ADDING or is_attention_mask(each, user) for each, user in readers)
+
+
+def _moves_tensor(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and moves(node)
 
 
 def is_attention_mask(operand: fx.Node, node: fx.Node) -> bool:

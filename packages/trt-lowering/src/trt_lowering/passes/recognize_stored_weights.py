@@ -12,6 +12,7 @@ from torch import fx
 
 from trt_core.attributes import add_constant, is_state, read_attribute
 from trt_core.dtypes import FLOATS
+from trt_core.graph_search import reachable
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.quantization import dequantize, limits, quantize
 from trt_core.verdicts import IN_FLOATS
@@ -179,13 +180,9 @@ def _is_unpacked_weight(node: fx.Node, known: dict[fx.Node, int]) -> bool:
 
 def _note_floats(weight: fx.Node, known: dict[fx.Node, int], why: str) -> None:
     """Notes with those who read a weight, if any still do, that it becomes floats."""
-    pending, seen = [weight], {weight}
-    while pending:
-        for user in pending.pop().users:
-            if user in known and user not in seen:
-                seen.add(user)
-                pending.append(user)
-            elif user not in known and user.op == "call_function":
+    for node in reachable([weight], lambda node: [user for user in node.users if user in known]):
+        for user in node.users:
+            if user not in known and user.op == "call_function":
                 user.meta[IN_FLOATS] = why
 
 
@@ -217,12 +214,7 @@ def _is_computable(node: fx.Node) -> bool:
 
 def _origins(node: fx.Node) -> list[fx.Node]:
     """Returns a node and what it follows from, in the order of the graph."""
-    pending, seen = [node], {node}
-    while pending:
-        fresh = [operand for operand in pending.pop().all_input_nodes if operand not in seen]
-        seen.update(fresh)
-        pending.extend(fresh)
-    return sorted(seen)
+    return sorted(reachable([node], lambda each: each.all_input_nodes))
 
 
 def _evaluate(gm: fx.GraphModule, node: fx.Node) -> torch.Tensor | None:

@@ -454,6 +454,11 @@ class ILayer(Sealed):
     def _input(self, index: int) -> ITensor | None:
         return self._inputs[index] if index < len(self._inputs) else None
 
+    def _sources(self, *, host: bool) -> list[ITensor]:
+        """The tensors that are read on the host, or those that are read on the device."""
+        on_host = self._HOST_INPUTS
+        return [each for at, each in enumerate(self._inputs) if each is not None and (at in on_host) is host]
+
     def _report(self, refusal: Refusal) -> None:
         if self._network is None:
             raise refusal

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from trt_core.graph_search import reachable
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, NetworkDefinitionCreationFlag
 from trt_portable.errors import Refusal
@@ -130,38 +131,26 @@ def classify(layers: Sequence[ILayer], outputs: Iterable[ITensor], shape_outputs
         shape_outputs: Outputs whose values are shapes.
     """
     wanted = list(shape_outputs)
-    for layer in layers:
-        for index in layer._HOST_INPUTS:
-            tensor = layer._input(index)
-            if tensor is not None:
-                wanted.append(tensor)
-    shape: set[int] = set()
-    while wanted:
-        tensor = wanted.pop()
-        if id(tensor) in shape:
-            continue
-        shape.add(id(tensor))
-        producer = tensor._producer
-        if producer is None or not producer._SHAPE_ALGEBRA or producer._KIND is LayerType.SHAPE:
-            continue
-        wanted.extend(source for source in producer._inputs if source is not None)
-    execution: set[int] = set()
     data = list(outputs)
     for layer in layers:
+        wanted += layer._sources(host=True)
         if not layer._outputs:  # conditions, which something else waits for
-            data.extend(t for at, t in enumerate(layer._inputs) if t is not None and at not in layer._HOST_INPUTS)
-    while data:
-        tensor = data.pop()
-        if id(tensor) in execution:
-            continue
-        execution.add(id(tensor))
-        producer = tensor._producer
-        if producer is None or producer._KIND is LayerType.SHAPE:
-            continue
-        for index, source in enumerate(producer._inputs):
-            if source is not None and index not in producer._HOST_INPUTS:
-                data.append(source)
-    return TensorKinds(frozenset(shape), frozenset(execution))
+            data += layer._sources(host=False)
+    shape = reachable(wanted, _sources_of_sizes)
+    execution = reachable(data, _sources_of_data)
+    return TensorKinds(frozenset(map(id, shape)), frozenset(map(id, execution)))
+
+
+def _sources_of_sizes(tensor: ITensor) -> list[ITensor]:
+    producer = tensor._producer
+    if producer is None or not producer._SHAPE_ALGEBRA or producer._KIND is LayerType.SHAPE:
+        return []
+    return [source for source in producer._inputs if source is not None]
+
+
+def _sources_of_data(tensor: ITensor) -> list[ITensor]:
+    producer = tensor._producer
+    return [] if producer is None or producer._KIND is LayerType.SHAPE else producer._sources(host=False)
 
 
 class INetworkDefinition(

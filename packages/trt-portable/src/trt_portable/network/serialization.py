@@ -17,6 +17,7 @@ import torch
 
 from trt_core.files import records, typed
 from trt_core.files.records import Form
+from trt_core.graph_search import reachable
 from trt_portable.enums import DataType
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import LAYER_CLASSES, OPEN, ILayer, ITensor
@@ -65,16 +66,13 @@ class _Nodes:
     def inside(self, scope: Scope) -> list[ILayer]:
         """The layers that depend on the entries of a scope, boundary left out."""
         boundary = {id(layer) for layer in scope._boundary}
-        found: dict[int, ILayer] = {}
-        pending = [tensor for entry in scope._entries() for tensor in entry._outputs]
-        while pending:
-            tensor = pending.pop()
-            for reader in self._readers.get(id(tensor), ()):
-                if id(reader) not in self._layers or id(reader) in boundary or id(reader) in found:
-                    continue
-                found[id(reader)] = reader
-                pending.extend(reader._outputs)
-        return sorted(found.values(), key=lambda layer: self._place[id(layer)])
+
+        def readers(layer: ILayer) -> list[ILayer]:
+            found = [reader for tensor in layer._outputs for reader in self._readers.get(id(tensor), ())]
+            return [reader for reader in found if id(reader) in self._layers and id(reader) not in boundary]
+
+        inside = reachable((reader for entry in scope._entries() for reader in readers(entry)), readers)
+        return sorted(inside, key=lambda layer: self._place[id(layer)])
 
     def contract(self, scope: Scope) -> None:
         """Puts one layer in the place of a scope, or nothing where the scope gives nothing out."""

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from trt_core.graph_search import reachable
 from trt_portable.builder.autotune.autotuner import SameResult, fastest
 from trt_portable.builder.inductor.own_operators import (
     KernelLaunch,
@@ -271,11 +272,7 @@ def _stretch_of(node: fx.Node) -> tuple[fx.Node, int, int] | None:
 
 def _is_read_only_for(made: fx.Node, node: fx.Node) -> bool:
     """Whether all that is computed from one node, up to another one, is read for that alone."""
-    inside, following = {node, made}, [node]
-    while following:
-        fresh = [each for each in following.pop().all_input_nodes if each not in inside]
-        inside.update(fresh)
-        following += fresh
+    inside = {made, *reachable([node], lambda each: [item for item in each.all_input_nodes if item is not made])}
     return all(user in inside for each in inside if each is not node for user in each.users)
 
 
