@@ -255,15 +255,7 @@ def unsqueeze(net: NetworkWriter, data: Operand, axes: Operand) -> Operand:
 @operator("Expand", since=8)
 def expand(net: NetworkWriter, x: ITensor, shape: Operand) -> ITensor:
     """Expand(input, shape) -> output, both broadcast"""
-    target = net.numbers(shape)
-    wanted: list[Extent]
-    if target is not None:
-        wanted = [*map(int, target)]
-    else:
-        vector = net.index_vector(shape)
-        if vector.shape[0] < 0:
-            raise Unsupported("the rank of the result is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
-        wanted = [net.narrow(vector, 0, place, 1) for place in range(vector.shape[0])]
+    wanted = _vector(net, shape)
     rank = max(len(wanted), net.rank(x))
     wanted = [*([1] * (rank - len(wanted))), *wanted]
     x = net.unsqueeze(x, range(rank - net.rank(x)))
@@ -288,13 +280,7 @@ def tile(net: NetworkWriter, x: ITensor, repeats: Operand) -> ITensor:
     rank = net.rank(x)
     if rank == 0:
         return x
-    counts = net.numbers(repeats)
-    factors: list[Extent]
-    if counts is not None:
-        factors = [int(count) for count in counts]
-    else:
-        vector = net.index_vector(repeats)
-        factors = [net.narrow(vector, 0, place, 1) for place in range(rank)]
+    factors = _vector(net, repeats, rank)
     if len(factors) != rank:
         raise Unsupported(f"{len(factors)} repeats for rank {rank}", ErrorCode.INVALID_NODE)
     extents = [net.combine(have, factor, Op.PROD) for have, factor in zip(net.extents(x), factors, strict=True)]
@@ -357,14 +343,7 @@ def split(
     net: NetworkWriter, x: ITensor, split: Operand | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> list[ITensor]:
     """Split(input, split; axis, num_outputs) -> outputs"""
-    sizes: list[Extent] | None = None
-    if split is not None:
-        known = net.numbers(split)
-        if known is not None:
-            sizes = [int(number) for number in known]
-        else:
-            vector = net.index_vector(split)
-            sizes = [net.narrow(vector, 0, place, 1) for place in range(net.node.num_outputs)]
+    sizes = None if split is None else _vector(net, split, net.node.num_outputs)
     return _split(net, x, axis, sizes, num_outputs or net.node.num_outputs)
 
 
@@ -412,17 +391,18 @@ def slice_10(
     return _slice(net, data, first, last, chosen, strides)
 
 
-def _vector(net: NetworkWriter, operand: Operand) -> list[Extent]:
-    """The elements of a vector, each an int where it is known."""
+def _vector(net: NetworkWriter, operand: Operand, length: int | None = None) -> list[Extent]:
+    """The elements of a vector, each an int where it is known; `length` tells how many where its shape does not."""
     known = net.numbers(operand)
     if known is not None:
         return [clamp_int64(int(number)) for number in known]
     vector = net.index_vector(operand)
-    if vector.shape[0] < 0:
-        raise Unsupported("the number of starts and ends is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
     if vector.shape[0] == 1:
         return [vector]
-    return [net.narrow(vector, 0, place, 1) for place in range(vector.shape[0])]
+    count = length if vector.shape[0] < 0 else vector.shape[0]
+    if count is None:
+        raise Unsupported("the length of a vector of sizes is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+    return [net.narrow(vector, 0, place, 1) for place in range(count)]
 
 
 def _slice(
