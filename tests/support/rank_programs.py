@@ -963,7 +963,7 @@ def generate_text(rank: int, directory: str) -> None:
         torch.testing.assert_close(one.generate(prompts, max_new_tokens=12, eos_token_id=()), wanted)
 
 
-def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None:
+def compile_transformers(rank: int, kind: str, way: str, directory: str, fewest: int = 2) -> None:
     """Holds a tiny model of transformers, sharded by its own plan, to eager.
 
     Args:
@@ -971,6 +971,7 @@ def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None
         kind: Type of the model's configuration; `experts` is a Mixtral whose experts are spread.
         way: Which of the two ways of compiling.
         directory: A folder for its weights.
+        fewest: Least rows of a batch.
     """
     _save_tiny(rank, "mixtral" if kind == "experts" else kind, directory)
     from transformers import AutoModelForCausalLM
@@ -979,7 +980,7 @@ def compile_transformers(rank: int, kind: str, way: str, directory: str) -> None
     plan = DistributedConfig(tp_plan="auto", enable_expert_parallel=kind == "experts")
     model = AutoModelForCausalLM.from_pretrained(directory, distributed_config=plan).eval().requires_grad_(False)
     model.config.use_cache = False
-    given = Input(min_shape=(2, 4), opt_shape=(2, 6), max_shape=(4, 8), dtype=torch.int64)
+    given = Input(min_shape=(fewest, 4), opt_shape=(2, 6), max_shape=(4, 8), dtype=torch.int64)
     torch.manual_seed(0)
     _hold_to_eager(model, way, given)
 
@@ -991,7 +992,7 @@ def _hold_to_eager(model: nn.Module, way: str, given: Input) -> None:
         assert compiled.meta["partition_report"].coverage == 1.0
     else:
         compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
-    for shape in (given.opt_shape, given.max_shape):
+    for shape in (given.opt_shape, given.max_shape, given.min_shape):
         assert shape is not None
         x = torch.randint(0, 64, shape) if given.dtype is torch.int64 else torch.randn(*shape)
         with torch.no_grad():

@@ -176,6 +176,7 @@ class ShardedModule(nn.Module):
 
         operands = [*shards, *(flat[index] for index in given)]
         run._orig_mod = self._sharded  # type: ignore[attr-defined]  # whose modules the trace names
+        is_exported = any(type(value) not in (torch.Tensor, nn.Parameter) for value in operands)
         with (
             _below_export(),
             torch.no_grad(),
@@ -184,7 +185,13 @@ class ShardedModule(nn.Module):
             _shardings_kept(),
             sizes_taken_apart(),
         ):
-            local = make_fx(run, record_module_stack=True, record_stack_traces=True)(*operands)
+            trace = make_fx(
+                run,
+                record_module_stack=True,
+                record_stack_traces=True,
+                _error_on_data_dependent_ops=is_exported,  # a trace that is played once may look at its numbers
+            )
+            local = trace(*operands)
         local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
         if self._gatherings:
             gather_when_needed(local.graph, len(names))
