@@ -6,7 +6,9 @@ declines, for the time of a trace; AOTAutograd obeys the same swap.
 
 Recurrent layers are kept where the length of the sequence varies, too. PyTorch knows the shapes of an LSTM's results by
 unrolling it, which fixes the length; before 2.12 its states had an axis too many on the CPU. Here they are said in one
-line, for the time of a capture; so are those of `pixel_unshuffle`, whose channels PyTorch makes a quotient of rows.
+line, for the time of a capture; so are those of `pixel_unshuffle`, whose channels PyTorch makes a quotient of rows, and
+of operators whose kernels read sizes as numbers. Pooling with `ceil_mode` leaves out a last window that begins in the
+padding: PyTorch asks whether there is one, which here is the smaller one of two numbers of windows.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.internals import OpOverload
-from trt_lowering.decomposition_table import is_composite
+from trt_lowering.decomposition_table import OPEN_SIZES, is_composite
 from trt_lowering.internals import decomposition_table, fake_implementations, suggest_memory_format
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
@@ -123,12 +125,16 @@ def is_distributed(value: Any) -> bool:
 def keep_recurrent_layers() -> Iterator[None]:
     """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them.
 
-    It knows the channels of `pixel_unshuffle`, too, where height and width vary.
+    It knows the results of other operators, too, where sizes vary: of `pixel_unshuffle`, pooling with `ceil_mode`, and
+    those in `OPEN_SIZES`.
     """
-    shapes = {**_SHAPES, aten.pixel_unshuffle.default: _unshuffled}
-    rules = {operator: functools.partial(_in_mode, shape) for operator, shape in shapes.items()}
+    shapes = {**_SHAPES, aten.pixel_unshuffle.default: _unshuffled, **_OPEN}
+    rules: dict[OpOverload, Callable[..., Any]] = {
+        operator: functools.partial(_in_mode, shape) for operator, shape in shapes.items()
+    }
+    rules |= {pooling: functools.partial(_in_mode, functools.partial(_pooled_open, pooling)) for pooling in _POOLINGS}
     # fake tensors take shapes from the first where sizes vary, from the second where they do not
-    with _replaced(decomposition_table, shapes), _replaced(fake_implementations, rules), keep_whole(_SHAPES):
+    with _replaced(decomposition_table, shapes), _replaced(fake_implementations, rules), keep_whole((*_SHAPES, *_OPEN)):
         yield
 
 
@@ -184,6 +190,46 @@ def _unshuffled(picture: torch.Tensor, downscale_factor: int) -> torch.Tensor:
     made = (*batch, channels * downscale_factor**2, rows // downscale_factor, columns // downscale_factor)
     return picture.new_empty(made).contiguous(memory_format=suggest_memory_format(picture))
 
+
+def _pooled_open(operator: OpOverload, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Results of pooling with `ceil_mode` where the last window may begin in the padding, else those of PyTorch."""
+    names = [argument.name for argument in operator._schema.arguments[1:]]
+    given: dict[str, Any] = {argument.name: argument.default_value for argument in operator._schema.arguments[1:]}
+    given |= dict(zip(names, args, strict=False)) | kwargs
+    spatial = int(next(digit for digit in str(operator) if digit in "123"))
+    given |= {"stride": given["stride"] or given["kernel_size"], "dilation": given.get("dilation", [1])}
+    # a single number counts for every axis
+    kernel, stride, padding, dilation = (
+        (list(given[name]) * spatial)[:spatial] for name in ("kernel_size", "stride", "padding", "dilation")
+    )
+    reach = [gap * (size - 1) + 1 for gap, size in zip(dilation, kernel, strict=True)]
+    extents = input.shape[-spatial:]
+    varies = [
+        isinstance(extent, torch.SymInt) and low + step > covered
+        for extent, low, step, covered in zip(extents, padding, stride, reach, strict=True)
+    ]
+    is_refused = any(2 * low > size for low, size in zip(padding, kernel, strict=True))
+    if is_refused or not given["ceil_mode"] or not any(varies):
+        return NotImplemented
+    counts = [
+        torch.sym_min((extent + 2 * low - covered + step - 1) // step + 1, (extent + low - 1) // step + 1)
+        for extent, low, step, covered in zip(extents, padding, stride, reach, strict=True)
+    ]
+    layout = suggest_memory_format(input) if input.dim() == spatial + 2 and spatial > 1 else torch.contiguous_format
+    made = input.new_empty((*input.shape[:-spatial], *counts)).contiguous(memory_format=layout)
+    return made if len(operator._schema.returns) == 1 else (made, torch.empty_like(made, dtype=torch.int64))
+
+
+_POOLINGS: Final = (
+    *(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default),
+    *(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default),
+)
+
+_OPEN: Final[dict[OpOverload, Callable[..., Any]]] = {
+    aten.kron.default: OPEN_SIZES["aten::kron"],
+    aten.take_along_dim.default: OPEN_SIZES["aten::take_along_dim"],
+    aten.max_pool1d.default: OPEN_SIZES["aten::max_pool1d"],
+}
 
 _SHAPES: Final[dict[OpOverload, Callable[..., Any]]] = dict.fromkeys(
     (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input), _recurrent

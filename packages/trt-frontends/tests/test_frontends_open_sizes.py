@@ -1,0 +1,70 @@
+"""Operators whose kernels read sizes as numbers, and pooling that asks how windows end, take every size of a range."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import trt_frontends
+from trt_core import Input
+
+SIZES: Final = [(rows, columns) for rows in range(4, 10) for columns in (6, 7, 8, 11, 13)]
+
+OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
+    # x: (rows, columns), float32
+    "kron": lambda x: torch.kron(x, torch.ones(2, 3)),
+    "kron with itself": lambda x: torch.kron(x, x),
+    "kron of other ranks": lambda x: torch.kron(x, torch.arange(3.0)),
+    "take_along_dim": lambda x: torch.take_along_dim(x, x.argsort(1), 1),
+    "take_along_dim of one": lambda x: torch.take_along_dim(x, x.argmax(-1, keepdim=True), -1),
+    "take_along_dim that broadcasts": lambda x: torch.take_along_dim(x, x[:1].argsort(1), 1),
+    "max_pool1d": lambda x: functional.max_pool1d(x.unsqueeze(0), 3, 2, 1),
+    "max_pool1d without a batch": lambda x: functional.max_pool1d(x, 3, dilation=2),
+    "max_pool1d to the end": lambda x: functional.max_pool1d(x.unsqueeze(0), 2, 3, 1, ceil_mode=True),
+    "max_pool1d with places": lambda x: functional.max_pool1d(
+        x.unsqueeze(0), 2, 3, 1, ceil_mode=True, return_indices=True
+    ),
+    "max_pool2d to the end": lambda x: functional.max_pool2d(x.unsqueeze(0), 2, 3, 1, ceil_mode=True),
+    "max_pool2d with steps of the window": lambda x: functional.max_pool2d(x.unsqueeze(0), 2, None, 1, ceil_mode=True),
+    "max_pool2d one way": lambda x: functional.max_pool2d(x.unsqueeze(0), (3, 2), (2, 3), 1, ceil_mode=True),
+    "max_pool3d to the end": lambda x: functional.max_pool3d(x.expand(1, 5, -1, -1), 2, 3, 1, ceil_mode=True),
+    "avg_pool1d to the end": lambda x: functional.avg_pool1d(x.unsqueeze(0), 2, 3, 1, ceil_mode=True),
+    "avg_pool2d to the end": lambda x: functional.avg_pool2d(x.unsqueeze(0), 2, 3, 1, ceil_mode=True),
+    "avg_pool2d of elements": lambda x: functional.avg_pool2d(x.unsqueeze(0), 2, 3, 1, True, False),
+    "avg_pool2d by a divisor": lambda x: functional.avg_pool2d(x.unsqueeze(0), 2, 3, 1, True, divisor_override=3),
+}
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_size_of_a_range_has_the_values_of_eager(name: str) -> None:
+    model = Calls(OPERATORS[name])
+    inputs = [Input(min_shape=(4, 6), opt_shape=(6, 8), max_shape=(9, 13))]
+    compiled = trt_frontends.compile(model, arg_inputs=inputs, min_block_size=1, optimization_level=0)
+    assert not compiled.meta["partition_report"].torch_nodes
+    for size in SIZES:
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["kron", "take_along_dim", "max_pool1d", "max_pool2d to the end"])
+def test_torch_compile_has_the_values_of_eager(name: str) -> None:
+    model = Calls(OPERATORS[name])
+    options = {"min_block_size": 1, "optimization_level": 0}
+    compiled = torch.compile(model, backend="torch_tensorrt", dynamic=True, fullgraph=True, options=options)
+    for size in SIZES[::4]:
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x))
