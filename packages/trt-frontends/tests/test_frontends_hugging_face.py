@@ -14,6 +14,7 @@ from torch import nn
 import trt_frontends
 import trt_runtime
 from trt_core import Input, InputError
+from trt_runtime.diffusion import save_pipeline
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -260,8 +261,8 @@ TASKS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def test_masks_are_those_of_the_model_with_its_encoder_compiled(tmp_path: Path) -> None:
-    """The pipeline calls a method of the model, which calls the encoder: that is compiled, in its place."""
+def test_masks_are_those_of_the_model_with_the_whole_or_its_encoder_compiled(tmp_path: Path) -> None:
+    """The pipeline calls a method of the model, which calls the encoder: each is compiled, or that in its place."""
     side, coarse = {"image_size": 64, "patch_size": 16}, {"height": 64, "width": 64}
     vision: dict[str, Any] = {
         **side,
@@ -286,6 +287,14 @@ def test_masks_are_those_of_the_model_with_its_encoder_compiled(tmp_path: Path) 
         return _flat([found["scores"], *found["masks"]])
 
     wanted = masks_of(model)
+    plain = transformers.pipeline("mask-generation", model=model, image_processor=processor, device="cpu")
+    call = {"image": _picture(), "points_per_crop": 2}
+    fast = trt_frontends.compile_pipeline(plain, call, optimization_level=0, min_block_size=1)
+    assert set(fast.model.compiled_methods) == {"get_image_embeddings", "forward"}
+    assert plain.model is model and fast.model is not model
+    assert masks_of(fast.model) == pytest.approx(wanted, rel=1e-3, abs=1e-5)
+    with pytest.raises(InputError, match="is no pipeline of diffusers"):
+        save_pipeline(fast, tmp_path / "folder")
     pixels = (torch.zeros(1, 3, 64, 64),)
     compiled = trt_frontends.compile(model.vision_encoder, arg_inputs=pixels, optimization_level=0)
     trt_frontends.save(compiled, tmp_path / "encoder.trtp")

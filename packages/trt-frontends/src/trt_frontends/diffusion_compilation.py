@@ -1,4 +1,4 @@
-"""Compiles pipelines of diffusers part by part: what denoises, autoencoders, text encoders."""
+"""Compiles pipelines part by part: what denoises, autoencoders, text encoders of diffusers; models of transformers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -55,7 +56,8 @@ def compile_pipeline(
     gives no range of them.
 
     Args:
-        pipeline: A `diffusers.DiffusionPipeline`, on the device that it is to run on.
+        pipeline: A `diffusers.DiffusionPipeline`, on the device that it is to run on. Or one of transformers, whose
+            part is its `model`: where it calls several methods of that, as `mask-generation` does, each is compiled.
         call: What it is called with. Few steps are enough: `{"prompt": "a cat", "num_inference_steps": 2}`.
         sizes: For arguments of the call that decide sizes, the value of the smallest call, of the one to tune for, and
             of the largest: `{"height": (256, 512, 1024), "num_images_per_prompt": (1, 1, 4)}`. The pipeline is called
@@ -65,14 +67,14 @@ def compile_pipeline(
 
     Returns:
         A pipeline of the same class with compiled parts; the given one is left as it is. `trt_runtime.diffusion` saves
-        it as a folder, and loads that.
+        one of diffusers as a folder, and loads that.
 
     Raises:
         InputError: A part is named that the pipeline does not have, or that the call does not use; or a size is not
             given as three values.
         TrtError: A part cannot be compiled; see `compile`.
     """
-    modules = {name: part for name, part in components_of(pipeline).items() if isinstance(part, nn.Module)}
+    modules = {name: part for name, part in _components(pipeline).items() if isinstance(part, nn.Module)}
     for name in parts or ():
         if name not in modules:
             hint = did_you_mean(name, modules) or f"its parts are {', '.join(modules)}"
@@ -101,6 +103,18 @@ def compile_pipeline(
             raise InputError(f"the part {name!r} cannot be compiled", why=why)
         logger.warning("%s stays in PyTorch: %s", name, why)
     return with_parts(pipeline, compiled)
+
+
+def _components(pipeline: Any) -> Mapping[str, Any]:
+    """The parts of a pipeline by name; one of transformers has a model.
+
+    Raises:
+        InputError: It is no pipeline.
+    """
+    library = sys.modules.get("transformers.pipelines.base")
+    if library is not None and isinstance(pipeline, library.Pipeline):
+        return {"model": pipeline.model}
+    return components_of(pipeline)
 
 
 def _compile_part(part: nn.Module, methods: _Calls, elsewhere: Sequence[_Calls], settings: Mapping[str, Any]) -> Any:

@@ -202,13 +202,9 @@ def with_parts(pipeline: Any, parts: Mapping[str, CompiledPart]) -> Any:
     """Returns a pipeline with compiled parts in the place of its own; the pipeline itself is left as it is.
 
     Args:
-        pipeline: A `diffusers.DiffusionPipeline`.
+        pipeline: A `diffusers.DiffusionPipeline`, or a `Pipeline` of transformers, whose part is its `model`.
         parts: The parts by the names of its components.
-
-    Raises:
-        InputError: It is no pipeline of diffusers.
     """
-    components_of(pipeline)
     twin = copy.copy(pipeline)
     twin.__dict__.update(parts)  # past diffusers' bookkeeping, which goes on naming the classes that the parts were of
     return twin
