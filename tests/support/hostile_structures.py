@@ -88,6 +88,12 @@ def _tied(count: int) -> Made:
     return parts, given
 
 
+def _tied_in_modules(count: int) -> Made:
+    parts, given = _held(["a"])
+    parts.graph["tensors"][0]["names"] = [".".join([f"m{at}", *["a"] * 120]) for at in range(count)]
+    return parts, given
+
+
 def _written(count: int) -> Made:
     writes = [{"do": "write", "target": at, "source": count} for at in range(count)]
     return program(_given(count), [*_RELU, *writes], value(count)), _rows(count)
@@ -184,6 +190,7 @@ def long_to_read() -> Iterator[tuple[str, Act]]:
         "modules": lambda count: _held([".".join([f"m{at}", *["a"] * 120]) for at in range(max(count // 60, 1))]),
         "tensors in one place": _shared,
         "names of one tensor": _tied,
+        "names in modules": _tied_in_modules,
         "inputs that are written": _written,
         "tensors that are written": _written_held,
         "results": _nested_results,

@@ -198,6 +198,9 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a tensor in the place of a method": lambda graph: graph["tensors"][0].update(names=["forward"]),
     "a tensor of a special name": lambda graph: graph["tensors"][0].update(names=["__class__"]),
     "a tensor in the place of a part": lambda graph: graph["tensors"][0].update(names=["_LoadedProgram__executor"]),
+    "names in more modules than there is memory for": lambda graph: graph["tensors"][0].update(
+        names=[f"m{at}{'.a' * 127}" for at in range(1100)]
+    ),
     "a tensor in a thousand modules": lambda graph: graph["tensors"][0].update(names=[".".join(1000 * "a")]),
     "an engine in the place of a part": lambda graph: graph["engines"][0].update(name="_LoadedProgram__call"),
     "a tensor in the place of a later part": lambda graph: graph["tensors"][0].update(

@@ -56,6 +56,9 @@ MAX_PLACES: Final = 1 << 24
 MAX_MODULES: Final = 128
 """Most modules inside one another, of which PyTorch visits each by a call inside of a call."""
 
+MAX_TREE: Final = 1 << 17
+"""Most modules that names lie inside of, each of which takes more than two kilobytes."""
+
 
 def program_to_bytes(program: Program) -> bytes:
     """Writes a program.
@@ -141,14 +144,19 @@ def _check_names(tensors: Sequence[StoredTensor], engines: Sequence[StoredEngine
     taken = set(names)
     if len(taken) != len(names):
         raise malformed("names", "two tensors or engines have one name")
+    modules: set[str] = set()
     for name in names:
         parts = name.split(".")
         if not all(map(fields.is_path_part, parts)):
             raise malformed("names", f"{name!r:.80} is no name of a tensor or engine")
         if len(parts) > MAX_MODULES:
             raise malformed("names", f"{name!r:.80} lies in more than {MAX_MODULES} modules")
-        if any(".".join(parts[:length]) in taken for length in range(1, len(parts))):
+        around = [".".join(parts[:length]) for length in range(1, len(parts))]
+        if not taken.isdisjoint(around):
             raise malformed("names", f"{name!r:.80} lies inside of what is no module")
+        modules.update(around)
+        if len(modules) > MAX_TREE:
+            raise malformed("names", f"they lie inside of more than {MAX_TREE} modules")
 
 
 def check_signature(signature: Signature, symbols: Collection[str]) -> None:
