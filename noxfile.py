@@ -237,7 +237,14 @@ def stress(session: nox.Session) -> None:
         "TRT_FUZZ_PLANS": "100000",
         "TRT_FUZZ_SEED": seed,
     }
-    names = ("test_stress", "test_long_running", "test_hostile_corpus", "test_distributed", "test_ray")
+    names = (
+        "test_stress",
+        "test_long_running",
+        "test_hostile_corpus",
+        "test_distributed",
+        "test_ray",
+        "test_hugging_face_page",
+    )
     conformance = ("test_operator_counts", "test_first_samples")
     session.run(
         sys.executable,
