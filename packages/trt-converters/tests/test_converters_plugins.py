@@ -15,6 +15,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterSupport, load_converters
 from trt_converters.aten import BLOCK_LIST, GROUP, PluginStatus, load_plugins
 from trt_converters.testing import check_conversion, record_call
 from trt_core import CompilationSettings
+from trt_core.entry_points import RUNTIME_PLUGINS
 
 aten = torch.ops.aten
 
@@ -40,12 +41,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     before, modules = DYNAMO_CONVERTERS.copy(), set(sys.modules)
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def make(module: str, source: str, target: str = "") -> None:
+    def make(module: str, source: str, target: str = "", running: str = "") -> None:
         (tmp_path / f"{module}.py").write_text(source, encoding="utf-8")
         metadata = tmp_path / f"{module}-1.0.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n", encoding="utf-8")
         entry = f"[{GROUP}]\n{module} = {target or module}\n"
+        entry += f"[{RUNTIME_PLUGINS}]\n{module} = {running}\n" if running else ""
         (metadata / "entry_points.txt").write_text(entry, encoding="utf-8")
 
     yield make
@@ -73,6 +75,31 @@ def test_a_function_is_called(install: Install) -> None:
     assert _load()["of_a_function"].error == ""
     assert DYNAMO_CONVERTERS[aten.abs.default].origin == "of_a_function"
     check_conversion(aten.abs.default, (torch.tensor([-1.0, 2.0]),))
+
+
+RUNNING = """
+calls = []
+def run_with():
+    calls.append("registered")
+def fail():
+    raise ValueError("no kernel")
+"""
+
+
+def test_plugins_that_engines_of_a_library_run_are_registered_where_they_are_built(install: Install) -> None:
+    install(
+        "of_two_kinds", CONVERTER.format(operator="abs") + RUNNING, "of_two_kinds:register", "of_two_kinds:run_with"
+    )
+    assert _load()["of_two_kinds"].error == ""
+    assert sys.modules["of_two_kinds"].calls == ["registered"]
+
+
+def test_a_library_whose_engines_could_not_run_is_skipped(install: Install) -> None:
+    before = DYNAMO_CONVERTERS[aten.abs.default].origin
+    install("of_half", CONVERTER.format(operator="abs") + RUNNING, "of_half:register", "of_half:fail")
+    with pytest.warns(UserWarning, match="'of_half' .* was skipped: ValueError: no kernel"):
+        assert _load()["of_half"].error == "ValueError: no kernel"
+    assert DYNAMO_CONVERTERS[aten.abs.default].origin == before
 
 
 def test_a_module_is_imported(install: Install) -> None:

@@ -36,6 +36,15 @@ class Installed(Generic[Found]):
     cause: BaseException | None = field(default=None, compare=False, repr=False)
 
 
+RUNTIME_PLUGINS: Final = "trt_runtime.plugins"
+"""The group of functions that register the plugins which a library's engines run."""
+
+
+def register_runtime_plugins(library: str) -> tuple[Installed[object], ...]:
+    """Registers the plugins that a library's engines run, where it offers some; says what became of that."""
+    return load_installed(RUNTIME_PLUGINS, lambda point: point.load()(), name=library)
+
+
 def load_installed(
     group: str, use: Callable[[EntryPoint], Found], *, name: str | None = None
 ) -> tuple[Installed[Found], ...]:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core.entry_points import BLOCK_LIST, Installed, load_installed, warn_of_failures
+from trt_core.entry_points import BLOCK_LIST, Installed, load_installed, register_runtime_plugins, warn_of_failures
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -87,6 +87,8 @@ PluginStatus = Installed[object]
 def load_plugins(registry: ConverterRegistry) -> tuple[PluginStatus, ...]:
     """Loads every plugin that is not blocked, and returns what became of them.
 
+    Engines of a library that brings plugins for running them, too, are built and run here: these are registered.
+
     Args:
         registry: Where they register; it is as before when a plugin fails.
     """
@@ -95,7 +97,11 @@ def load_plugins(registry: ConverterRegistry) -> tuple[PluginStatus, ...]:
         before = registry.copy()
         try:
             target = point.load()
-            return target if isinstance(target, ModuleType) else target()
+            found = target if isinstance(target, ModuleType) else target()
+            for item in register_runtime_plugins(point.name):
+                if item.cause is not None:
+                    raise item.cause
+            return found
         except BaseException:
             registry.restore(before)
             raise

@@ -774,7 +774,7 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
     """
     if not names:
         return
-    from trt_core.entry_points import load_installed  # few programs have plugins
+    from trt_core.entry_points import register_runtime_plugins  # few programs have plugins
     from trt_core.operator_plugin import has_plugin, register_operator
 
     for name in names:
@@ -786,7 +786,7 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
                 f"an engine of the program needs the plugin {name} of the library {library!r}",
                 hint=f"if you trust that library, load the program with operators=[{library!r}]",
             )
-        for item in load_installed("trt_runtime.plugins", lambda point: point.load()(), name=library):
+        for item in register_runtime_plugins(library):
             if item.error:
                 raise PlanError(
                     f"the plugins of the library {library!r} cannot be registered", where=item.value, why=item.error
