@@ -323,7 +323,8 @@ class _Source:
         """Numbers of the tensors of a message that the program writes to.
 
         Args:
-            message: What is asked, of `count` tensors.
+            message: What is asked.
+            count: How many tensors it comes with.
 
         Raises:
             PlanError: The file is no program.
