@@ -197,7 +197,9 @@ def trace_call(node: fx.Node, function: Callable[..., Any]) -> fx.GraphModule | 
         args, kwargs = with_leaves(
             (node.args, node.kwargs), lambda leaf: bound[leaf] if isinstance(leaf, fx.Node) else leaf
         )
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        # decompositions of PyTorch name their results, and a trace would hold the class of the names
+        return tuple(result) if isinstance(result, tuple) else result
 
     try:
         with (

@@ -33,6 +33,8 @@ CASES = {
     "baddbmm": (lambda x: torch.baddbmm(x, x, x), (4, 3, 3)),
     "movedim": (lambda x: torch.movedim(x, 0, 2), (4, 8, 3)),
     "tile": (lambda x: torch.tile(x, (2, 1)), (4, 8)),
+    "nll_loss": (lambda x: torch.nn.functional.nll_loss(x, x.argmax(1), ignore_index=3), (4, 8)),
+    "cross_entropy": (lambda x: torch.nn.functional.cross_entropy(x, x.argmin(1), x[0].abs()), (4, 8)),
     "cosine": (lambda x: torch.nn.functional.cosine_similarity(x, x + 1, dim=1), (4, 8)),
 }
 
@@ -144,6 +146,13 @@ def test_reference_decompositions_must_end_in_converters(captured, settings, ope
     name = next(iter(operators(gm)))
     decompose(gm, lambda op: False, settings)
     assert operators(gm) == {name: 1}
+
+
+def test_decompositions_may_name_their_results(captured, preserve, settings, operators):
+    gm = captured(lambda x: torch.nn.functional.nll_loss(x, x.argmax(1)), torch.randn(4, 8))
+    decompose(gm, preserve, settings)
+    assert "gather" in operators(gm)
+    assert not any(name.startswith("nll_loss") for name in operators(gm))
 
 
 def test_experimental_decompositions_ignore_converters(captured, preserve, settings, operators):
