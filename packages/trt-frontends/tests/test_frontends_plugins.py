@@ -101,6 +101,30 @@ def test_plugins_of_a_library_are_registered_by_its_entry_point(saved: Path, mon
     assert called == ["registered"]
 
 
+def test_plugins_that_follow_from_no_operator_are_registered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = trt_frontends.compile(nn.ReLU().eval(), arg_inputs=(torch.ones(3),), min_block_size=1)
+    trt_runtime.save(compiled, tmp_path / "model.trtp")
+    called: list[str] = []
+
+    def register() -> None:
+        called.append("registered")
+
+    class Entry:
+        name, value = "kernels", "kernels:register"
+
+        def load(self) -> object:
+            return register
+
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group, name: [Entry()] if name == "kernels" else [])
+    trt_runtime.load(tmp_path / "model.trtp")
+    assert not called
+    for _ in range(2):
+        trt_runtime.load(tmp_path / "model.trtp", operators=["kernels"])
+    assert called == ["registered"]
+
+
 def test_a_library_whose_entry_point_fails_is_told(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trt_core import operator_plugin
 

@@ -41,8 +41,22 @@ RUNTIME_PLUGINS: Final = "trt_runtime.plugins"
 
 
 def register_runtime_plugins(library: str) -> tuple[Installed[object], ...]:
-    """Registers the plugins that a library's engines run, where it offers some; says what became of that."""
-    return load_installed(RUNTIME_PLUGINS, lambda point: point.load()(), name=library)
+    """Registers the plugins that a library's engines run, where it offers some; says what became of that.
+
+    What has registered them is not called again: TensorRT's registry takes no plugin twice.
+    """
+
+    def register(point: EntryPoint) -> object:
+        function = point.load()
+        if function not in _REGISTERED:
+            function()
+            _REGISTERED.append(function)
+        return function
+
+    return load_installed(RUNTIME_PLUGINS, register, name=library)
+
+
+_REGISTERED: Final[list[object]] = []
 
 
 def load_installed(

@@ -81,11 +81,13 @@ class LoadedEngine:
             forget_errors()
             self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
         if self.native is None:
-            raise PlanError(
-                f"{header.title} cannot be loaded",
-                why=take_errors(),
-                hint="compile the model again with the versions that run it",
-            )
+            why = take_errors()
+            hint = "compile the model again with the versions that run it"
+            if "creator" in why.lower():  # a plugin's
+                hint = (
+                    "register the plugin before; load(path, operators=[LIBRARY]) does it for a library that offers it"
+                )
+            raise PlanError(f"{header.title} cannot be loaded", why=why, hint=hint)
         self.unused_inputs = self._dropped_inputs()
         self._check_bindings()
         self.dynamic_inputs = tuple(

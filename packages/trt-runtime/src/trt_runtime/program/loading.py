@@ -710,10 +710,13 @@ def program_from_memory(
         may_reach=lambda named: is_free or named <= given or trusted.is_given,
     )
     engines = [TRTModule(engine.header, plans[engine.section]) for engine in program.engines]
+    plugins: Collection[str] = ()
     if FACTS in program.metadata:
         from trt_runtime.program.model_facts import ModelFacts  # which no other program needs
 
-        _require_plugins(ModelFacts.of(program.metadata).plugins, operators)
+        plugins = ModelFacts.of(program.metadata).plugins
+    if engines:
+        _require_plugins(plugins, operators)
     for module in engines:
         if allow_host_code:
             permit(module.plan)
@@ -764,19 +767,25 @@ def _bounds(
 
 
 def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None:
-    """Registers the plugins that engines need, from libraries that the caller has named.
+    """Registers the plugins of libraries that the caller has named, and those that engines need besides.
 
     A library offers plugins by an entry point of its name in the group `trt_runtime.plugins`, a function that registers
-    them. Those that call an operator of PyTorch need none.
+    them, once in a process. Those that call an operator of PyTorch need none.
 
     Raises:
         PlanError: A plugin is not registered, and its library was not named, does not have it, or fails.
     """
-    if not names:
+    if not names and not libraries:
         return
     from trt_core.entry_points import register_runtime_plugins  # few programs have plugins
     from trt_core.operator_plugin import has_plugin, register_operator
 
+    for library in libraries:
+        for item in register_runtime_plugins(library):
+            if item.cause is not None:
+                raise PlanError(
+                    f"the plugins of the library {library!r} cannot be registered", where=item.value, why=item.error
+                ) from item.cause
     for name in names:
         library, _, rest = name.partition("::")
         if has_plugin(name):
@@ -786,14 +795,8 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
                 f"an engine of the program needs the plugin {name} of the library {library!r}",
                 hint=f"if you trust that library, load the program with operators=[{library!r}]",
             )
-        for item in register_runtime_plugins(library):
-            if item.error:
-                raise PlanError(
-                    f"the plugins of the library {library!r} cannot be registered", where=item.value, why=item.error
-                ) from item.cause
-        if not has_plugin(name):
-            base, _, overload = rest.partition(".")
-            register_operator(find_operator(f"{library}::{base}", overload, libraries))
+        base, _, overload = rest.partition(".")
+        register_operator(find_operator(f"{library}::{base}", overload, libraries))
 
 
 class _Trust:
