@@ -216,7 +216,8 @@ import torch._inductor
 def f(x: torch._ops.OpOverload, node):
     from torch.fx.experimental.proxy_tensor import make_fx
     torch._check(torch._int_mm(x, x) is torch.ops.aten._safe_softmax)
-    return node._schema, node._hidden, torch.compiler._flag, x.mine, getattr(torch.export, "_guards", None)
+    with with_attributes(torch.export, _printed=1, shown=2):
+        return node._schema, node._hidden, torch.compiler._flag, x.mine, getattr(torch.export, "_guards", None)
 class C:
     def g(self): return self._own, other._own
     _own = 1
@@ -228,6 +229,7 @@ class C:
         "torch._inductor",
         "torch._ops.OpOverload",
         "torch.fx.experimental.proxy_tensor.make_fx",
+        "._printed",
         "._hidden",
         "torch.compiler._flag",
         "torch.export._guards",
@@ -261,6 +263,9 @@ def private_parts(tree: ast.Module, allowed: set[str]) -> Iterator[tuple[int, st
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and _root(node.args[0]) == "torch":
             names = [f"{ast.unparse(node.args[0])}.{ast.unparse(node.args[1])[1:-1]}"]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "with_attributes":
+            given = [item.arg for item in node.keywords if item.arg is not None and item.arg not in allowed]
+            yield from ((node.lineno, f".{name}") for name in given if _is_private(name))
         elif isinstance(node, ast.Attribute) and node.attr not in allowed:
             if _root(node) != "torch":
                 if _is_private(node.attr) and node.attr not in PYTHONS and not _is_operator(node):

@@ -30,6 +30,7 @@ from trt_core.refit_table import EngineWeight, RefitTable, recipe_text, why_unwr
 from trt_core.sizes.expressions import Extent, affine_form, evaluate_extent, extent_of, extent_of_expression
 from trt_core.sizes.functions import BY_CLASS
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import (
     Recipe,
     Source,
@@ -112,14 +113,9 @@ class ConversionContext:
             self.node, self.call, self.converter = kept
             self._dimensions, self._linear, self._sizes, self._scalars = known
 
-    @contextlib.contextmanager
-    def inlining(self, inliner: Inliner) -> Iterator[None]:
+    def inlining(self, inliner: Inliner) -> contextlib.AbstractContextManager[None]:
         """Lets converters convert graphs inside of a node; no longer, since what converts them holds this context."""
-        self._inliner = inliner
-        try:
-            yield
-        finally:
-            self._inliner = None
+        return with_attributes(self, _inliner=inliner)
 
     def inline(self, body: fx.GraphModule, inputs: Sequence[Operand]) -> list[Operand]:
         """Converts the graph of a branch or loop.

@@ -20,6 +20,19 @@ def read_attribute(module: nn.Module, path: str) -> Any:
     return functools.reduce(getattr, path.split("."), module)
 
 
+def owner_of(module: nn.Module, path: str) -> tuple[nn.Module, str]:
+    """Returns the module of which a dotted path names an attribute, and the attribute's name there.
+
+    Modules that lack on the way are made, empty ones.
+    """
+    *parts, name = path.split(".")
+    for part in parts:
+        if part not in module._modules:
+            module.add_module(part, nn.Module())
+        module = cast("nn.Module", module._modules[part])
+    return module, name
+
+
 def part_at(module: nn.Module, path: str) -> Any:
     """Returns the child at a dotted path, whatever attributes modules have of that name."""
     parts = path.split(".") if path else []

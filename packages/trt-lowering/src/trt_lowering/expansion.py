@@ -24,6 +24,7 @@ from trt_core.internals import (
 from trt_core.log import unlogged
 from trt_core.nesting import with_leaves
 from trt_core.paused_collection import paused_collection
+from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.decomposition_table import Decomposition, DecompositionRules, Source, find_decomposition
 from trt_lowering.node_metadata import provenance_of
@@ -287,16 +288,10 @@ def no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
         yield
         return
     # PyTorch asks this method before it records anything; 2.11 has no other switch, and later ones say less
-    before = shape_env.__dict__.get("_check_frozen")
-    shape_env._check_frozen = _refuse_guard  # type: ignore[method-assign, assignment]
     is_newer = hasattr(shape_env, "error_on_new_guards")
-    try:
-        with shape_env.error_on_new_guards() if is_newer else contextlib.nullcontext(), unlogged(_GUARD_LOG):
-            yield
-    finally:
-        del shape_env._check_frozen
-        if before is not None:
-            shape_env._check_frozen = before  # type: ignore[method-assign]
+    frozen = shape_env.error_on_new_guards() if is_newer else contextlib.nullcontext()
+    with with_attributes(shape_env, _check_frozen=_refuse_guard), frozen, unlogged(_GUARD_LOG):
+        yield
 
 
 @contextlib.contextmanager

@@ -32,6 +32,7 @@ from trt_core.log import unlogged
 from trt_core.nesting import distinct_tensors
 from trt_core.paused_collection import paused_collection
 from trt_core.sizes.guards import Asker, asker_in, condition_of
+from trt_core.temporary import with_attributes
 from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
 from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
@@ -62,44 +63,35 @@ class SizeQuestion:
         return bool(self.answer.subs(symbol, size)) and not self.answer.subs(symbol, size + 1)
 
 
-@contextlib.contextmanager
-def masks_as_they_are() -> Iterator[None]:
+def masks_as_they_are() -> contextlib.AbstractContextManager[None]:
     """Keeps `nn.Transformer` from comparing a mask with the causal one; hold the `tracing_lock` around it.
 
     It asks for the values of the mask to choose a faster kernel, not another result: with `is_causal=False` the mask
     that was given is what is added to the scores.
     """
-    transformer: Any = torch.nn.modules.transformer
-    detect = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = detect
+
+    def is_causal(mask: Any, is_causal: bool | None = None, size: Any = None) -> bool:
+        return is_causal is True
+
+    return with_attributes(torch.nn.modules.transformer, _detect_is_causal_mask=is_causal)
 
 
-@contextlib.contextmanager
-def frames_read_once() -> Iterator[None]:
+def frames_read_once() -> contextlib.AbstractContextManager[None]:
     """Keeps PyTorch from reading the same lines of source for each node; hold the `tracing_lock` around it.
 
     Each node of a graph that is traced keeps where it comes from, some 70 frames of which most are those of others.
     """
     from trt_lowering.internals import tracebacks
 
-    module: Any = tracebacks
-    summarize = module._extract_symbolized_tb
     read, place = functools.cache(traceback.FrameSummary), operator.itemgetter("filename", "line", "name")
-    module._extract_symbolized_tb = lambda frames, skip: traceback.StackSummary(
-        itertools.starmap(read, map(place, reversed(frames[skip:])))
-    )
-    try:
-        yield
-    finally:
-        module._extract_symbolized_tb = summarize
+
+    def summarize(frames: Sequence[Any], skip: int) -> traceback.StackSummary:
+        return traceback.StackSummary(itertools.starmap(read, map(place, reversed(frames[skip:]))))
+
+    return with_attributes(tracebacks, _extract_symbolized_tb=summarize)
 
 
-@contextlib.contextmanager
-def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
+def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContextManager[None]:
     """Notes what code of models asks of sizes in this thread; hold the `tracing_lock` around it.
 
     Args:
@@ -108,8 +100,8 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
     from trt_core.internals import ShapeEnv
     from trt_lowering.internals import symbolic_shapes  # costly to import
 
-    environments: Any = ShapeEnv
-    evaluate, thread = environments.evaluate_expr, threading.get_ident()
+    evaluate: Any = ShapeEnv.evaluate_expr
+    thread = threading.get_ident()
     known: set[tuple[Any, Any]] = set()
 
     def noting(self: Any, expression: Any, *args: Any, **kwargs: Any) -> Any:
@@ -125,11 +117,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> Iterator[None]:
 
     # PyTorch notes the innermost frame outside of its own files as where a guard comes from
     noting.__code__ = noting.__code__.replace(co_filename=symbolic_shapes.__file__)
-    environments.evaluate_expr = noting
-    try:
-        yield
-    finally:
-        environments.evaluate_expr = evaluate
+    return with_attributes(ShapeEnv, evaluate_expr=noting)
 
 
 def _place_in_model(*, of_operators: bool) -> str | None:
@@ -150,17 +138,12 @@ def _place_in_model(*, of_operators: bool) -> str | None:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if asker_in(frame.f_code.co_filename) is Asker.MODEL else None
 
 
-@contextlib.contextmanager
-def graphs_unprinted() -> Iterator[None]:
+def graphs_unprinted() -> contextlib.AbstractContextManager[None]:
     """Keeps PyTorch from printing the graph up to a failure, which may be long; hold the `tracing_lock` around it."""
     from trt_lowering.internals import export_trace
 
-    module: Any = export_trace
-    module.print = lambda *_, **__: None  # its name for the builtin, which nothing else there calls
-    try:
-        yield
-    finally:
-        del module.print
+    # its name for the builtin, which nothing else there calls
+    return with_attributes(export_trace, print=lambda *_, **__: None)
 
 
 @held_to_signature

@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import operator
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -25,6 +25,7 @@ from trt_core.exported_programs import copy_of_graph, model_name, with_changes, 
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import LazyGraphModule, OpOverload, is_traceable_wrapper_subclass, schema_name
 from trt_core.provenance import node_location
+from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal, Source
 from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
@@ -262,8 +263,7 @@ def unlift(program: torch.export.ExportedProgram) -> fx.GraphModule:
     return LazyGraphModule(stateful, stateful.graph)
 
 
-@contextlib.contextmanager
-def _no_code_generated() -> Iterator[None]:
+def _no_code_generated() -> contextlib.AbstractContextManager[None]:
     """Keeps graph modules that this thread makes from generating code, each time for a whole model that nobody calls.
 
     Hold the `tracing_lock` around it.
@@ -273,11 +273,7 @@ def _no_code_generated() -> Iterator[None]:
     def recompile(self: fx.GraphModule) -> Any:
         return generate(self) if threading.get_ident() != thread else None
 
-    fx.GraphModule.recompile = recompile  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        fx.GraphModule.recompile = generate  # type: ignore[method-assign]
+    return with_attributes(fx.GraphModule, recompile=recompile)
 
 
 def _move_inputs_first(graph: fx.Graph) -> None:

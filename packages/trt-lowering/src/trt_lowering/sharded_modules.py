@@ -23,8 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx, nn
 
+from trt_core.attributes import owner_of
 from trt_core.errors import InputError
+from trt_core.graph_search import reachable
 from trt_core.internals import enable_python_dispatcher, make_fx, pytree
+from trt_core.temporary import with_attributes
 from trt_lowering.internals import (
     DisableTorchFunction,
     DispatchKey,
@@ -122,22 +125,11 @@ class ShardedModule(nn.Module):
                 self._gatherings[name] = gatherings[id(tensor)]
             if id(tensor) not in shards:
                 shards[id(tensor)] = _shard_of(tensor)
-            owner, last = self._owner_of(name)
+            owner, last = owner_of(self, name)
             if isinstance(tensor, nn.Parameter):
                 owner.register_parameter(last, shards[id(tensor)])  # type: ignore[arg-type]
             else:
                 owner.register_buffer(last, shards[id(tensor)])
-
-    def _owner_of(self, name: str) -> tuple[nn.Module, str]:
-        *path, last = name.split(".")
-        owner: nn.Module = self
-        for part in path:
-            if part not in owner._modules:
-                owner.add_module(part, nn.Module())
-            child = owner._modules[part]
-            assert child is not None
-            owner = child
-        return owner, last
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ShardedModule:
         twin = type(self).__new__(type(self))
@@ -285,8 +277,7 @@ def _below_export() -> contextlib.AbstractContextManager[Any]:
     return stack
 
 
-@contextlib.contextmanager
-def _shardings_kept() -> Iterator[None]:
+def _shardings_kept() -> contextlib.AbstractContextManager[None]:
     """Lets `DTensor` find out how the result of an operator lies once for equal operands.
 
     While it is traced it asks anew each time, since sizes may be symbols; what is composite, as `linear`, it then takes
@@ -324,11 +315,7 @@ def _shardings_kept() -> Iterator[None]:
             raise known[key]
         return known[key]
 
-    propagator.propagate_op_sharding_non_cached = found
-    try:
-        yield
-    finally:
-        propagator.propagate_op_sharding_non_cached = ask
+    return with_attributes(propagator, propagate_op_sharding_non_cached=found)
 
 
 def _shards_varying_size(spec: Any) -> bool:
@@ -349,8 +336,7 @@ _OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 """What computes expressions of sympy, by name, operand after operand."""
 
 
-@contextlib.contextmanager
-def sizes_taken_apart() -> Iterator[None]:
+def sizes_taken_apart() -> contextlib.AbstractContextManager[None]:
     """Lets a trace hold any size that `DTensor` has computed outside of it.
 
     PyTorch takes the expression of such a size apart into those that the trace knows. It gives functions of two
@@ -361,8 +347,7 @@ def sizes_taken_apart() -> Iterator[None]:
     tracing: Any = proxy_tensor
     build = getattr(tracing, "_build_proxy_for_sym_expr", None)
     if build is None:
-        yield
-        return
+        return contextlib.nullcontext()
 
     def built(tracer: Any, expression: Any, out: Any = None) -> Any:
         function = _OF_TWO.get(type(expression).__name__)
@@ -377,11 +362,7 @@ def sizes_taken_apart() -> Iterator[None]:
         tracing._sym_register(tracer, function, (left, right), out)
         return out
 
-    tracing._build_proxy_for_sym_expr = built
-    try:
-        yield
-    finally:
-        tracing._build_proxy_for_sym_expr = build
+    return with_attributes(tracing, _build_proxy_for_sym_expr=built)
 
 
 def _play(traced: fx.GraphModule, operands: Sequence[Any]) -> Any:
@@ -786,21 +767,13 @@ def gather_when_needed(graph: fx.Graph, weights: int) -> None:
     by_use = sorted(first_use, key=lambda node: (order[first_use[node]], order[node]))
     moved: set[fx.Node] = set()
     for weight, before in zip(by_use, by_use[:1] + by_use, strict=False):
-        for node in sorted(_chain_of(weight, alone) - moved, key=order.__getitem__):
+        for node in sorted(reachable([weight], _computed_operands).keys() - moved, key=order.__getitem__):
             first_use[before].prepend(node)
             moved.add(node)
 
 
-def _chain_of(node: fx.Node, alone: set[fx.Node]) -> set[fx.Node]:
-    """What makes a weight of a shard."""
-    found: set[fx.Node] = set()
-    pending = [node]
-    while pending:
-        last = pending.pop()
-        if last.op == "call_function" and last in alone and last not in found:
-            found.add(last)
-            pending.extend(last.all_input_nodes)
-    return found
+def _computed_operands(node: fx.Node) -> list[fx.Node]:
+    return [operand for operand in node.all_input_nodes if operand.op == "call_function"]
 
 
 def _is_in_use() -> bool:

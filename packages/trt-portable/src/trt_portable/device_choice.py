@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import ctypes
-from collections.abc import Iterator
 
 import torch
 
 from trt_core.device import driver
+from trt_core.temporary import with_value
 
 _process_device: torch.device | None = None
 _scoped_device: contextvars.ContextVar[torch.device | None] = contextvars.ContextVar(
@@ -39,19 +39,13 @@ def set_device(device: str | torch.device | None) -> None:
     _process_device = None if device is None else _parse(device)
 
 
-@contextlib.contextmanager
-def device(device: str | torch.device) -> Iterator[torch.device]:
+def device(device: str | torch.device) -> contextlib.AbstractContextManager[torch.device]:
     """Chooses the device of engines deserialized inside a ``with`` block of this thread.
 
     Raises:
         ValueError: Neither a CPU nor a CUDA device.
     """
-    parsed = _parse(device)
-    token = _scoped_device.set(parsed)
-    try:
-        yield parsed
-    finally:
-        _scoped_device.reset(token)
+    return with_value(_scoped_device, _parse(device))
 
 
 def current_device() -> torch.device:

@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 import torch
 
 from trt_core.errors import TrtError
+from trt_core.temporary import with_value
 from trt_portable.enums import ErrorCodeTRT
 
 STRICT_VARIABLE: Final = "TRT_PORTABLE_STRICT"
@@ -96,8 +97,5 @@ def is_strict() -> bool:
 @contextlib.contextmanager
 def strict(enabled: bool = True) -> Iterator[None]:
     """Turns strict mode on (or off) inside a ``with`` block, for the current thread only."""
-    token = _scoped_strict.set(bool(enabled))
-    try:
+    with with_value(_scoped_strict, bool(enabled)):
         yield
-    finally:
-        _scoped_strict.reset(token)

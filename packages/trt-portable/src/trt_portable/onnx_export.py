@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from trt_core.temporary import with_attributes
 from trt_portable.dtypes import FLOATS, storage_bytes
 from trt_portable.enums import (
     ActivationType,
@@ -223,24 +224,15 @@ class _Exporter:
             write(self, layer, *(None if x is None else self.name(x) for x in layer._inputs))
         self.layer = before
 
-    @contextlib.contextmanager
-    def names_as(self, names: Mapping[ITensor, str]) -> Iterator[None]:
+    def names_as(self, names: Mapping[ITensor, str]) -> contextlib.AbstractContextManager[None]:
         """Gives tensors other names inside the block; what is made there has a name there only."""
-        before = self._names
-        self._names = {**before, **{id(tensor): name for tensor, name in names.items()}}
-        try:
-            yield
-        finally:
-            self._names = before
+        return with_attributes(self, _names={**self._names, **{id(tensor): name for tensor, name in names.items()}})
 
     @contextlib.contextmanager
     def subgraph(self) -> Iterator[list[Any]]:
         """Collects the nodes that are added inside the block; constants go to the model's own graph."""
-        before, self.nodes = self.nodes, []
-        try:
+        with with_attributes(self, nodes=[]):
             yield self.nodes
-        finally:
-            self.nodes = before
 
     def bound(self, name: str, tensor: ITensor) -> Any:
         """What a subgraph says of one of its ends: the type and the known extents of a tensor."""

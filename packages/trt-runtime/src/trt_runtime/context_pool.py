@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-from collections.abc import Iterator
 from typing import Final
 
+from trt_core.temporary import with_value
 from trt_runtime.engine_context import EngineContext
 
 MOST_IDLE: Final = 8
@@ -111,15 +111,9 @@ class ContextPool:
         return found
 
 
-@contextlib.contextmanager
-def captured_contexts() -> Iterator[Captured]:
+def captured_contexts() -> contextlib.AbstractContextManager[Captured]:
     """Collects the contexts that are captured inside the block; `give_back_captured` ends their service."""
-    held: Captured = []
-    token = _captured.set(held)
-    try:
-        yield held
-    finally:
-        _captured.reset(token)
+    return with_value(_captured, [])
 
 
 def give_back_captured(held: Captured) -> None:

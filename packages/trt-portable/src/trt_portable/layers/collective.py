@@ -15,12 +15,13 @@ import contextlib
 import contextvars
 import functools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
 from trt_core.process_groups import LOOK_AT_OTHERS, Collective, GroupMembers, find_group, own_rank, show_ranks
+from trt_core.temporary import with_value
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CollectiveOperation, DataType, ErrorCodeTRT, LayerType, ReduceOperation
 from trt_portable.errors import Refusal
@@ -60,14 +61,9 @@ _GROUP_NAME: Final = re.compile(r"process group '([^']*)'( of ranks with own siz
 _rehearsing: contextvars.ContextVar[bool] = contextvars.ContextVar("trt_portable_rehearsal", default=False)
 
 
-@contextlib.contextmanager
-def rehearsal() -> Iterator[None]:
+def rehearsal() -> contextlib.AbstractContextManager[bool]:
     """Lets collectives of this thread compute stand-ins: each rank runs layers as often as it likes."""
-    token = _rehearsing.set(True)
-    try:
-        yield
-    finally:
-        _rehearsing.reset(token)
+    return with_value(_rehearsing, True)
 
 
 def is_rehearsing() -> bool:

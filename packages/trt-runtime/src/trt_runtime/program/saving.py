@@ -34,6 +34,7 @@ from trt_core.sizes.expressions import Extent, extent_of, is_extent, symbols_in
 from trt_core.sizes.functions import BY_TARGET
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import Bounds, ShapeRanges
+from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Recipe
 from trt_core.wording import kind_of
 from trt_runtime.exchange import device_of, export, write_exported_program
@@ -411,15 +412,9 @@ class _Emitter:
                 raise _no_place("a branch or loop that takes what is neither tensor nor number", caller)
             return Body(kinds, tuple(self.steps), tuple(self._operand(value, caller) for value in output))
 
-    @contextlib.contextmanager
-    def _inside(self, held_at: dict[int, int], inputs: int) -> Iterator[None]:
+    def _inside(self, held_at: dict[int, int], inputs: int) -> contextlib.AbstractContextManager[None]:
         """Steps that are added meanwhile are those of a body, whose values are numbered for themselves."""
-        outer = self.steps, self._held_at, self._first_result, self._is_body
-        self.steps, self._held_at, self._first_result, self._is_body = [], held_at, inputs, True
-        try:
-            yield
-        finally:
-            self.steps, self._held_at, self._first_result, self._is_body = outer
+        return with_attributes(self, steps=[], _held_at=held_at, _first_result=inputs, _is_body=True)
 
     def _operand(self, value: Any, node: fx.Node) -> Any:
         if not isinstance(value, (Value, int, float)):

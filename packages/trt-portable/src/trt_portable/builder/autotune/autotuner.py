@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
 
+from trt_core.temporary import with_value
 from trt_portable.builder.autotune.clock import race_on_device
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, TimingCacheValue
 from trt_portable.enums import BuilderFlag, ErrorCodeTRT
@@ -133,14 +134,9 @@ class Autotuner:
 _current: ContextVar[Autotuner | None] = ContextVar("the autotuner of the build that goes on", default=None)
 
 
-@contextlib.contextmanager
-def building(autotuner: Autotuner) -> Iterator[None]:
+def building(autotuner: Autotuner) -> contextlib.AbstractContextManager[Autotuner]:
     """Makes an autotuner the one that operators ask which run while a build goes on."""
-    before = _current.set(autotuner)
-    try:
-        yield
-    finally:
-        _current.reset(before)
+    return with_value(_current, autotuner)
 
 
 def tactic_hash(name: str) -> int:

@@ -36,6 +36,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
 from trt_core.sizes.grid import SizeGrid, runs
+from trt_core.temporary import with_attributes
 from trt_portable.builder.inductor.own_operators import KernelLaunch, Launch, OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
@@ -1194,14 +1195,10 @@ def _kernels_compiled_together() -> Iterator[None]:
     """Lets the kernels of several graphs be compiled side by side: each graph waits for its own otherwise."""
     from trt_portable.internals import AsyncCompile
 
-    kind: Any = AsyncCompile
     waiting: list[tuple[Any, Any]] = []
-    wait = kind.wait
-    kind.wait = lambda compiler, scope: waiting.append((compiler, scope))
-    try:
+    wait: Any = AsyncCompile.wait
+    with with_attributes(AsyncCompile, wait=lambda compiler, scope: waiting.append((compiler, scope))):
         yield
-    finally:
-        kind.wait = wait
     for compiler, scope in waiting:
         wait(compiler, scope)
 

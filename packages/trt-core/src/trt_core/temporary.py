@@ -1,0 +1,44 @@
+"""What has another value inside a block, and its own again afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+@contextlib.contextmanager
+def with_value(variable: ContextVar[Any], value: _T) -> Iterator[_T]:
+    """Gives a context variable a value inside the block, which is the block's target."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
+@contextlib.contextmanager
+def with_attributes(owner: Any, **attributes: Any) -> Iterator[None]:
+    """Gives an object, class or module other attributes inside the block.
+
+    What it has of its own is there again afterwards; what it has not, as a method of its class, is left to the class.
+
+    Args:
+        owner: It keeps its attributes in a dict.
+        attributes: Names and values.
+    """
+    own = vars(owner)
+    before = {name: own[name] for name in attributes if name in own}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name in attributes:
+            if name in before:
+                setattr(owner, name, before[name])
+            else:
+                delattr(owner, name)
