@@ -16,6 +16,7 @@ from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import FileError, Input, InputError, RefitError, logger
+from trt_core.attributes import owner_of
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import TrtError
 from trt_core.exported_programs import module_of
@@ -456,12 +457,7 @@ class _SavedWeights(nn.Module):
     def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         for name, value in weights.items():
-            *path, last = name.split(".")
-            owner: nn.Module = self
-            for part in path:
-                if part not in owner._modules:
-                    owner.add_module(part, nn.Module())
-                owner = owner.get_submodule(part)
+            owner, last = owner_of(self, name)
             owner.register_buffer(last, value)
         self.eval()
 

@@ -24,15 +24,16 @@ def viewed_by(node: fx.Node) -> fx.Node | None:
         return source if viewed_by(source) is not None else None
     if not isinstance(node.target, OpOverload) or not may_alias(node.target):
         return None
-    return node.args[0] if _can_share(node, node.args[0]) else None
+    return node.args[0] if can_share(node, node.args[0]) else None
 
 
-def _can_share(node: fx.Node, source: fx.Node) -> bool:
+def can_share(node: fx.Node, source: fx.Node) -> bool:
     """Rules out casts and moves, which copy unless bits are taken for another type."""
     mine, other = tensor_value(node), tensor_value(source)
     if mine is None or other is None or (mine.dtype == other.dtype and mine.device == other.device):
         return True
-    return schema_name(node.target).startswith(("aten::view", "aten::real", "aten::imag"))
+    kinds = ("aten::view", "aten::real", "aten::imag")
+    return not isinstance(node.target, OpOverload) or schema_name(node.target).startswith(kinds)
 
 
 def base_of(node: fx.Node) -> fx.Node:

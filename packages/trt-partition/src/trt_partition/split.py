@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from trt_core import PartitionError
-from trt_core.attributes import is_state
+from trt_core.attributes import is_state, owner_of, read_attribute
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import LazyGraphModule
 from trt_partition.effects import Effect, effect_of
@@ -334,14 +334,8 @@ def _share_attributes(source: fx.GraphModule, target: torch.nn.Module, graph: fx
     for node in graph.nodes:
         if node.op != "get_attr":
             continue
-        *path, name = str(node.target).split(".")
-        holder, origin = target, source
-        for part in path:
-            origin = getattr(origin, part)
-            if not hasattr(holder, part):
-                holder.add_module(part, torch.nn.Module())
-            holder = getattr(holder, part)
-        value = getattr(origin, name)
+        holder, name = owner_of(target, str(node.target))
+        value = read_attribute(source, str(node.target))
         if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
             holder.register_buffer(name, value)
         else:

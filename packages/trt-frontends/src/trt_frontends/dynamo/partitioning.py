@@ -22,7 +22,7 @@ from trt_core import (
     operator_name,
     read_settings,
 )
-from trt_core.attributes import read_attribute
+from trt_core.attributes import owner_of, read_attribute
 from trt_core.operators import canonical_operators
 from trt_core.wording import did_you_mean
 from trt_partition import BlockKind, make_plan, make_report, split_into_blocks
@@ -203,12 +203,7 @@ class _PartWriter:
         return call
 
     def _share(self, source: fx.GraphModule, target: str) -> None:
-        *path, name = target.split(".")
-        owner = self.owner
-        for part in path:
-            if part not in owner._modules:
-                owner.add_module(part, nn.Module())
-            owner = owner.get_submodule(part)
+        owner, name = owner_of(self.owner, target)
         setattr(owner, name, read_attribute(source, target))
 
 

@@ -429,8 +429,7 @@ def _recompute(node: fx.Node) -> torch.Tensor | None:
     value = node.meta["val"]
     if not isinstance(node.target, OpOverload) or not isinstance(value, FakeTensor) or is_data_dependent(node.target):
         return None
-    args = fx.map_arg(node.args, lambda operand: operand.meta["val"])
-    kwargs = fx.map_arg(node.kwargs, lambda operand: operand.meta["val"])
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
     # composite operators ask for sizes, which only the Python dispatcher can answer with symbols
     with value.fake_mode, enable_python_dispatcher(), torch.no_grad():
         result = node.target(*args, **kwargs)

@@ -15,6 +15,7 @@ from trt_core.internals import OpOverload
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call, same_layout, same_shape
 from trt_lowering.operator_traits import may_alias, mutated_arguments, tensor_value
+from trt_lowering.results import can_share
 
 aten = torch.ops.aten
 
@@ -173,7 +174,7 @@ class AliasClasses:
         source = None
         if node.op == "call_function" and (not isinstance(node.target, OpOverload) or may_alias(node.target)):
             for operand in node.all_input_nodes:
-                if operand in self._class_of and _can_share(node, operand):
+                if operand in self._class_of and can_share(node, operand):
                     classes.add(self._class_of[operand])
                     source = source or operand
         index = self._merge(classes)
@@ -260,17 +261,6 @@ _PARTS = frozenset(
 )
 
 
-def _can_share(node: fx.Node, operand: fx.Node) -> bool:
-    """Rules out casts and moves: what has another element type or device was copied, unless bits are reinterpreted."""
-    mine, other = tensor_value(node), tensor_value(operand)
-    if mine is None or other is None or (mine.dtype == other.dtype and mine.device == other.device):
-        return True
-    if not isinstance(node.target, OpOverload):
-        return True
-    name = node.target._schema.name
-    return name in _PARTS or name.startswith("aten::view")
-
-
 def _is_view_by_nature(node: fx.Node) -> bool:
     target = node.target
     return not isinstance(target, OpOverload) or target._schema.name in _PARTS
@@ -355,8 +345,7 @@ def _promoted_dtype(node: fx.Node, counterpart: OpOverload, written: torch.Tenso
     mode = getattr(written, "fake_mode", None)
     if mode is None:
         return None
-    args = fx.map_arg(node.args, lambda operand: operand.meta["val"])
-    kwargs = fx.map_arg(node.kwargs, lambda operand: operand.meta["val"])
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta["val"])
     with mode, torch.no_grad():
         result: torch.Tensor = counterpart(*args, **kwargs)
     return result.dtype

@@ -195,8 +195,7 @@ def _opened_call(
             operand: opened[operand].together(values) if operand in opened else values[operand]
             for operand in node.all_input_nodes
         }
-        args: Any = fx.map_arg(node.args, given.__getitem__)
-        kwargs: Any = fx.map_arg(node.kwargs, given.__getitem__)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), given.__getitem__)
         assert callable(node.target)
         result = node.target(*args, **kwargs)
         if not is_wrapper(result):

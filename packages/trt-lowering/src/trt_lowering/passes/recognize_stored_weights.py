@@ -225,8 +225,7 @@ def _evaluate(gm: fx.GraphModule, node: fx.Node) -> torch.Tensor | None:
             if item.op == "get_attr":
                 values[item] = read_attribute(gm, str(item.target)).detach()
             else:
-                args: Any = fx.map_arg(item.args, values.__getitem__)
-                kwargs: Any = fx.map_arg(item.kwargs, values.__getitem__)
+                args, kwargs = fx.map_arg((item.args, item.kwargs), values.__getitem__)
                 values[item] = item.target(*args, **kwargs)  # type: ignore[operator]
     result = values[node]
     return result if isinstance(result, torch.Tensor) else None
