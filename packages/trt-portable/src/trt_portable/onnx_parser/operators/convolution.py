@@ -69,19 +69,25 @@ def _filter_operands(
     return kernel, bias, inputs
 
 
-def _spatial(net: NetworkWriter, x: ITensor, w: Operand, kernel_shape: list[int] | None) -> tuple[list[int], bool]:
-    """The extents of a kernel, two or three, and whether the first of them was added."""
+def _spatial_axes(net: NetworkWriter, x: ITensor) -> int:
+    """The number of spatial axes of images."""
     rank = net.rank(x)
     if rank not in (3, 4, 5):
         raise Unsupported(
             f"{net.node.operator} of rank {rank}: one, two or three spatial axes only", ErrorCode.UNSUPPORTED_NODE_SHAPE
         )
+    return rank - 2
+
+
+def _spatial(net: NetworkWriter, x: ITensor, w: Operand, kernel_shape: list[int] | None) -> tuple[list[int], bool]:
+    """The extents of a kernel, two or three, and whether the first of them was added."""
+    count = _spatial_axes(net, x)
     kernel = list(w.shape[2:])
     if kernel_shape is not None and list(kernel_shape) != kernel:
         raise Unsupported(f"kernel_shape {kernel_shape} of a kernel of shape {tuple(w.shape)}", ErrorCode.INVALID_NODE)
-    if len(kernel) != rank - 2 or any(extent < 1 for extent in kernel):
-        raise Unsupported(f"a kernel of shape {tuple(w.shape)} for rank {rank}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
-    return ([1, *kernel], True) if rank == 3 else (kernel, False)
+    if len(kernel) != count or any(extent < 1 for extent in kernel):
+        raise Unsupported(f"a kernel of shape {tuple(w.shape)} for rank {count + 2}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+    return ([1, *kernel], True) if count == 1 else (kernel, False)
 
 
 def _widened(numbers: list[int], is_flat: bool, fill: int) -> tuple[int, ...]:
@@ -248,12 +254,7 @@ def _windows(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> _Windows:
-    rank = net.rank(x)
-    if rank not in (3, 4, 5):
-        raise Unsupported(
-            f"{net.node.operator} of rank {rank}: one, two or three spatial axes only", ErrorCode.UNSUPPORTED_NODE_SHAPE
-        )
-    count = rank - 2
+    count = _spatial_axes(net, x)
     before, after = before_and_after(pads if auto_pad in ("NOTSET", "") else None, count)
     return _Windows(
         per_axis(kernel_shape, count, 1, "kernel_shape"),
