@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hostile_files
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ from torch import nn
 import trt_runtime
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
-from trt_runtime.command_line import main
+from trt_runtime.command_line import inspection, main
 from trt_runtime.command_line.commands import Load, measure, measure_in_turns, percentile, read_tensors, write_tensors
 from trt_runtime.generation import GenerationLimits, SourceLimits
 from trt_runtime.program.saving import save_with
@@ -145,6 +147,32 @@ def test_run_with_given_inputs(
     found, wanted = read_tensors(outputs), model(x, {"a": a})
     torch.testing.assert_close(found["output['sum']"], wanted["sum"])
     torch.testing.assert_close(found["output['parts'][0]"], wanted["parts"][0])
+
+
+def test_run_refuses_results_that_are_larger_than_their_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program may expand an element to what nobody has room for; it left an error of PyTorch."""
+    for size, said in ((1 << 6, "mean"), (1 << 15, "when it is written out than in memory"), (1 << 30, "too large")):
+        kind = hostile_files.tensor_type(torch.float32, size, size)
+        expand = hostile_files.operator("expand", [hostile_files.value(0), [size, size]], kind)
+        parts = hostile_files.program([(torch.float32, (1,))], [expand], hostile_files.value(1))
+        path = parts.write(tmp_path / f"{size}.trtp")
+        assert main(["run", str(path), "--outputs", str(tmp_path / f"{size}.npz")]) == (0 if said == "mean" else 2)
+        assert said in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.bool])
+def test_tensors_are_described_in_pieces(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.arange(-60, 60).reshape(2, 1, 12, 5).to(dtype)
+    whole = inspection.describe_tensor(values)
+    for piece in (1, 7, 60, 119):
+        monkeypatch.setattr(inspection, "_PART", piece)
+        assert inspection.describe_tensor(values) == whole
+    if dtype is torch.float32:
+        assert whole == "float32 (2, 1, 12, 5), -60 to 59, mean -0.5"
+        values[1, 0, 3, 4] = math.nan
+        assert inspection.describe_tensor(values).endswith("nan to nan, mean nan")
 
 
 def test_run_with_random_inputs(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -542,6 +542,7 @@ def _run(parsed: argparse.Namespace) -> None:
     args, kwargs = _call_of(parsed, program)
     outputs = named_tensors(program(*args, **kwargs))
     for name, value in outputs.items():
+        inspection.require_memory(name, value)
         _say(f"{name}: {inspection.describe_tensor(value)}")
     if parsed.outputs is not None:
         write_tensors(parsed.outputs, outputs)

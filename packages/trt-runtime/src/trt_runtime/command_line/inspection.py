@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import mmap
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from trt_core.dtypes import dtype_name
-from trt_core.errors import PlanError
+from trt_core.errors import InputError, PlanError
 from trt_core.files import records
 from trt_core.files.foreign import foreign_file
 from trt_core.files.opening import map_file
@@ -27,6 +28,12 @@ from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.model_facts import ModelFacts
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
 from trt_runtime.token_choice import TokenChoice
+
+MOST_BEYOND: Final = 1 << 28
+"""Bytes that a tensor may take beyond those that it lies in, once it is written out."""
+
+_PART: Final = 1 << 24
+"""Elements of which a copy in another type is made at once."""
 
 
 def inspect_file(path: Path, content: mmap.mmap | None = None) -> dict[str, Any]:
@@ -189,8 +196,35 @@ def describe_tensor(value: torch.Tensor) -> str:
         return text
     if value.dtype is torch.bool:
         return f"{text}, {int(value.sum())} of {value.numel()} true"
-    numbers = value.double()
-    return f"{text}, {numbers.min().item():.6g} to {numbers.max().item():.6g}, mean {numbers.mean().item():.6g}"
+    parts = (part.double() for part in _parts(value))
+    least, most, total = torch.stack([torch.stack([one.min(), one.max(), one.sum()]) for one in parts]).unbind(1)
+    mean = total.sum() / value.numel()
+    return f"{text}, {least.min().item():.6g} to {most.max().item():.6g}, mean {mean.item():.6g}"
+
+
+def require_memory(name: str, value: torch.Tensor) -> None:
+    """Refuses a result that is far larger when it is written out than it is in memory, such as an expanded one.
+
+    Raises:
+        InputError: It is.
+    """
+    beyond = value.nbytes - value.untyped_storage().nbytes()
+    if beyond > MOST_BEYOND:
+        raise InputError(
+            f"{name} of shape {tuple(value.shape)} takes {beyond} bytes more when it is written out than in memory",
+            why=f"a program may say so of a single element, and more than {MOST_BEYOND} are not made of it",
+        )
+
+
+def _parts(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """A tensor piece by piece, so that no copy of all of it is made."""
+    if value.numel() <= _PART:
+        yield value
+    elif len(value) == 1:
+        yield from _parts(value[0])
+    else:
+        for part in value.split(max(len(value) * _PART // value.numel(), 1)):
+            yield from _parts(part)
 
 
 def _shown(entry: dict[str, Any]) -> str:
