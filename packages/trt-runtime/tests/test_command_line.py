@@ -153,7 +153,7 @@ def test_run_refuses_results_that_are_larger_than_their_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A program may expand an element to what nobody has room for; it left an error of PyTorch."""
-    for size, said in ((1 << 6, "mean"), (1 << 15, "when it is written out than in memory"), (1 << 30, "too large")):
+    for size, said in ((1 << 6, "mean"), (1 << 15, "when it is written out than in memory"), (1 << 30, "too many")):
         kind = hostile_files.tensor_type(torch.float32, size, size)
         expand = hostile_files.operator("expand", [hostile_files.value(0), [size, size]], kind)
         parts = hostile_files.program([(torch.float32, (1,))], [expand], hostile_files.value(1))
