@@ -391,7 +391,7 @@ ELSEWHERE: Final = {
     ("trt_portable/execution/paging.py", "mmap.mmap"): "memory without a file",
     ("trt_portable/execution/program.py", "mmap.mmap"): "memory without a file",
     # what the system or an installation holds
-    ("trt_runtime/isolation/isolated_program.py", "os.open"): "memory of this process, by descriptor",
+    ("trt_runtime/isolation/messages.py", "os.open"): "memory of this process, by descriptor",
     ("trt_runtime/isolation/worker.py", "*.read_text"): "the system's",
     ("trt_runtime/isolation/confinement.py", "os.open"): "a path alone, whose content nobody reads",
     ("trt_portable/execution/paging.py", "*.read_text"): "the system's",
