@@ -204,7 +204,17 @@ def with_parts(pipeline: Any, parts: Mapping[str, CompiledPart]) -> Any:
     Args:
         pipeline: A `diffusers.DiffusionPipeline`, or a `Pipeline` of transformers, whose part is its `model`.
         parts: The parts by the names of its components.
+
+    Raises:
+        InputError: It is no pipeline, or has no such components.
     """
+    is_object = hasattr(pipeline, "__dict__") and not isinstance(pipeline, type)
+    if not is_object or not all(hasattr(pipeline, name) for name in parts):
+        raise InputError(
+            f"{kind_of(pipeline)} is no pipeline with the parts that were compiled",
+            why=f"these are {', '.join(parts)}" if is_object else "",
+            hint="give what DiffusionPipeline.from_pretrained or transformers.pipeline returns",
+        )
     twin = copy.copy(pipeline)
     twin.__dict__.update(parts)  # past diffusers' bookkeeping, which goes on naming the classes that the parts were of
     return twin

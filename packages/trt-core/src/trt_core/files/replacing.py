@@ -56,7 +56,8 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
     try:
         temporary, descriptor = _create(folder, prefix, ending, 0o666 if old is None else 0o600)
     except OSError as error:
-        error.filename = os.fspath(path)  # what the caller knows of
+        if not isinstance(error, FileError):
+            error.filename = os.fspath(path)  # what the caller knows of
         raise
     try:
         with os.fdopen(descriptor, "wb") as file:
