@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 import fuzzing
 import hostile_files
@@ -33,7 +33,6 @@ import trt_portable as trt
 from trt_core import Input, TrtError
 from trt_core.files.records import Row
 from trt_core.internals import pytree
-from trt_partition import PartitionReport, diff_reports
 from trt_portable.execution.program import guarded
 from trt_portable.network.serialization import TensorEntry, leaf_entries
 from trt_portable.plan.engine_info import EngineInfo
@@ -53,6 +52,9 @@ from trt_runtime.program.graph import Program
 from trt_runtime.program.interface import TensorSpec
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
+
+if TYPE_CHECKING:
+    from trt_partition import PartitionReport  # trt-runtime's own tests go without it
 
 Change = tuple[str, Any]
 """What is changed, and what stands there then."""
@@ -667,6 +669,8 @@ def _report() -> PartitionReport:
 
 
 def _show_report(value: Any) -> None:
+    from trt_partition import PartitionReport, diff_reports
+
     report = PartitionReport.from_json(json.dumps(value))
     for shown in (report.to_text(), report.to_html(), report._repr_html_(), repr(report)):
         assert not any(one for one in shown if not one.isprintable() and one not in "\n\t")
