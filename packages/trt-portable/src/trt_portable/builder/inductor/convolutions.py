@@ -200,13 +200,10 @@ def form_for(pixels: int, maps: int) -> Form:
 @functools.cache
 def _compiled_kernel(dtype: torch.dtype, device: int, **settings: Any) -> Any:
     """The kernel for operands that begin at multiples of 16 bytes."""
-    from trt_portable.builder.inductor.triton_kernels import convolution
+    from trt_portable.builder.inductor.triton_kernels import CONVOLUTION_SIZES, convolution
 
-    return convolution.warmup(*[dtype] * _TENSORS, *[1] * _NUMBERS, **settings, grid=(1, 1, 1))
-
-
-_TENSORS: Final = 5
-_NUMBERS: Final = 19
+    tensors, sizes = [dtype] * 5, [1] * len(CONVOLUTION_SIZES)
+    return convolution.warmup(*tensors, *sizes, **settings, grid=(1, 1, 1))
 
 
 def _compiled(found: Convolution, form: Form) -> Any:

@@ -982,7 +982,7 @@ def join_parts(  # type: ignore[no-untyped-def]
     tl.store(result + place.to(tl.int64) * WIDTH + column, total.to(result.dtype.element_ty))
 
 
-_SIZES = [
+CONVOLUTION_SIZES = [
     *("pixels", "height", "width", "rows", "columns", "depth", "maps", "window_rows", "window_columns"),
     *("stride_rows", "stride_columns", "padding_rows", "padding_columns", "dilation_rows", "dilation_columns"),
     *("image_step", "channel_step", "row_step", "column_step"),
@@ -999,7 +999,7 @@ def place_before(place, tap, stride, padding, dilation, IS_TRANSPOSED: tl.conste
         return place * stride - padding + tap * dilation, place >= 0
 
 
-@triton.jit(do_not_specialize=_SIZES)  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=CONVOLUTION_SIZES)  # type: ignore[untyped-decorator]
 def convolution(  # type: ignore[no-untyped-def]
     x,
     kernel,
