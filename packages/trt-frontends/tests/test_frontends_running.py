@@ -100,6 +100,41 @@ def test_a_model_that_writes_to_its_buffers_is_refused() -> None:
         trt_frontends.compile(Counts().cuda(), arg_inputs=(x,), min_block_size=1, use_cuda_graphs=True)
 
 
+class Positions(nn.Module):
+    """Makes positions and a mask on the CPU, as models do that forget the device, and moves them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = torch.zeros(x.shape[:2]).bool().to(x.device)
+        return x + torch.arange(x.shape[1]).to(x)[:, None] * (~seen).cumsum(1, dtype=torch.float32)[..., None]
+
+
+class Layers(nn.Module):
+    """Recurrent layers without states of the caller's: zeros that are expanded to the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(kind(8, 8, num_layers=2, batch_first=True) for kind in (nn.RNN, nn.GRU, nn.LSTM))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("kind", [Positions, Layers])
+def test_models_of_sizes_that_vary_run_in_one_engine(kind: type[nn.Module], dtype: torch.dtype) -> None:
+    model = kind().to("cuda", dtype).eval()
+    spec = Input(min_shape=(1, 2, 8), opt_shape=(2, 8, 8), max_shape=(4, 16, 8), dtype=dtype)
+    compiled = trt_frontends.compile(model, arg_inputs=(spec,), min_block_size=1)
+    report = compiled.meta["partition_report"]
+    assert len(report.engines) == 1 and not report.torch_nodes
+    for shape in ((2, 8, 8), (1, 2, 8), (4, 16, 8), (3, 5, 8)) * 2:
+        x = torch.randn(*shape, device="cuda", dtype=dtype)
+        torch.testing.assert_close(compiled(x), model(x).detach(), rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", ["use_cuda_graphs", "offload_module_to_cpu"])
 def test_settings_of_whole_models_are_refused_under_torch_compile(name: str) -> None:
     optimized = torch.compile(_model(), backend="torch_tensorrt", options={name: True})

@@ -26,6 +26,7 @@ from trt_lowering.passes.cleanup import (
 from trt_lowering.passes.convert_float_type import Autocast, ConvertFloatType
 from trt_lowering.passes.decompose import Decompose, LowerBodies
 from trt_lowering.passes.dequantization import MergeDequantization, RecognizeDequantization
+from trt_lowering.passes.device_moves import MakeOnDevice
 from trt_lowering.passes.known_values import FoldConstants, SimplifySizes, StrideOverBases
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
@@ -53,6 +54,7 @@ def decomposing_passes(
     """
     return [
         RemoveIdentities(settings),
+        MakeOnDevice(settings),
         DropEmptyOperands(settings),
         EliminateDeadCode(),
         ExcludeState(),

@@ -303,6 +303,24 @@ def test_programs_for_gpus_have_one_kernel_too(layer: Layer, built: Any) -> None
         torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", GATES)
+def test_kernels_get_states_in_one_piece(kind: str, built: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Layer(kind)
+    program = fused_program(built(layer)._state.loaded)
+    program.load_constants()
+    (compute,) = [compute for compute, *_ in program.steps if isinstance(compute, CudnnLayer)]
+    kernel = compute._layer
+    given = {name: value if name == "x" else value[:1].expand_as(value) for name, value in layer.inputs.items()}
+
+    def run(x: torch.Tensor, states: Any, *others: Any) -> Any:
+        assert all(state.is_contiguous() for state in (states if isinstance(states, (list, tuple)) else [states]))
+        return kernel(x, states, *others)
+
+    monkeypatch.setattr(compute, "_layer", run)
+    for have, want in zip(program.run([*given.values()]), layer.wanted(given), strict=True):
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("projection", [0, 3])

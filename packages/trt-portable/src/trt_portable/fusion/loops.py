@@ -227,7 +227,7 @@ class RecurrentKernel(PackingCompute):
     def _run(self, x: torch.Tensor, states: Sequence[torch.Tensor], weights: list[torch.Tensor]) -> Sequence[Any]:
         """What the layer leaves: the hidden state after each step, and the states after the last."""
         is_reverse, has_biases = self._form.is_reverse, bool(self._form.biases)
-        first: Any = [state.unsqueeze(0) for state in states]
+        first: Any = [state.unsqueeze(0).contiguous() for state in states]  # cuDNN refuses what is expanded
         first = first if len(first) > 1 else first[0]
         given = x.flip(0) if is_reverse else x
         sequence, *last = self._layer(given, first, weights, has_biases, 1, 0.0, False, False, False)
