@@ -66,6 +66,15 @@ def test_a_slice_runs_whole(name: str, shapes: Shapes) -> None:
     assert record.engines == 1
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_floats_may_be_of_half_precision(device: str) -> None:
+    record = check(
+        registry.entries()["torch/rnn"], Case("torch/rnn", Route.COMPILE, Shapes.DYNAMIC), device, torch.float16
+    )
+    assert record.outcome is Outcome.WHOLE, record
+    assert record.own_error is not None and record.own_error > 1e-6
+
+
 def test_the_fused_encoder_layer_runs_whole_through_torch_compile() -> None:
     name = "torch/transformer_encoder"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> None:
     runs.add_argument("patterns", nargs="*", help="only entries whose name contains one of them")
     runs.add_argument("--route", choices=[route.value for route in ROUTES])
     runs.add_argument("--shapes", choices=[shapes.value for shapes in Shapes])
+    runs.add_argument("--device", default="cpu", help="where models run (default cpu)")
+    runs.add_argument("--dtype", default="", help="what their floats are, float16 for example (default: as they come)")
     runs.set_defaults(command=_run, results=RESULTS)
     speed = commands.add_parser("speed", help="measure a sample beside Inductor, what has no record yet, and write it")
     speed.add_argument("pattern", nargs="?", default="", help="only entries whose name contains it")
@@ -68,7 +71,8 @@ def main() -> None:
 def _run(arguments: argparse.Namespace, console: Console) -> None:
     route = Route(arguments.route) if arguments.route else None
     shapes = Shapes(arguments.shapes) if arguments.shapes else None
-    _run_cases(cases(route, shapes, arguments.patterns), check_case, arguments, console)
+    work = functools.partial(check_case, device=arguments.device, dtype=arguments.dtype)
+    _run_cases(cases(route, shapes, arguments.patterns), work, arguments, console)
 
 
 def _tracing(arguments: argparse.Namespace, console: Console) -> None:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 import trt_frontends
 from tools.zoo.comparison import Mismatch, agrees, error
 from tools.zoo.entry import Case, Entry, Route, Shapes
-from tools.zoo.inputs import fixed
+from tools.zoo.inputs import fixed, typed
 from tools.zoo.record import Outcome, Record
 from tools.zoo.settle import settle
 from trt_core import ExportError, Input, InputError
@@ -31,6 +31,8 @@ SEED = 0
 SIZES: Final = {Shapes.STATIC: ("opt",), Shapes.DYNAMIC: ("opt", "min", "max")}
 """The sizes of the calls of a case, in order."""
 
+_TURNS_ON_GPUS: Final = 3
+
 AFFORDABLE_SECONDS = 5.0
 """A model whose forward pass takes longer is not run in float64 as well."""
 
@@ -39,8 +41,15 @@ class CaptureFailure(Exception):
     """The model cannot be exported for its inputs; the cause says why."""
 
 
-def check(entry: Entry, case: Case) -> Record:
-    """Runs a case; whatever goes wrong is in the record."""
+def check(entry: Entry, case: Case, device: str = "cpu", dtype: torch.dtype | None = None) -> Record:
+    """Runs a case; whatever goes wrong is in the record.
+
+    Args:
+        entry: The model and its inputs.
+        case: How it gets to engines.
+        device: Where it runs. On a GPU every size is called three times: kernels are started, recorded, repeated.
+        dtype: What its floats are; those of the entry by default.
+    """
     if entry.excluded:
         return Record.of(case, Outcome.EXCLUDED, why=entry.excluded)
     if case.shapes is Shapes.DYNAMIC and entry.fixed_shapes:
@@ -48,10 +57,13 @@ def check(entry: Entry, case: Case) -> Record:
     torch.manual_seed(SEED)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        model = settle(entry.make())
-        specs = _specs(entry, case.shapes)
-        samples = [_values(specs, which) for which in SIZES[case.shapes]]
+        model = settle(entry.make()).to(device, dtype)
+        specs = _specs(entry, case.shapes, dtype)
+        turns = 1 if device == "cpu" else _TURNS_ON_GPUS
+        samples = [_values(specs, which, device) for which in SIZES[case.shapes]] * turns
         expected, own = _reference(model, samples)
+        if own is None and dtype is not None:
+            own = torch.finfo(dtype).eps
         start = time.perf_counter()
         try:
             compiled, reports_of = _compile(model, specs, case, samples[0])
@@ -127,14 +139,21 @@ def _judge(facts: Mapping[str, Any]) -> Outcome:
     return Outcome.PARTLY if facts["reasons"] else Outcome.WHOLE
 
 
-def _specs(entry: Entry, shapes: Shapes) -> tuple[tuple[Input, ...], dict[str, Input]]:
-    convert = fixed if shapes is Shapes.STATIC else copy.copy
+def _specs(
+    entry: Entry, shapes: Shapes, dtype: torch.dtype | None = None
+) -> tuple[tuple[Input, ...], dict[str, Input]]:
+    def convert(spec: Input) -> Input:
+        given = typed(spec, dtype) if dtype is not None and spec.dtype.is_floating_point else spec
+        return fixed(given) if shapes is Shapes.STATIC else copy.copy(given)
+
     return tuple(map(convert, entry.args)), {name: convert(spec) for name, spec in entry.kwargs.items()}
 
 
-def _values(specs: tuple[tuple[Input, ...], dict[str, Input]], which: str) -> Values:
+def _values(specs: tuple[tuple[Input, ...], dict[str, Input]], which: str, device: str = "cpu") -> Values:
     args, kwargs = specs
-    return tuple(spec.example(which) for spec in args), {name: spec.example(which) for name, spec in kwargs.items()}
+    return tuple(spec.example(which, device) for spec in args), {
+        name: spec.example(which, device) for name, spec in kwargs.items()
+    }
 
 
 def sample_values(entry: Entry, which: str) -> Values:

@@ -147,6 +147,7 @@ def _context() -> Any:
     """Processes forked from a warm server where the platform can; fresh ones elsewhere."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a server that starts CUDA has no children that can
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
@@ -174,12 +175,12 @@ def _child(work: Callable[[Case], Record], case: Case, sender: Connection) -> No
     sender.close()
 
 
-def check_case(case: Case) -> Record:
-    """Checks a case of the registry on one thread."""
+def check_case(case: Case, device: str = "cpu", dtype: str = "") -> Record:
+    """Checks a case of the registry on one thread; see `tools.zoo.check`. A type is given by its name in PyTorch."""
     import torch
 
     from tools.zoo.check import check
     from tools.zoo.registry import entries
 
     torch.set_num_threads(1)
-    return check(entries()[case.entry], case)
+    return check(entries()[case.entry], case, device, getattr(torch, dtype) if dtype else None)
