@@ -35,8 +35,14 @@ def fixed(spec: Input) -> Input:
 
 def typed(spec: Input, dtype: torch.dtype) -> Input:
     """Returns the input of another element type."""
-    shapes = {"min_shape": spec.min_shape, "opt_shape": spec.opt_shape, "max_shape": spec.max_shape}
-    return Input(**shapes, dtype=dtype, format=spec.format, tensor_domain=spec.tensor_domain)
+    return Input(
+        min_shape=spec.min_shape,
+        opt_shape=spec.opt_shape,
+        max_shape=spec.max_shape,
+        dtype=dtype,
+        format=spec.format,
+        tensor_domain=spec.tensor_domain,
+    )
 
 
 def image(size: int, channels: int = 3) -> Input:

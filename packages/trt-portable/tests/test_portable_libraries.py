@@ -178,6 +178,61 @@ def test_nan_goes_to_the_layers(build: Build, execute: Any, logger: Any, name: s
         torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+def looked_up(network: Any, x: Any, table: Any, behind: int = 0) -> Any:
+    """Rows of a table; of which numbers, an input says."""
+    rows = network.add_input("rows", trt.int64, (3, 4))
+    found = network.add_gather(constant(network, table), rows, 0).get_output(0)
+    product = network.add_matrix_multiply(found, trt.MatrixOperation.NONE, x, trt.MatrixOperation.NONE).get_output(0)
+    if not behind:
+        return product
+    is_first = network.add_elementwise(
+        rows, constant(network, np.zeros((1, 1), np.int64)), trt.ElementWiseOperation.EQUAL
+    ).get_output(0)
+    chosen = network.add_select(is_first, constant(network, np.full((1, 1), behind)), rows).get_output(0)
+    least = network.add_reduce(chosen, trt.ReduceOperation.MIN, 0b10, True).get_output(0)
+    lifted = network.add_unsqueeze(least, constant(network, np.array([2]))).get_output(0)
+    return network.add_elementwise(
+        product, network.add_cast(lifted, trt.float32).get_output(0), trt.ElementWiseOperation.SUM
+    ).get_output(0)
+
+
+def test_a_table_whose_first_row_is_nothing_is_looked_up_elsewhere(
+    build: Build, execute: Any, logger: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding stands first as a rule: rows of zeros show nothing of what a library makes of the others."""
+    table = numbers(9, 6)
+    table[0] = 0
+    plan = build(lambda network, x: looked_up(network, x, table), (1, 6, 5))
+    assert isinstance(loaded(plan, logger)._state.executable, LibraryExecutable)
+    compiled = libraries()[name].compile
+
+    def wrong(*given: Any) -> Any:
+        made = compiled(*given)
+
+        class Doubling:
+            def run(self, *values: Any) -> Any:
+                return [2 * each for each in made.run(*values)]
+
+        return Doubling()
+
+    monkeypatch.setattr(type(libraries()[name]), "compile", lambda self, *given: wrong(*given))
+    plan = build(lambda network, x: looked_up(network, x, table), (1, 6, 5))
+    assert not isinstance(loaded(plan, logger)._state.executable, LibraryExecutable)
+
+
+def test_what_computes_nothing_but_zeros_is_left_to_layers(build: Build, logger: Any, name: str) -> None:
+    plan = build(lambda network, x: looked_up(network, x, np.zeros((9, 6), np.float32)), (1, 6, 5))
+    assert not isinstance(loaded(plan, logger)._state.executable, LibraryExecutable)
+
+
+@pytest.mark.parametrize(("behind", "is_taken"), [(9, True), (1 << 24, True), (1 << 25, False), (2**63 - 1, False)])
+def test_integers_that_floats_do_not_hold_are_left_to_layers(
+    build: Build, logger: Any, name: str, behind: int, is_taken: bool
+) -> None:
+    plan = build(lambda network, x: looked_up(network, x, numbers(9, 6), behind), (1, 6, 5))
+    assert isinstance(loaded(plan, logger)._state.executable, LibraryExecutable) is is_taken
+
+
 def test_where_a_library_fails_the_layers_run(
     build: Build, execute: Any, logger: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

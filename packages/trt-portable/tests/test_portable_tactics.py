@@ -21,6 +21,7 @@ from trt_portable.builder.inductor.tactic import TACTICS, Inductor, write_out_co
 from trt_portable.builder.tactic import Subject
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact as artifacts
+from trt_portable.shape_tensors import as_tensor
 
 CPU = torch.device("cpu")
 
@@ -244,6 +245,31 @@ def test_example_masks_show_something_and_hide_something(builder: trt.Builder, l
     state = load(network)._state
     (found,) = Subject(state.structure, state.info, (), CPU).example_inputs(0)
     assert found.any(-1).all() and not found.all(-1).any()
+
+
+def test_example_integers_reach_as_far_as_tables_do(builder: trt.Builder, load: Any) -> None:
+    network = builder.create_network()
+    rows, mask, counted, far = (
+        network.add_input(name, trt.int64, (4, 5)) for name in ("rows", "mask", "counted", "far")
+    )
+    table = network.add_constant((7, 3), np.ones((7, 3), np.float32)).get_output(0)
+    none = network.add_constant((1, 1), np.zeros((1, 1), np.int64)).get_output(0)
+    turned = network.add_shuffle(rows)
+    turned.reshape_dims = (5, 4)
+    for index in (turned.get_output(0), counted):
+        network.mark_output(network.add_gather(table, index, 0).get_output(0))
+    for given in (rows, mask):
+        equal = network.add_elementwise(given, none, trt.ElementWiseOperation.EQUAL).get_output(0)
+        network.mark_output(equal)
+    network.mark_output(network.add_elementwise(counted, none, trt.ElementWiseOperation.SUM).get_output(0))
+    network.mark_output(network.add_cast(network.add_cast(far, trt.float32).get_output(0), trt.int64).get_output(0))
+    state = load(network)._state
+    found = Subject(state.structure, state.info, (), CPU).example_inputs(0)
+    rows, mask, counted, far = map(as_tensor, found)
+    assert rows.max() > 1 and rows.min() >= 0 and rows.max() <= 6
+    assert set(mask.unique().tolist()) == {0, 1} and mask.any(-1).all()
+    assert not counted.any(), "a sum is computed with it, and could look anywhere"
+    assert not far.any(), "it comes back from floats, and could look anywhere"
 
 
 @pytest.mark.parametrize("has_convolutions", [False, True])

@@ -479,7 +479,7 @@ def begin_lowering_graph(
         if str(node.target) in states:
             node.meta[STATE] = True
     _fix_constants(lowered, dict(constants or {}))
-    run_passes(lowered, [RemoveAssertions()], recompile=False)
+    run_passes(lowered, [RemoveAssertions(keep_values=True)], recompile=False)
     return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings)
 
 

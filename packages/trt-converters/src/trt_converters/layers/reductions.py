@@ -88,9 +88,6 @@ def topk(ctx: ConversionContext, value: Operand, k: Size, axis: int, largest: bo
     return values, indices
 
 
-_FAR = torch.iinfo(torch.int64).max
-
-
 def positions(ctx: ConversionContext, size: Size, axis: int, rank: int) -> Any:
     """Returns 0, 1, ... along one axis of a tensor whose other extents are 1, int64."""
     return reshape(ctx, index_range(ctx, size), [size if index == axis else 1 for index in range(rank)])
@@ -139,8 +136,10 @@ def first_extremum(ctx: ConversionContext, value: Operand, axis: int, size: Size
         # where the extremum is NaN nothing equals it, and the NaNs are the hits
         hits = binary(ctx, "OR", hits, is_nan(ctx, value))
         hits = select(ctx, is_nan(ctx, found), is_nan(ctx, value), hits)
-    places = positions(ctx, size, axis, rank_of(value))
-    return found, reduce(ctx, "MIN", select(ctx, hits, places, torch.tensor(_FAR)), (axis,), True)
+    rank = rank_of(value)
+    count = ctx.size(size)  # behind all places, and no greater number than needed: some kernels compute with floats
+    behind = torch.tensor(count) if isinstance(count, int) else reshape(ctx, count, [1] * rank)
+    return found, reduce(ctx, "MIN", select(ctx, hits, positions(ctx, size, axis, rank), behind), (axis,), True)
 
 
 Combine = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]

@@ -110,6 +110,7 @@ _CHECKS = (
     "aten::_functional_sym_constrain",
     "aten::_functional_assert",
 )
+_CHECKS_OF_VALUES = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 
 class RemoveAssertions(GraphPass):
@@ -118,10 +119,17 @@ class RemoveAssertions(GraphPass):
     Engines check their inputs against their profile, so a second check in the graph costs time and cuts blocks apart.
 
     Requires: nothing.
-    Ensures: no assertion and no call of a guard module is left.
+    Ensures: no assertion and no call of a guard module is left, but for those that are kept.
+
+    Args:
+        keep_values: Whether `_assert_async` stays, by which a model checks values of its tensors
+            (`assert (x > 0).all()`): no profile knows these.
     """
 
     name = "remove_assertions"
+
+    def __init__(self, *, keep_values: bool = False) -> None:
+        self._keep_values = keep_values
 
     def requires(self, gm: fx.GraphModule) -> None:
         """Accepts every graph."""
@@ -130,7 +138,9 @@ class RemoveAssertions(GraphPass):
         """Erases the checks, the last first, since tokens chain them."""
         changes = 0
         for node in reversed(gm.graph.nodes):
-            if not is_assertion(node):
+            if not self._goes(node):
+                if is_assertion(node):
+                    node.meta.setdefault("val", None)  # which AOTAutograd leaves out
                 continue
             if node.users:
                 self.fail(node, "the result of an assertion is used")
@@ -143,8 +153,11 @@ class RemoveAssertions(GraphPass):
     def ensures(self, gm: fx.GraphModule) -> None:
         """Checks that no assertion is left."""
         for node in gm.graph.nodes:
-            if is_assertion(node):
+            if self._goes(node):
                 self.fail(node, "an assertion is left")
+
+    def _goes(self, node: fx.Node) -> bool:
+        return is_assertion(node) and not (self._keep_values and node.target in _CHECKS_OF_VALUES)
 
 
 def is_assertion(node: fx.Node) -> bool:
