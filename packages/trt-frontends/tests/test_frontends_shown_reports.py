@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Callable
@@ -17,6 +18,7 @@ import trt_core
 import trt_frontends
 import trt_partition
 import trt_runtime
+from trt_core.reports import DataReport
 from trt_frontends.generation_compilation import GenerationReport
 from trt_frontends.onnx_models import explain_onnx
 from trt_frontends.quantization import quantization_report, sensitivity
@@ -82,8 +84,10 @@ REPORTS: dict[str, tuple[Callable[[], Any], str]] = {
 def test_every_report_is_tried_here() -> None:
     folders = [Path(package.__path__[0]) for package in (trt_core, trt_frontends, trt_partition, trt_runtime, trtc)]
     sources = [path.read_text(encoding="utf-8") for folder in folders for path in folder.rglob("*.py")]
-    ours = {name for text in sources for name in re.findall(r"^class (\w+)\(ShownReport\b", text, re.MULTILINE)}
-    assert ours == REPORTS.keys()
+    ours = {
+        name for text in sources for name in re.findall(r"^class (\w+)\((?:Shown|Data)Report\b", text, re.MULTILINE)
+    }
+    assert ours - {"DataReport"} == REPORTS.keys()
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -94,6 +98,9 @@ def test_a_report_shows_itself(name: str) -> None:
     assert "\n" not in repr(report) and len(repr(report)) < 250
     shown = report._repr_html_()
     assert shown.startswith(("<pre>", "<iframe sandbox srcdoc=")) and shown.count("<") == 2
+    if isinstance(report, DataReport):
+        assert {"format": 1}.items() < report.to_dict().items()
+        assert json.loads(report.to_json(), parse_constant=pytest.fail) == report.to_dict()
 
 
 def test_programs_show_what_they_take_and_return(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
-"""Words of messages: how values are named, how reports show themselves, and names that command no terminal."""
+"""Words of messages: how values are named, and names that command no terminal."""
 
 from __future__ import annotations
 
 import difflib
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -77,29 +76,3 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `did you mean 'x'?` for the nearest known name, or an empty string when none is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
-
-
-class ShownReport(ABC):
-    """What every report has beside its renderings. Dataclasses that are reports leave `repr` to it."""
-
-    @abstractmethod
-    def to_text(self) -> str:
-        """Returns the report as text."""
-
-    @property
-    def headline(self) -> str:
-        """The report in one line."""
-        return self.to_text().partition("\n")[0]
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {printable(self.headline)}>"
-
-    def _repr_html_(self) -> str:
-        """The report as a notebook shows it: its page in a frame of its own, or else its text."""
-        import html  # its table of entities would be loaded with every engine
-
-        render = getattr(self, "to_html", None)
-        if render is None:
-            return f"<pre>{html.escape(printable(self.to_text()))}</pre>"
-        page = html.escape(render(), quote=True)
-        return f'<iframe sandbox srcdoc="{page}" width="100%" height="600" style="border: 0"></iframe>'

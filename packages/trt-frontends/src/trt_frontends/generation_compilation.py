@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Input, InputError, logger
-from trt_core.wording import ShownReport, human_bytes, kind_of
+from trt_core.reports import DataReport
+from trt_core.wording import human_bytes, kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
@@ -1524,7 +1524,7 @@ def _layers_with_states() -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, repr=False)
-class GenerationReport(ShownReport):
+class GenerationReport(DataReport):
     """How fast text was generated.
 
     Attributes:
@@ -1544,6 +1544,8 @@ class GenerationReport(ShownReport):
         chosen_experts: How many of them a token chooses.
         expert_bytes: Bytes of one, in all layers.
     """
+
+    DERIVED: ClassVar = ("tokens_per_second", "bandwidth_share")
 
     model: str
     device: str
@@ -1569,11 +1571,6 @@ class GenerationReport(ShownReport):
     def bandwidth_share(self) -> float | None:
         """Which part of the device's bandwidth reading the weights once a step takes; None where that is unknown."""
         return None if self.bandwidth is None else self.weight_bytes / self.token_seconds / self.bandwidth
-
-    def to_json(self) -> str:
-        """Returns the report as JSON."""
-        derived = {"tokens_per_second": self.tokens_per_second, "bandwidth_share": self.bandwidth_share}
-        return json.dumps({**asdict(self), **derived}, indent=2) + "\n"
 
     def to_text(self) -> str:
         """Returns the report as lines for reading."""

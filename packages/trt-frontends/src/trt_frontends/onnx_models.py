@@ -12,9 +12,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import fx, nn
@@ -37,8 +37,9 @@ from trt_core.errors import PlanError, Uncacheable
 from trt_core.files.opening import read_file
 from trt_core.internals import FakeTensorMode, pytree
 from trt_core.log import forget_errors, logger, provider_logger, take_errors, unlogged
+from trt_core.reports import DataReport
 from trt_core.sizes.expressions import extent_of
-from trt_core.wording import ShownReport, counted, did_you_mean, printable
+from trt_core.wording import counted, did_you_mean, printable
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.custom_engine_cache import BaseEngineCache, CustomCache
 from trt_frontends.engine_source import EngineSource, Interface, engine_module
@@ -89,7 +90,7 @@ class OnnxNode:
 
 
 @dataclass(frozen=True, repr=False)
-class OnnxReport(ShownReport):
+class OnnxReport(DataReport):
     """Which nodes of a model can be part of an engine, and why the others cannot.
 
     Attributes:
@@ -97,6 +98,8 @@ class OnnxReport(ShownReport):
         nodes: All nodes, in the model's order.
         errors: What stands against the model as a whole, each a code and a reason.
     """
+
+    DERIVED: ClassVar = ("coverage",)
 
     model: str
     nodes: tuple[OnnxNode, ...]
@@ -129,10 +132,6 @@ class OnnxReport(ShownReport):
                 why = f": {node.code}: {node.reason}" if node.code else ""  # else what stands against the whole does
                 lines.append(f"node {node.index}{label}, {node.operator}{why}")
         return printable("\n".join(lines)) + "\n"
-
-    def to_json(self) -> str:
-        """The report as JSON."""
-        return json.dumps({**asdict(self), "coverage": self.coverage}, indent=1) + "\n"
 
 
 def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:

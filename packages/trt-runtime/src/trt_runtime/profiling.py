@@ -13,7 +13,7 @@ from torch import nn
 from trt_core.errors import InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.provider import provider_module
-from trt_core.wording import ShownReport
+from trt_core.reports import ShownReport
 from trt_runtime.module import engine_modules, engines_of
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import enum
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import torch
 from torch import fx, nn
@@ -22,8 +21,8 @@ from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
 from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
+from trt_core.reports import DataReport
 from trt_core.weight_recipes import content_of
-from trt_core.wording import ShownReport
 from trt_frontends.accuracy.subject import (
     EngineCase,
     Model,
@@ -35,7 +34,7 @@ from trt_frontends.accuracy.subject import (
 )
 from trt_frontends.accuracy.verify import cases_of, require_tolerance, run_case, tolerance_of
 from trt_frontends.capture import require_weights
-from trt_frontends.comparison.output_error import jsonable, measure_error, tensors_of
+from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.entry_point import outside_autocast
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, no_progress
@@ -116,7 +115,7 @@ class EngineError:
 
 
 @dataclass(frozen=True, repr=False)
-class BisectReport(ShownReport):
+class BisectReport(DataReport):
     """What a search for wrong operators found.
 
     Attributes:
@@ -136,6 +135,8 @@ class BisectReport(ShownReport):
         in_engines: Where lowering or a reduced type is to blame: what engines make wrong as well, compared with the
             lowered graph as PyTorch runs it. None where they make nothing wrong.
     """
+
+    DERIVED: ClassVar = ("setting", "is_proved")
 
     model: str
     tolerance: float
@@ -211,16 +212,6 @@ class BisectReport(ShownReport):
             verb = "makes it right" if self.is_proved else "does not make it right"
             lines.append(f"{self.setting} {verb}: error {self.error_after:.3g} when run")
         return lines
-
-    def to_json(self) -> str:
-        """Returns the report as JSON text; what is infinite or no number is a string."""
-        return json.dumps(jsonable({"format": 1, **self._data()}), indent=2) + "\n"
-
-    def _data(self) -> dict[str, Any]:
-        data: dict[str, Any] = dataclasses.asdict(self)
-        engines = None if self.in_engines is None else self.in_engines._data()
-        more = {"stage": self.stage.value, "in_engines": engines, "setting": self.setting, "is_proved": self.is_proved}
-        return {**data, **more}
 
 
 def describe_tensor(name: str, tensor: torch.Tensor) -> TensorStatistics:

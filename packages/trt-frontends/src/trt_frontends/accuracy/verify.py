@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import jinja2
 import torch
@@ -17,7 +15,8 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import ExecutionError, InputError, TrtError, logger, operator_name, provider_identity
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
-from trt_core.wording import ShownReport, printable
+from trt_core.reports import DataReport
+from trt_core.wording import printable
 from trt_frontends.accuracy.subject import (
     Model,
     Subject,
@@ -35,7 +34,6 @@ from trt_frontends.comparison.output_error import (
     NUMERIC,
     OutputError,
     as_tensor,
-    jsonable,
     measure_error,
     run_wide,
     worst_of,
@@ -65,6 +63,8 @@ class OutputAccuracy:
         compiled_from_exact, eager_from_exact: `OutputError.scaled` of compiled and of eager against eager in float64;
             None where float64 was not affordable.
     """
+
+    DERIVED: ClassVar = ("nearer",)
 
     name: str
     dtype: str
@@ -101,7 +101,7 @@ class DepthError:
 
 
 @dataclass(frozen=True, repr=False)
-class AccuracyReport(ShownReport):
+class AccuracyReport(DataReport):
     """How far a compiled model is from eager PyTorch.
 
     Attributes:
@@ -113,6 +113,8 @@ class AccuracyReport(ShownReport):
         depth: Errors inside the engines, in the order of the graph; empty unless asked for.
         skipped_exact: Why nothing was compared with float64; empty when it was.
     """
+
+    DERIVED: ClassVar = ("passed", "worst")
 
     model: str
     provider: str
@@ -161,18 +163,6 @@ class AccuracyReport(ShownReport):
         if self.skipped_exact:
             lines += ["", f"not compared with float64: {self.skipped_exact}"]
         return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values; what is infinite or no number is a string."""
-        data = jsonable(dataclasses.asdict(self))
-        assert isinstance(data, dict)
-        for output, entry in zip(self.outputs, data["outputs"], strict=True):
-            entry["nearer"] = output.nearer
-        return {"format": 1, "passed": self.passed, "worst": jsonable(self.worst), **data}
-
-    def to_json(self) -> str:
-        """Returns the report as JSON text."""
-        return json.dumps(self.to_dict(), indent=2) + "\n"
 
     def to_html(self) -> str:
         """Returns the report as one HTML page with plots; it loads nothing."""

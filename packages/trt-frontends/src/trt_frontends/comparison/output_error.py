@@ -11,7 +11,6 @@ import torch
 
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import TorchDispatchMode, pytree
-from trt_core.nesting import with_leaves
 
 NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
 """Types of leaves of a result that are compared by value."""
@@ -167,11 +166,6 @@ def _histogram(difference: torch.Tensor) -> tuple[int, ...]:
     decades = inexact.log10().floor().clamp(HISTOGRAM_LOW, HISTOGRAM_HIGH - 1).long() - HISTOGRAM_LOW
     counts = torch.bincount(decades, minlength=bins).tolist()
     return (difference.numel() - inexact.numel(), *counts)
-
-
-def jsonable(value: Any) -> Any:
-    """Returns a value as JSON has it: infinities and what is no number become strings."""
-    return with_leaves(value, lambda leaf: str(leaf) if isinstance(leaf, float) and not math.isfinite(leaf) else leaf)
 
 
 class WideMode(TorchDispatchMode):

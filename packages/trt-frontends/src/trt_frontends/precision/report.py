@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
+from typing import ClassVar
 
-from trt_core.wording import ShownReport
-from trt_frontends.comparison.output_error import jsonable
+from trt_core.reports import DataReport
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class GroupPrecision:
 
 
 @dataclass(frozen=True, repr=False)
-class PrecisionReport(ShownReport):
+class PrecisionReport(DataReport):
     """How precision was chosen. Errors are relative to the largest magnitude of an output.
 
     Attributes:
@@ -53,6 +51,8 @@ class PrecisionReport(ShownReport):
         setting_of_graphs: The choice as options of `torch.compile`, whose graphs number their nodes anew: of a kind of
             operator in a module every call stays in float32 that stays so for one, so that more may than was measured.
     """
+
+    DERIVED: ClassVar = ("reduced_share",)
 
     max_error: float
     dtype: str
@@ -98,8 +98,3 @@ class PrecisionReport(ShownReport):
             lines += [f"  {group.name}: {group.why}" for group in self.kept_in_float32]
             lines += ["", f"to compile the same without measuring: {self.setting}"]
         return "\n".join(lines) + "\n"
-
-    def to_json(self) -> str:
-        """Returns the report as JSON text; what is infinite or no number is a string."""
-        data = {"format": 1, **dataclasses.asdict(self), "reduced_share": self.reduced_share}
-        return json.dumps(jsonable(data), indent=2) + "\n"

@@ -5,9 +5,8 @@ Sensitivity is how much the output of a model changes when a single layer of it 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -18,7 +17,7 @@ from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.quantization import dequantize, is_dequantization
 from trt_core.quantization import quantize as quantize_operator
-from trt_core.wording import ShownReport
+from trt_core.reports import DataReport
 from trt_frontends.capture import device_of
 from trt_frontends.comparison.output_error import OutputError, measure_error, worst_of
 from trt_frontends.entry_point import entry_point
@@ -74,7 +73,7 @@ class QuantizedLayer:
 
 
 @dataclass(frozen=True, repr=False)
-class QuantizationReport(ShownReport):
+class QuantizationReport(DataReport):
     """What `quantize` did.
 
     Attributes:
@@ -112,14 +111,6 @@ class QuantizationReport(ShownReport):
                 shown = f"stays as it is, {layer.code}: {layer.why}"
             lines.append(f"  {layer.location} ({layer.operator}): {shown}")
         return "\n".join(lines) + "\n"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
-        return {"format": 1, **asdict(self)}
-
-    def to_json(self) -> str:
-        """Returns the report as JSON text."""
-        return json.dumps(self.to_dict(), indent=2) + "\n"
 
 
 def make_report(
@@ -483,7 +474,7 @@ class LayerSensitivity:
 
 
 @dataclass(frozen=True, repr=False)
-class SensitivityReport(ShownReport):
+class SensitivityReport(DataReport):
     """Every layer that can be quantized, the most sensitive one first.
 
     Attributes:
@@ -508,15 +499,11 @@ class SensitivityReport(ShownReport):
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as JSON values; an infinite ratio, of a layer without error, is null."""
-        data = {"format": 1, **asdict(self)}
+        data = super().to_dict()
         for layer in data["layers"]:
-            if layer["snr_db"] == float("inf"):
+            if layer["snr_db"] == "inf":
                 layer["snr_db"] = None
         return data
-
-    def to_json(self) -> str:
-        """Returns the report as JSON text."""
-        return json.dumps(self.to_dict(), indent=2) + "\n"
 
 
 @entry_point

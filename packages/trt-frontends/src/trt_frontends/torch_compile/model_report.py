@@ -11,7 +11,8 @@ from typing import Any, Final
 from torch import fx, nn
 
 from trt_core import InputError
-from trt_core.wording import ShownReport, counted, kind_of
+from trt_core.reports import DataReport
+from trt_core.wording import counted, kind_of
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
 from trt_partition import PartitionReport
 
@@ -37,7 +38,7 @@ class GraphReport:
 
 
 @dataclass(frozen=True, repr=False)
-class ModelReport(ShownReport):
+class ModelReport(DataReport):
     """All graphs of a model, in the order in which they were captured.
 
     Attributes:
@@ -85,8 +86,8 @@ class ModelReport(ShownReport):
                 lines += ["", f"Graph {number}", graph.builds[-1].partition.to_text()]
         return "\n".join(lines)
 
-    def to_json(self) -> str:
-        """Returns the report as JSON; partition reports as `PartitionReport.to_json` writes them."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as JSON values; partition reports as `PartitionReport.to_json` writes them."""
         graphs = [
             {
                 "ended_by": graph.ended_by,
@@ -99,7 +100,7 @@ class ModelReport(ShownReport):
             }
             for graph in self.graphs
         ]
-        return json.dumps({"graphs": graphs, "left_out": list(self.left_out)}, indent=2)
+        return {"format": 1, "graphs": graphs, "left_out": list(self.left_out)}
 
     def _in_use(self) -> list[PartitionReport]:
         latest = [graph.builds[-1].partition for graph in self.graphs if graph.builds]

@@ -32,9 +32,10 @@ from trt_core.held_arguments import held_to_signature
 from trt_core.precision import kept_in_float32
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
+from trt_core.reports import DataReport, ShownReport
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.verdicts import IN_FLOATS
-from trt_core.wording import ShownReport, counted, human_bytes, printable, scaled
+from trt_core.wording import counted, human_bytes, printable, scaled
 from trt_partition.bridges import find_bridge
 from trt_partition.costs import RULE, estimate_flops, estimate_traffic
 from trt_partition.plan import Block, BlockKind, PartitionPlan
@@ -660,7 +661,7 @@ class NodeChange:
 
 
 @dataclass(frozen=True, repr=False)
-class ReportDiff(ShownReport):
+class ReportDiff(DataReport):
     """What changed from one report to another.
 
     Attributes:
@@ -683,17 +684,6 @@ class ReportDiff(ShownReport):
     def __bool__(self) -> bool:
         """Whether anything changed."""
         return any((self.figures, self.unsupported, self.settings, self.moved, self.added, self.removed))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the changes as JSON values."""
-        return {
-            "figures": {name: list(pair) for name, pair in self.figures.items()},
-            "unsupported": {name: list(pair) for name, pair in self.unsupported.items()},
-            "settings": {name: list(pair) for name, pair in self.settings.items()},
-            "moved": [vars(change) for change in self.moved],
-            "added": list(self.added),
-            "removed": list(self.removed),
-        }
 
     @property
     def headline(self) -> str:
