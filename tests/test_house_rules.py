@@ -79,3 +79,17 @@ def test_pages_name_files_that_exist() -> None:
             paths += [f"{package}/{path}" for path in inside if not (ROOT / path).exists()]
         missing += [f"{page.relative_to(ROOT)}: {path}" for path in paths if path.rstrip("/") not in sources]
     assert not missing, "\n".join(missing)
+
+
+def test_design_pages_name_modules_that_exist() -> None:
+    """`passes/cleanup` in a page is a module, or a folder, of a folder of that name."""
+    paths = [path.relative_to(root) for root in ROOT.glob("packages/*/src") for path in root.rglob("*")]
+    sources = [path.with_suffix("") for path in paths]
+    known, folders = {"/".join(path.parts[-2:]) for path in sources}, {path.parent.name for path in sources} - {""}
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in ROOT.glob("docs/design/*.md")
+        for name in re.findall(r"`(\w+/\w+)`", page.read_text(encoding="utf-8"))
+        if name.partition("/")[0] in folders and name not in known
+    ]
+    assert not missing, "\n".join(missing)
