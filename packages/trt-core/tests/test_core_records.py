@@ -61,6 +61,8 @@ class Drawing:
     words: frozenset[str]
     shapes: tuple[Shape, ...]
     size: tuple[int, int] | None
+    extent: int | Pair
+    widths: tuple[int | tuple[int, int], ...]
     depth: Annotated[int, Form(partial(typed.integer, low=-1))] | None
     rest: Any
 
@@ -75,6 +77,8 @@ DRAWING = Drawing(
     words=frozenset({"v", "u"}),
     shapes=(Circle(0.5), Square(2, (Text("inside"), Square(1)))),
     size=None,
+    extent=Pair(2, 3),
+    widths=(4, (5, 6)),
     depth=-1,
     rest={"free": [None]},
 )
@@ -92,6 +96,8 @@ WRITTEN = {
         {"shape": "square", "side": 2, "inside": [{"words": "inside"}, {"shape": "square", "side": 1, "inside": []}]},
     ],
     "size": None,
+    "extent": [2, 3],
+    "widths": [4, [5, 6]],
     "depth": -1,
     "rest": {"free": [None]},
 }
@@ -117,6 +123,10 @@ def test_what_is_written_is_read_again() -> None:
         ({"shapes": [{"words": "a"}, {"shape": "circle"}]}, "a drawing, shapes 1", "lacks the field 'radius'"),
         ({"shapes": [{"shape": "circle", "radius": 1, "r": 1}]}, "a drawing, shapes 0", "the unknown field 'r'"),
         ({"size": [1, 2, 3]}, "a drawing, size", "a list of 2"),
+        ({"extent": True}, "a drawing, extent", "an integer from 0"),
+        ({"extent": -1}, "a drawing, extent", "an integer from 0"),
+        ({"extent": [1]}, "a drawing, extent", "a list of 2"),
+        ({"widths": [1, "2"]}, "a drawing, widths 1", "a list of 2"),
         ({"more": 1}, "a drawing", "the unknown field 'more'"),
     ],
 )

@@ -35,6 +35,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from trt_core import ExecutionError, InputError, PlanError, TrtError
+from trt_core.files import records
 from trt_core.limits import CallLimits
 from trt_runtime import load, save
 from trt_runtime.command_line import main
@@ -670,7 +671,7 @@ def test_a_process_that_was_taken_over_writes_to_no_other_inputs(isolated: Isola
 
 
 @pytest.mark.parametrize(
-    "change", [{"device": "meta"}, {"device": "cuda:x"}, {"meta": ["list"]}, {"inputs": [["fixed"]]}]
+    "change", [{"device": "meta"}, {"device": "cuda:x"}, {"meta": ["list"]}, {"inputs": [{"kind": "fixed"}]}]
 )
 def test_what_a_process_says_of_its_program_is_not_believed(change: dict[str, Any]) -> None:
     running, mine, theirs = _facing()
@@ -737,10 +738,16 @@ _TOLD = {
     "ready": {
         "confined": ["seccomp"],
         "device": "cpu",
-        "inputs": [["tensor", "x", "float32", [["s0", 1, 2, 8], 3], "cpu"], ["number", "n", "int"]],
-        "outputs": [["tensor", "y", "float32", [4], "cpu"], ["fixed", "z", ["text", "always"]]],
-        "meta": ["dict", [["text", "author"], ["text", "nobody"]]],
-        "facts": '{"dimensions":{},"results":{},"attributes":{"main_input_name":"x"},"plugins":[]}',
+        "inputs": [
+            {"kind": "tensor", "name": "x", "dtype": "float32", "shape": [["s0", 1, 2, 8], 3], "device": "cpu"},
+            {"kind": "number", "name": "n", "type": "int"},
+        ],
+        "outputs": [
+            {"kind": "tensor", "name": "y", "dtype": "float32", "shape": [4], "device": "cpu"},
+            {"kind": "fixed", "name": "z", "value": "always"},
+        ],
+        "meta": {"author": "nobody"},
+        "facts": {"dimensions": {}, "results": {}, "attributes": {"main_input_name": "x"}, "plugins": []},
         "shown": "inputs: x",
         "warnings": ["careful"],
     },
@@ -842,7 +849,8 @@ def test_tensors_survive_shared_memory(shape: list[int], dtype: torch.dtype, ord
     places, size = place_tensors([torch.ones(3), tensor])
     arena = Arena.make(size)
     for value, place in zip([torch.ones(3), tensor], places, strict=True):
-        arena.at(json.loads(json.dumps(place))).copy_(value)
+        (told,) = messages.read_places(json.loads(json.dumps([records.write(place)])))
+        arena.at(told).copy_(value)
     found = arena.at(places[1])
     assert found.shape == tensor.shape and found.dtype == tensor.dtype
     assert torch.equal(found.to(torch.complex64), tensor.to(torch.complex64))

@@ -25,16 +25,6 @@ _BRACKETS = {"List": "[]", "Tuple": "()", "Dict": "{}"}
 _KINDS = {kind: kind for kind in _BRACKETS}
 
 
-def _read_dimension(value: Any, place: str) -> Any:
-    return (
-        typed.integers(typed.items(value, place, 3), place) if isinstance(value, list) else typed.integer(value, place)
-    )
-
-
-def _dimension_to_json(extent: Dimension) -> int | list[int]:
-    return extent if isinstance(extent, int) else list(extent)
-
-
 @dataclass(frozen=True)
 class TensorSpec:
     """A tensor.
@@ -49,7 +39,7 @@ class TensorSpec:
     TAG: ClassVar = ("kind", "Tensor")
 
     name: str
-    shape: tuple[Annotated[Dimension, Form(_read_dimension, _dimension_to_json)], ...]
+    shape: tuple[Dimension, ...]
     dtype: str
     item_bytes: int
 

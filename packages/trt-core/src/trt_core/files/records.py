@@ -6,6 +6,7 @@ a field of type                        is
 ``int``, ``float``, ``str``, ``bool``  a value; integers are not negative, other numbers are finite
 an enumeration                         the name of a member
 ``X | None``                           null, or what X is
+``int | X``                            an integer, or what X is
 ``tuple[X, ...]``, ``tuple[X, Y]``     a list
 ``frozenset[str]``                     a list in alphabetical order
 ``Mapping[str, X]``                    an object
@@ -106,7 +107,7 @@ def _form(kind: Any) -> Form:
         return _object(_form(parts[1])) if parts[0] is str else _pairs(_list(list(map(_form, parts)), tuple))
     if parts:
         kinds = [part for part in parts if part is not type(None)]
-        form = _form(kinds[0]) if len(kinds) == 1 else _union(kinds)
+        form = _form(kinds[0]) if len(kinds) == 1 else _number_or(_form(kinds[1])) if kinds[0] is int else _union(kinds)
         return form if len(kinds) == len(parts) else _optional(form)
     if issubclass(kind, Enum):
         return Form(lambda value, place: typed.member(kind, value, place), lambda value: value.name)
@@ -125,6 +126,13 @@ def _optional(form: Form) -> Form:
     return Form(
         lambda value, place: None if value is None else form.read(value, place),
         lambda value: None if value is None else form.write(value),
+    )
+
+
+def _number_or(form: Form) -> Form:
+    return Form(
+        lambda value, place: typed.integer(value, place) if isinstance(value, int) else form.read(value, place),
+        lambda value: value if isinstance(value, int) else form.write(value),
     )
 
 

@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -26,9 +26,8 @@ import torch
 from torch import nn
 
 from trt_core import errors
-from trt_core.dtypes import parse_dtype
 from trt_core.errors import ExecutionError, InputError, TrtError
-from trt_core.files import typed
+from trt_core.files import records, typed
 from trt_core.files.container import Section
 from trt_core.files.opening import is_read, map_descriptor, opened
 from trt_core.files.replacing import Path, file_name
@@ -40,21 +39,21 @@ from trt_core.wording import printable
 from trt_runtime.isolation import confinement
 from trt_runtime.isolation.messages import (
     MOST_RECORDS,
-    MOST_TENSORS,
     MOST_TEXT,
     Arena,
+    Place,
+    Ready,
     decode,
     encode,
     place_tensors,
+    read_places,
     receive,
     send,
 )
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.fields import DEVICES, number_kind
 from trt_runtime.program.graph import Program
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.interface import DynamicSize, FixedSpec, NumberSpec, Spec, TensorSpec
-from trt_runtime.program.model_facts import ModelFacts, as_record
+from trt_runtime.program.model_facts import as_record
 from trt_runtime.program_file import SectionKind, read_sections
 from trt_runtime.signatures import why_not_trusted
 
@@ -148,9 +147,9 @@ class IsolatedProgram(nn.Module):
         self._closed = False
         with self._turn:
             ready = self._start().ready
-        self.confined, self.device, self.meta = ready.confined, ready.device, ready.meta
+        self.confined, self.device, self.meta = ready.confined, ready.device, dict(ready.meta)
         self.inputs, self.outputs = ready.inputs, ready.outputs
-        self._attributes, self._shown = ready.attributes, ready.shown
+        self._attributes, self._shown = ready.facts.attributes, ready.shown
         for text in ready.warnings:
             warnings.warn(printable(text), stacklevel=3)
         self.eval()
@@ -306,7 +305,7 @@ class _Source:
             "uses_gpu": b'"cuda"' in graph,
             "memory_bytes": self.memory_bytes,
             "cpu_seconds": isolation.cpu_seconds,
-            "limits": None if limits is None else [encode(getattr(limits, item.name), []) for item in fields(limits)],
+            "limits": encode(None if limits is None else vars(limits), []),
             "threads": torch.get_num_threads(),
             "provider": current_provider().value,
             "readable": _code_folders(operators),
@@ -336,42 +335,6 @@ class _Source:
         reader = InputReader(program.signature)
         flat = reader.flatten(decode(message["args"], numbers), decode(message["kwargs"], numbers))
         return frozenset(flat[index] for index in program.written if index < program.first_tensor)
-
-
-@dataclass(frozen=True)
-class _Ready:
-    """What a process says of the program that it has loaded; see `IsolatedProgram`, `LoadedProgram`."""
-
-    confined: tuple[str, ...]
-    device: torch.device
-    inputs: tuple[Spec, ...]
-    outputs: tuple[Spec, ...]
-    meta: dict[str, Any]
-    attributes: Mapping[str, Any]
-    shown: str
-    warnings: tuple[str, ...]
-
-    @classmethod
-    def read(cls, value: Any) -> _Ready:
-        """Reads what a process says.
-
-        Raises:
-            Exception: It makes no sense.
-        """
-        said = typed.mapping(value, "ready")
-        meta = decode(said["meta"], ())
-        if type(meta) is not dict:
-            raise ValueError("metadata is a mapping")
-        return cls(
-            typed.texts(said["confined"], "confined", MOST_TEXT),
-            _read_device(said["device"]),
-            tuple(_read_spec(spec) for spec in typed.items(said["inputs"], "inputs")),
-            tuple(_read_spec(spec) for spec in typed.items(said["outputs"], "outputs")),
-            meta,
-            ModelFacts.from_text(typed.text(said["facts"], "facts")).attributes,
-            typed.text(said["shown"], "shown"),
-            typed.texts(typed.items(said["warnings"], "warnings")[:MOST_RECORDS], "warnings", MOST_TEXT),
-        )
 
 
 class _Running:
@@ -416,10 +379,10 @@ class _Running:
             self.end()
             raise
 
-    def _introduced(self) -> _Ready:
+    def _introduced(self) -> Ready:
         """What the process says of the program once it is loaded."""
         with self._parsing():
-            return _Ready.read(self._receive().get("ready"))
+            return records.read(Ready, self._receive().get("ready"), "ready")
 
     def call(self, message: Mapping[str, Any], tensors: Sequence[torch.Tensor], device: torch.device) -> Any:
         """Has the process compute, and returns what it answers.
@@ -436,7 +399,7 @@ class _Running:
         for tensor, place in zip(tensors, places, strict=True):
             if tensor.numel():
                 self._arenas["inputs"].at(place).copy_(tensor)
-        self._send({**message, "tensors": places})
+        self._send({**message, "tensors": [records.write(place) for place in places]})
         with self._parsing():
             result, written = self._answer(len(tensors), device)
             may_write = self._source.written(message, len(tensors)) if written else ()
@@ -469,21 +432,19 @@ class _Running:
         if "room" in reply:
             self._provide("results", typed.integer(reply["room"], "room", 1, self._most))
             reply = self._receive()
-        places = typed.items(reply["tensors"], "tensors")
-        if len(places) > MOST_TENSORS:
-            raise ValueError(f"{len(places)} tensors are more than {MOST_TENSORS}")
+        places = read_places(reply["tensors"])
         found = self._results(places)
         results = typed.integer(reply["count"], "count", 0, len(found))
         written = typed.integers(reply["written"], "written", 0, count - 1)
         for number, place in enumerate(places[:results]):
-            if place[4] == "cuda":
+            if place.device == "cuda":
                 found[number] = found[number].to(device)
         return decode(reply["result"], found[:results]), list(zip(written, found[results:], strict=True))
 
-    def _results(self, places: Sequence[Any]) -> list[torch.Tensor]:
+    def _results(self, places: Sequence[Place]) -> list[torch.Tensor]:
         """Copies of the tensors that the process has made; they take no more than the memory that it was given."""
         arena = self._arenas.get("results") or self._provide("results", 1)
-        there = [arena.at(typed.items(place, "a tensor", 5)) for place in places]
+        there = [arena.at(place) for place in places]
         if sum(tensor.nbytes for tensor in there) > arena.size:
             raise ValueError("tensors lie one upon the other")
         return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype).copy_(one) for one in there]
@@ -627,29 +588,3 @@ def _code_folders(operators: Collection[str]) -> list[str]:
         )
         found |= {os.path.dirname(os.path.realpath(place)) for place in places}
     return sorted(found - {"", "/"})
-
-
-def _read_device(value: Any) -> torch.device:
-    device = torch.device(typed.text(value, "device", 20))
-    if device.type not in DEVICES:
-        raise ValueError(f"programs run on no {device}")
-    return device
-
-
-def _read_spec(value: Any) -> Spec:
-    kind, *parts = typed.items(value, "a specification")
-    name = typed.text(parts[0], "a name")
-    if kind == "number":
-        return NumberSpec(name, number_kind(parts[1], "a number").__name__)
-    if kind == "fixed":
-        return FixedSpec(name, decode(parts[1], ()))
-    shape = tuple(_read_size(item) for item in typed.items(parts[2], "a shape"))
-    return TensorSpec(name, parse_dtype(typed.text(parts[1], "a type")), shape, typed.text(parts[3], "a device", 20))
-
-
-def _read_size(value: Any) -> int | DynamicSize:
-    if not isinstance(value, list):
-        return typed.integer(value, "a size")
-    name, *bounds = typed.items(value, "a size", 4)
-    low, best, high = (None if bound is None else typed.integer(bound, "a bound") for bound in bounds)
-    return DynamicSize(typed.text(name, "a size"), low, best, high)

@@ -14,16 +14,21 @@ import socket
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, Final
 
 import torch
 
 from trt_core.errors import InputError
-from trt_core.files import typed
+from trt_core.files import records, typed
+from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import MAX_DEPTH, has_more_values, parse_json
 from trt_core.wording import kind_of
-from trt_runtime.program.fields import DTYPES, dtype_text
-from trt_runtime.program.model_facts import Record, Result
+from trt_runtime.program import fields
+from trt_runtime.program.fields import DTYPES, DeviceKind, Dtype, dtype_text
+from trt_runtime.program.interface import Spec
+from trt_runtime.program.model_facts import ModelFacts, Record, Result
 
 MOST_BYTES: Final = 64 << 20
 """Longest message."""
@@ -129,6 +134,55 @@ def _exactly(channel: socket.socket, size: int, deadline: float | None) -> bytes
     return bytes(content)
 
 
+_Extents = Annotated[tuple[int, ...], Form(partial(typed.integers, most=64), list)]
+
+
+@dataclass(frozen=True)
+class Place(Row):
+    """Where a tensor lies in an arena.
+
+    Attributes:
+        dtype, shape, strides: What it is.
+        offset: Of its first byte.
+        device: Kind of device that it belongs on.
+    """
+
+    dtype: Dtype
+    shape: _Extents
+    strides: _Extents
+    offset: int
+    device: DeviceKind
+
+
+def _read_device(value: Any, place: str) -> torch.device:
+    device = torch.device(typed.text(value, place, 20))
+    fields.device(device.type, place)
+    return device
+
+
+_Texts = Annotated[
+    tuple[str, ...],
+    Form(
+        lambda value, place: typed.texts(typed.items(value, place)[:MOST_RECORDS], place, MOST_TEXT),
+        lambda texts: [text[:MOST_TEXT] for text in texts[:MOST_RECORDS]],
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a process says of the program that it has loaded; see `IsolatedProgram`, `LoadedProgram`."""
+
+    confined: _Texts
+    device: Annotated[torch.device, Form(_read_device, str)]
+    inputs: tuple[Spec, ...]
+    outputs: tuple[Spec, ...]
+    meta: Mapping[str, str]
+    facts: ModelFacts
+    shown: str
+    warnings: _Texts
+
+
 class Arena:
     """Memory that both sides see. Its size is fixed for good, so that nobody can take it away under the other.
 
@@ -184,17 +238,14 @@ class Arena:
             self._memory.close()
         os.close(self.descriptor)
 
-    def at(self, place: Sequence[Any]) -> torch.Tensor:
+    def at(self, place: Place) -> torch.Tensor:
         """The tensor at a place that the other side names, where it lies.
 
         Raises:
             ValueError: There can be none.
         """
-        name, shape, strides, offset, _ = typed.items(list(place), "a tensor", 5)
-        dtype = typed.choice(DTYPES, name, "a tensor", "data type")
-        sizes = typed.integers(shape, "a shape", most=64)
-        steps = typed.integers(strides, "strides", most=64)
-        begin = typed.integer(offset, "an offset", 0, self.size)
+        dtype, sizes, steps = place.dtype, place.shape, place.strides
+        begin = typed.integer(place.offset, "an offset", 0, self.size)
         if len(sizes) != len(steps):
             raise ValueError("strides do not fit the shape")
         count = math.prod(sizes)
@@ -213,22 +264,30 @@ class Arena:
         return flat.view(dtype).as_strided(sizes, steps)
 
 
-def place_tensors(tensors: Sequence[torch.Tensor]) -> tuple[list[list[Any]], int]:
-    """Says where tensors will lie in an arena, dense, and how large that must be.
-
-    Returns:
-        Of each: type, shape, strides, offset in bytes and kind of device; and the bytes of all.
-    """
+def place_tensors(tensors: Sequence[torch.Tensor]) -> tuple[list[Place], int]:
+    """Says where tensors will lie in an arena, dense, and how many bytes that takes."""
     if len(tensors) > MOST_TENSORS:
         raise InputError(f"{len(tensors)} tensors are more than the {MOST_TENSORS} that an isolated program takes")
-    places: list[list[Any]] = []
+    places: list[Place] = []
     end = 0
     for tensor in tensors:
         begin = -(-end // _ALIGNMENT) * _ALIGNMENT
         strides = torch.empty_like(tensor, device="meta").stride()  # dense, in the order that it has
-        places.append([dtype_text(tensor.dtype), list(tensor.shape), list(strides), begin, tensor.device.type])
+        places.append(Place(tensor.dtype, tuple(tensor.shape), strides, begin, tensor.device.type))
         end = begin + tensor.numel() * tensor.element_size()
     return places, end
+
+
+def read_places(value: Any) -> list[Place]:
+    """Reads where the other side says that tensors lie.
+
+    Raises:
+        ValueError: It says no such thing, or there are too many.
+    """
+    found = typed.items(value, "tensors")
+    if len(found) > MOST_TENSORS:
+        raise ValueError(f"{len(found)} tensors are more than {MOST_TENSORS}")
+    return [records.read(Place, place, "a tensor") for place in found]
 
 
 def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]:

@@ -19,13 +19,24 @@ import torch
 
 from trt_core import set_provider
 from trt_core.errors import ExecutionError, TrtError
+from trt_core.files import records
 from trt_core.files.opening import map_descriptor
 from trt_core.limits import CallLimits
 from trt_core.log import logger
 from trt_core.nesting import with_leaves
 from trt_runtime.isolation import confinement
-from trt_runtime.isolation.messages import MOST_RECORDS, MOST_TEXT, Arena, decode, encode, place_tensors, receive, send
-from trt_runtime.program.interface import FixedSpec, NumberSpec, TensorSpec
+from trt_runtime.isolation.messages import (
+    MOST_RECORDS,
+    MOST_TEXT,
+    Arena,
+    Ready,
+    decode,
+    encode,
+    place_tensors,
+    read_places,
+    receive,
+    send,
+)
 from trt_runtime.program.loaded_program import LoadedProgram, said_by
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
@@ -95,6 +106,7 @@ class _Worker:
         logger.setLevel(options["log_level"])
         torch.set_num_threads(options["threads"])
         torch.set_grad_enabled(False)
+        limits = decode(options["limits"], ())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._program = program_from_memory(
@@ -104,26 +116,24 @@ class _Worker:
                 allow_host_code=options["allow_host_code"],
                 data_dependent_elements=options["data_dependent_elements"],
                 device=options["device"],
-                limits=None
-                if options["limits"] is None
-                else CallLimits(*(decode(one, ()) for one in options["limits"])),
+                limits=None if limits is None else CallLimits(**limits),
             )
         os.close(file)
         gc.collect()
         gc.freeze()
         program = self._program
         attributes = {name: value for name in _MODEL_ATTRIBUTES if (value := said_by(program, name)) is not None}
-        said = {
-            "confined": kept,
-            "device": str(said_by(program, "device")),
-            "inputs": [_spec(spec) for spec in said_by(program, "inputs")],
-            "outputs": [_spec(spec) for spec in said_by(program, "outputs")],
-            "meta": encode(program.meta, []),
-            "facts": ModelFacts(attributes=with_leaves(attributes, lambda leaf: leaf)).to_text(),
-            "shown": program.extra_repr(),
-            "warnings": [str(one.message)[:MOST_TEXT] for one in caught[:MOST_RECORDS]],
-        }
-        send(self._channel, {"ready": said, "logs": self._records.take()})
+        ready = Ready(
+            confined=tuple(kept),
+            device=said_by(program, "device"),
+            inputs=said_by(program, "inputs"),
+            outputs=said_by(program, "outputs"),
+            meta=program.meta,
+            facts=ModelFacts(attributes=with_leaves(attributes, lambda leaf: leaf)),
+            shown=program.extra_repr(),
+            warnings=tuple(str(one.message) for one in caught),
+        )
+        send(self._channel, {"ready": records.write(ready), "logs": self._records.take()})
 
     def answer(self) -> None:
         """Answers one request."""
@@ -169,9 +179,9 @@ class _Worker:
     def _inputs(self, message: Mapping[str, Any]) -> list[torch.Tensor]:
         assert self._program is not None
         tensors = []
-        for place in message["tensors"]:
+        for place in read_places(message["tensors"]):
             tensor = self._arenas["inputs"].at(place)
-            tensors.append(tensor if place[4] == "cpu" else tensor.to(said_by(self._program, "device")))
+            tensors.append(tensor if place.device == "cpu" else tensor.to(said_by(self._program, "device")))
         return tensors
 
     def _reply(self, result: Any, inputs: list[torch.Tensor], written: list[int]) -> None:
@@ -186,7 +196,8 @@ class _Worker:
         for tensor, place in zip(tensors, places, strict=True):
             if tensor.numel():
                 self._arenas["results"].at(place).copy_(tensor)
-        reply = {"result": value, "tensors": places, "count": count, "written": written}
+        tensors_at = [records.write(place) for place in places]
+        reply = {"result": value, "tensors": tensors_at, "count": count, "written": written}
         send(self._channel, {**reply, "logs": self._records.take()})
 
     def tell(self, error: BaseException, *, ends: bool = False) -> None:
@@ -247,17 +258,3 @@ def _confine(options: Mapping[str, Any]) -> list[str]:
         resource.setrlimit(resource.RLIMIT_CPU, (options["cpu_seconds"], options["cpu_seconds"]))
     confinement.restrict_calls(opens_devices=uses_gpu and has_landlock)
     return ["seccomp", *["landlock"] * has_landlock]
-
-
-def _spec(spec: Any) -> list[Any]:
-    if isinstance(spec, TensorSpec):
-        value = spec.to_json()
-        sizes = [[e["name"], e["min"], e["opt"], e["max"]] if isinstance(e, dict) else e for e in value["shape"]]
-        return ["tensor", spec.name, value["dtype"], sizes, spec.device]
-    if isinstance(spec, NumberSpec):
-        return ["number", spec.name, spec.kind]
-    assert isinstance(spec, FixedSpec)
-    try:
-        return ["fixed", spec.name, encode(spec.value, [])]
-    except TrtError:
-        return ["fixed", spec.name, encode(repr(spec.value), [])]

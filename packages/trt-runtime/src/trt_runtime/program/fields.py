@@ -110,6 +110,10 @@ def device(value: Any, place: str) -> str:
     return typed.choice(dict(zip(DEVICES, DEVICES, strict=True)), value, place, "device")
 
 
+Dtype: TypeAlias = Annotated[torch.dtype, Form(dtype, dtype_text)]
+DeviceKind: TypeAlias = Annotated[str, Form(device)]
+
+
 def extent(value: Any, place: str, symbols: Collection[str], *, is_whole: bool = True) -> Extent:
     """An extent, or an expression of numbers that need not be whole, whose symbols are all known."""
     try:

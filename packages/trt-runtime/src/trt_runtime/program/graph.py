@@ -20,7 +20,7 @@ from trt_core.sizes.conditions import Condition
 from trt_core.sizes.expressions import Extent
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals
-from trt_runtime.program.fields import Text
+from trt_runtime.program.fields import DeviceKind, Dtype, Text
 from trt_runtime.program.literals import Value
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ _Size = Annotated[int, Form(partial(typed.integer, high=fields.MAX_EXTENT))]
 _Axis = Annotated[int, Form(partial(typed.integer, high=fields.MAX_RANK))]
 _Sizes = Annotated[tuple[int, ...], Form(fields.extent_list, list)]
 _Extent = Annotated[Extent, Form()]
-_Dtype = Annotated[torch.dtype, Form(fields.dtype, fields.dtype_text)]
-_Device = Annotated[str, Form(fields.device)]
 _NumberKind = Annotated[type, Form(fields.number_kind, lambda kind: kind.__name__)]
 
 
@@ -85,9 +83,9 @@ class TensorInput:
         device: Kind of device that it lies on, `"cpu"` or `"cuda"`.
     """
 
-    dtype: _Dtype = field(metadata={"key": "tensor"})
+    dtype: Dtype = field(metadata={"key": "tensor"})
     shape: tuple[Dimension, ...]
-    device: _Device
+    device: DeviceKind
 
 
 @dataclass(frozen=True)
@@ -165,12 +163,12 @@ class StoredTensor:
 
     names: tuple[Text, ...]
     is_parameter: bool = field(metadata={"key": "parameter"})
-    dtype: _Dtype
+    dtype: Dtype
     storage: int | None
     offset: _Size
     shape: _Sizes
     strides: _Sizes
-    device: _Device
+    device: DeviceKind
 
 
 def _read_header(value: Any, place: str) -> PlanHeader:
@@ -207,7 +205,7 @@ class TensorType:
         shape: Extents; None for those that depend on data.
     """
 
-    dtype: _Dtype = field(metadata={"key": "tensor"})
+    dtype: Dtype = field(metadata={"key": "tensor"})
     shape: tuple[_Extent, ...]
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
-
-import torch
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final
 
 from trt_core.dtypes import dtype_name
+from trt_core.files.records import Form, Row
 from trt_core.sizes.conditions import Home
 from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, symbols_in
 from trt_core.wording import printable
-from trt_runtime.program.fields import malformed
+from trt_runtime.program import fields, literals
+from trt_runtime.program.fields import Dtype, malformed
 from trt_runtime.program.graph import (
     ControlFlowCall,
     EngineCall,
@@ -33,7 +34,7 @@ from trt_runtime.program.literals import Value
 
 
 @dataclass(frozen=True)
-class DynamicSize:
+class DynamicSize(Row):
     """A dimension that varies from call to call.
 
     Attributes:
@@ -51,6 +52,10 @@ class DynamicSize:
         return self.name or "?"
 
 
+_Kind = Annotated[str, Form(lambda value, place: fields.number_kind(value, place).__name__)]
+_Fixed = Annotated[Any, Form(partial(literals.from_json, known=0), literals.to_json)]
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """A tensor that a model takes or returns.
@@ -62,8 +67,10 @@ class TensorSpec:
         device: Kind of device that it lies on, `"cpu"` or `"cuda"`.
     """
 
+    TAG: ClassVar = ("kind", "tensor")
+
     name: str
-    dtype: torch.dtype
+    dtype: Dtype
     shape: tuple[int | DynamicSize, ...]
     device: str
 
@@ -85,8 +92,10 @@ class NumberSpec:
         kind: `"int"`, `"float"` or `"bool"`.
     """
 
+    TAG: ClassVar = ("kind", "number")
+
     name: str
-    kind: str
+    kind: _Kind = field(metadata={"key": "type"})
 
     def to_json(self) -> dict[str, Any]:
         """Returns the values by name, as JSON has them."""
@@ -105,8 +114,10 @@ class FixedSpec:
         value: What it always is.
     """
 
+    TAG: ClassVar = ("kind", "fixed")
+
     name: str
-    value: Any
+    value: _Fixed
 
     def to_json(self) -> dict[str, Any]:
         """Returns the values by name, as JSON has them; what JSON has not is written as Python writes it."""
