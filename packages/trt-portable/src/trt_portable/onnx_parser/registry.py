@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
+import numpy as np
+
 from trt_portable.enums import ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
+from trt_portable.onnx_parser.initializers import from_array
 
 FAMILIES: Final = (
     *("control_flow", "convolution", "indexing", "movement", "pointwise", "products", "quantization", "reductions"),
@@ -82,7 +85,9 @@ class Converter:
         return self.inputs[index] if index < len(self.inputs) else bool(self.variadic)
 
 
-def operator(*names: str, since: int = 1, domain: str = "", attributes: Iterable[str] = ()) -> Callable[[F], F]:
+def operator(
+    *names: str, since: int = 1, domain: str = "", attributes: Iterable[str] = (), from_attributes: Collection[str] = ()
+) -> Callable[[F], F]:
     """Registers the converter of operators.
 
     Args:
@@ -90,10 +95,12 @@ def operator(*names: str, since: int = 1, domain: str = "", attributes: Iterable
         since: The first opset whose definition the function follows.
         domain: The operators' domain.
         attributes: Attributes of theirs that are optional and that the function takes as ``**keywords``.
+        from_attributes: Operands of the function that are attributes of the operator until its next version. Those that
+            follow the first of them are no inputs of it.
     """
 
     def register(function: F) -> F:
-        converter = _described(function, since, attributes)
+        converter = _described(function, since, attributes, from_attributes)
         for name in names:
             versions = _CONVERTERS.setdefault((domain, name), [])
             versions.append(converter)
@@ -103,15 +110,19 @@ def operator(*names: str, since: int = 1, domain: str = "", attributes: Iterable
     return register
 
 
-def _described(function: Function, since: int, further: Iterable[str]) -> Converter:
+def _described(function: Function, since: int, further: Iterable[str], from_attributes: Collection[str]) -> Converter:
     inputs, optional, attributes, mandatory = [], [], [*further], []
     required, variadic = 0, None
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    first = next((at for at, parameter in enumerate(parameters) if parameter.name in from_attributes), len(parameters))
+    for at, parameter in enumerate(parameters):
         raw = str(parameter.annotation).startswith("Operand")
-        if parameter.kind is parameter.KEYWORD_ONLY:
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.name in from_attributes:
             attributes.append(parameter.name)
             if parameter.default is parameter.empty:
                 mandatory.append(parameter.name)
+        elif at > first:
+            continue
         elif parameter.kind is parameter.VAR_POSITIONAL:
             variadic = raw
         elif parameter.kind is not parameter.VAR_KEYWORD:
@@ -120,7 +131,7 @@ def _described(function: Function, since: int, further: Iterable[str]) -> Conver
             required += parameter.default is parameter.empty
     return Converter(
         since=since,
-        function=function,
+        function=_from_attributes(function, from_attributes) if from_attributes else function,
         inputs=tuple(inputs),
         required=required,
         optional=tuple(optional),
@@ -128,6 +139,20 @@ def _described(function: Function, since: int, further: Iterable[str]) -> Conver
         attributes=frozenset(attributes),
         mandatory=frozenset(mandatory),
     )
+
+
+def _from_attributes(function: Function, names: Collection[str]) -> Function:
+    """A function that takes constants for some operands, as attributes have them."""
+    tensors = [name for name in names if not inspect.signature(function).parameters[name].annotation.startswith("Oper")]
+
+    def convert(net: Any, *inputs: Any, **attributes: Any) -> Any:
+        for name in attributes.keys() & set(names):
+            value = np.asarray(attributes[name])
+            constant = from_array(value.astype(np.float32 if value.dtype.kind == "f" else np.int64))
+            attributes[name] = net.tensor(constant) if name in tensors else constant
+        return function(net, *inputs, **attributes)
+
+    return convert
 
 
 @functools.cache

@@ -190,13 +190,13 @@ def conv_transpose(
 
 def _extended(net: NetworkWriter, x: ITensor, b: Operand | None, before: list[int], after: list[int]) -> ITensor:
     """A result of a convolution with zeros at its ends, and the bias added after that."""
-    from trt_portable.onnx_parser.operators.movement import pad_2
+    from trt_portable.onnx_parser.operators.movement import padded
 
-    padded = pad_2(net, x, pads=[0, 0, *before, 0, 0, *after])
+    wider = padded(net, x, [0, 0, *before, 0, 0, *after])
     if b is None:
-        return padded
+        return wider
     shift = net.unsqueeze(net.tensor(b), range(1, net.rank(x) - 1))
-    return net.binary(padded, shift, Op.SUM)
+    return net.binary(wider, shift, Op.SUM)
 
 
 def _full_trims(

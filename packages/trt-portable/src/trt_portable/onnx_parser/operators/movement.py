@@ -46,15 +46,9 @@ def dropout(
     return data, net.expand(true, net.extents(data))
 
 
-@operator("Dropout", since=7)
-@operator("Dropout", since=10)
-def dropout_7(net: NetworkWriter, data: ITensor, *, ratio: float = 0.5) -> tuple[ITensor, ITensor | None]:
-    """Dropout(data; ratio) -> (output, mask)"""
-    return dropout(net, data)
-
-
+@operator("Dropout", since=7, from_attributes=("ratio",))
 @operator("Dropout", since=12)
-def dropout_12(
+def dropout_7(
     net: NetworkWriter,
     data: ITensor,
     ratio: Operand | None = None,
@@ -221,35 +215,25 @@ def concat(net: NetworkWriter, *inputs: ITensor, axis: int) -> ITensor:
     return joined
 
 
-@operator("Squeeze")
-def squeeze_1(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = None) -> ITensor:
-    """Squeeze(data; axes) -> squeezed"""
-    rank = net.rank(data)
-    if axes is None:
-        axes = [axis for axis, extent in enumerate(data.shape) if extent == 1]
-    return net.squeeze(data, net.axes(axes, rank))
-
-
+@operator("Squeeze", from_attributes=("axes",))
 @operator("Squeeze", since=13)
 def squeeze(net: NetworkWriter, data: ITensor, axes: Operand | None = None) -> ITensor:
     """Squeeze(data, axes) -> squeezed"""
-    return squeeze_1(net, data, axes=None if axes is None else net.integers(axes, "the axes of Squeeze"))
+    ones = [axis for axis, extent in enumerate(data.shape) if extent == 1]
+    chosen = ones if axes is None else net.integers(axes, "the axes of Squeeze")
+    return net.squeeze(data, net.axes(chosen, net.rank(data)))
 
 
-@operator("Unsqueeze")
-def unsqueeze_1(net: NetworkWriter, data: Operand, *, axes: list[int]) -> Operand:
-    """Unsqueeze(data; axes) -> expanded"""
-    chosen = net.axes(axes, net.rank(data) + len(axes))
+@operator("Unsqueeze", from_attributes=("axes",))
+@operator("Unsqueeze", since=13)
+def unsqueeze(net: NetworkWriter, data: Operand, axes: Operand) -> Operand:
+    """Unsqueeze(data, axes) -> expanded"""
+    given = net.integers(axes, "the axes of Unsqueeze")
+    chosen = net.axes(given, net.rank(data) + len(given))
     if isinstance(data, Initializer):
         array = np.expand_dims(data.array, tuple(chosen))
         return Initializer(data.name, array.shape, data.elem_type, array)
     return net.unsqueeze(data, chosen)
-
-
-@operator("Unsqueeze", since=13)
-def unsqueeze(net: NetworkWriter, data: Operand, axes: Operand) -> Operand:
-    """Unsqueeze(data, axes) -> expanded"""
-    return unsqueeze_1(net, data, axes=net.integers(axes, "the axes of Unsqueeze"))
 
 
 @operator("Expand", since=8)
@@ -332,22 +316,14 @@ def trilu(net: NetworkWriter, x: ITensor, k: Operand | None = None, *, upper: in
 # --- Split -----------------------------------------------------------------------------------------
 
 
-@operator("Split", since=2)
-def split_2(net: NetworkWriter, x: ITensor, *, axis: int = 0, split: list[int] | None = None) -> list[ITensor]:
-    """Split(input; axis, split) -> outputs"""
-    return _split(net, x, axis, None if split is None else [*split], net.node.num_outputs)
-
-
+@operator("Split", since=2, from_attributes=("split",))
 @operator("Split", since=13)
 def split(
     net: NetworkWriter, x: ITensor, split: Operand | None = None, *, axis: int = 0, num_outputs: int | None = None
 ) -> list[ITensor]:
     """Split(input, split; axis, num_outputs) -> outputs"""
     sizes = None if split is None else _vector(net, split, net.node.num_outputs)
-    return _split(net, x, axis, sizes, num_outputs or net.node.num_outputs)
-
-
-def _split(net: NetworkWriter, x: ITensor, axis: int, sizes: list[Extent] | None, count: int) -> list[ITensor]:
+    count = num_outputs or net.node.num_outputs
     place = net.axis(axis, net.rank(x))
     if count < 1 or (sizes is not None and len(sizes) < net.node.num_outputs):
         raise Unsupported(f"Split into {count} parts", ErrorCode.INVALID_NODE)
@@ -367,16 +343,9 @@ def _split(net: NetworkWriter, x: ITensor, axis: int, sizes: list[Extent] | None
 # --- Slice -----------------------------------------------------------------------------------------
 
 
-@operator("Slice")
-def slice_1(
-    net: NetworkWriter, data: ITensor, *, starts: list[int], ends: list[int], axes: list[int] | None = None
-) -> ITensor:
-    """Slice(data; starts, ends, axes) -> output"""
-    return _slice(net, data, [*starts], [*ends], axes, None)
-
-
+@operator("Slice", from_attributes=("starts", "ends", "axes"))
 @operator("Slice", since=10)
-def slice_10(
+def slice_of(
     net: NetworkWriter,
     data: ITensor,
     starts: Operand,
@@ -385,10 +354,19 @@ def slice_10(
     steps: Operand | None = None,
 ) -> ITensor:
     """Slice(data, starts, ends, axes, steps) -> output"""
-    first, last = _vector(net, starts), _vector(net, ends)
-    chosen = None if axes is None else net.integers(axes, "the axes of Slice")
-    strides = None if steps is None else net.integers(steps, "the steps of Slice")
-    return _slice(net, data, first, last, chosen, strides)
+    begins, limits, rank = _vector(net, starts), _vector(net, ends), net.rank(data)
+    chosen = net.axes(range(len(begins)) if axes is None else net.integers(axes, "the axes of Slice"), rank)
+    strides = [1] * len(begins) if steps is None else net.integers(steps, "the steps of Slice")
+    if not len(begins) == len(limits) == len(chosen) == len(strides) or 0 in strides:
+        raise Unsupported(f"starts, ends, axes and steps do not fit: {strides}", ErrorCode.INVALID_NODE)
+    extents = net.extents(data)
+    first: list[Extent] = [0] * rank
+    sizes = list(extents)
+    step_of = [1] * rank
+    for start, end, axis, step in zip(begins, limits, chosen, strides, strict=True):
+        first[axis], sizes[axis] = _window(net, start, end, step, extents[axis])
+        step_of[axis] = step
+    return net.slice(data, first, sizes, step_of)
 
 
 def _vector(net: NetworkWriter, operand: Operand, length: int | None = None) -> list[Extent]:
@@ -403,29 +381,6 @@ def _vector(net: NetworkWriter, operand: Operand, length: int | None = None) -> 
     if count is None:
         raise Unsupported("the length of a vector of sizes is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
     return [net.narrow(vector, 0, place, 1) for place in range(count)]
-
-
-def _slice(
-    net: NetworkWriter,
-    data: ITensor,
-    starts: list[Extent],
-    ends: list[Extent],
-    axes: list[int] | None,
-    steps: list[int] | None,
-) -> ITensor:
-    rank = net.rank(data)
-    chosen = net.axes(range(len(starts)) if axes is None else axes, rank)
-    strides = [1] * len(starts) if steps is None else steps
-    if not len(starts) == len(ends) == len(chosen) == len(strides) or 0 in strides:
-        raise Unsupported(f"starts, ends, axes and steps do not fit: {strides}", ErrorCode.INVALID_NODE)
-    extents = net.extents(data)
-    first: list[Extent] = [0] * rank
-    sizes = list(extents)
-    step_of = [1] * rank
-    for start, end, axis, step in zip(starts, ends, chosen, strides, strict=True):
-        first[axis], sizes[axis] = _window(net, start, end, step, extents[axis])
-        step_of[axis] = step
-    return net.slice(data, first, sizes, step_of)
 
 
 def _window(net: NetworkWriter, start: Extent, end: Extent, step: int, extent: Extent) -> tuple[Extent, Extent]:
@@ -471,31 +426,31 @@ PAD_MODES: Final = {
 }
 
 
-@operator("Pad", since=2)
-def pad_2(net: NetworkWriter, data: ITensor, *, pads: list[int], mode: str = "constant", value: float = 0.0) -> ITensor:
-    """Pad(data; pads, mode, value) -> output"""
-    return _pad(net, data, [*pads], None, mode, net.constant(value, data.dtype))
-
-
+@operator("Pad", since=2, from_attributes=("pads", "value"))
 @operator("Pad", since=11)
 def pad(
     net: NetworkWriter,
     data: ITensor,
     pads: Operand,
-    constant_value: ITensor | None = None,
+    value: ITensor | None = None,
     axes: Operand | None = None,
     *,
     mode: str = "constant",
 ) -> ITensor:
     """Pad(data, pads, constant_value, axes; mode) -> output"""
     chosen = None if axes is None else net.integers(axes, "the axes of Pad")
-    value = None if constant_value is None else net.scalar(constant_value)
-    return _pad(net, data, _vector(net, pads), chosen, mode, value)
+    return padded(net, data, _vector(net, pads), chosen, mode, None if value is None else net.scalar(value))
 
 
-def _pad(
-    net: NetworkWriter, data: ITensor, pads: list[Extent], axes: list[int] | None, mode: str, value: ITensor | None
+def padded(
+    net: NetworkWriter,
+    data: ITensor,
+    pads: list[Extent],
+    axes: list[int] | None = None,
+    mode: str = "constant",
+    value: ITensor | None = None,
 ) -> ITensor:
+    """A tensor with elements around it: what begins each axis, then what ends each."""
     rank = net.rank(data)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
     if mode not in PAD_MODES or len(pads) != 2 * len(chosen):
@@ -514,5 +469,5 @@ def _pad(
     fill = None
     if mode == "constant":
         fill = net.constant(0, computed) if value is None else net.cast(value, computed)
-    padded = net.slice(net.cast(data, computed), starts, sizes, mode=PAD_MODES[mode], fill=fill)
-    return net.cast(padded, kind)
+    wider = net.slice(net.cast(data, computed), starts, sizes, mode=PAD_MODES[mode], fill=fill)
+    return net.cast(wider, kind)

@@ -121,15 +121,10 @@ def bitwise_not(net: NetworkWriter, x: ITensor) -> ITensor:
     return net.output(net.network.add_elementwise(net.scalar_like(-1, x), x, Op.SUB))
 
 
-@operator("Clip", since=6)
-def clip_6(net: NetworkWriter, x: ITensor, *, min: float = -3.4028234e38, max: float = 3.4028234e38) -> ITensor:
-    """Clip(input; min, max) -> output; `max` where `min` is greater"""
-    return net.activation(x, ActivationType.CLIP, min if min <= max else max, max)
-
-
+@operator("Clip", since=6, from_attributes=("min", "max"))
 @operator("Clip", since=11)
 def clip(net: NetworkWriter, x: ITensor, min: Operand | None = None, max: Operand | None = None) -> ITensor:
-    """Clip(input, min, max) -> output"""
+    """Clip(input, min, max) -> output; `max` where `min` is greater"""
     low, high = (net.numbers(bound) for bound in (min, max))
     known = all(bound is None or value is not None for bound, value in ((min, low), (max, high)))
     if x.dtype in FLOATS and known:
@@ -139,7 +134,7 @@ def clip(net: NetworkWriter, x: ITensor, min: Operand | None = None, max: Operan
             return net.activation(x, ActivationType.CLIP, _finite(least), _finite(most))
     for bound, op in ((min, Op.MAX), (max, Op.MIN)):
         if bound is not None:
-            x = net.binary(x, net.tensor(bound), op)
+            x = net.binary(x, net.cast(net.tensor(bound), x.dtype), op)
     return net.output(net.network.add_identity(x)) if min is None and max is None else x
 
 

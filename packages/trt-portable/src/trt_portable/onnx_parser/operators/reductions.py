@@ -28,13 +28,7 @@ REDUCTIONS: Final = {
 _SUMS: Final = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
 
-@operator(*REDUCTIONS, *_SUMS)
-def reduce_along(net: NetworkWriter, data: ITensor, *, axes: list[int] | None = None, keepdims: int = 1) -> ITensor:
-    """ReduceSum(data; axes, keepdims) -> reduced; an empty list of axes is none: all are reduced"""
-    rank = net.rank(data)
-    return _reduced(net, data, net.axes(axes or range(rank), rank), bool(keepdims))
-
-
+@operator(*REDUCTIONS, *_SUMS, from_attributes=("axes",))
 @operator("ReduceSum", since=13)
 @operator(*REDUCTIONS, *_SUMS, since=18)
 def reduce(
@@ -106,6 +100,7 @@ def arg_extreme(
     return place if keepdims else net.squeeze(place, [chosen])
 
 
+@operator("TopK", from_attributes=("k",))
 @operator("TopK", since=10)
 def top_k(
     net: NetworkWriter, x: ITensor, k: Operand, *, axis: int = -1, largest: int = 1, sorted: int = 1
@@ -132,12 +127,6 @@ def top_k(
         back = [order.index(axis) for axis in range(rank)]
         values, indices = net.transpose(values, back), net.transpose(indices, back)
     return net.cast(values, kind), indices
-
-
-@operator("TopK")
-def top_k_1(net: NetworkWriter, x: ITensor, *, k: int, axis: int = -1) -> tuple[ITensor, ITensor]:
-    """TopK(X; k, axis) -> (Values, Indices)"""
-    return top_k(net, x, net.constant([k], DataType.INT64), axis=axis)
 
 
 @operator("CumSum", since=11)

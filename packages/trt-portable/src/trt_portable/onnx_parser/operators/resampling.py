@@ -44,16 +44,11 @@ ROUNDING: Final = {
 """What ONNX calls the choices of the nearest element."""
 
 
+@operator("Upsample", since=7, from_attributes=("scales",))
 @operator("Upsample", since=9)
 def upsample(net: NetworkWriter, x: ITensor, scales: Operand, *, mode: str = "nearest") -> ITensor:
     """Upsample(X, scales; mode) -> Y"""
     return resize_10(net, x, scales, mode=mode)
-
-
-@operator("Upsample", since=7)
-def upsample_7(net: NetworkWriter, x: ITensor, *, scales: list[float], mode: str = "nearest") -> ITensor:
-    """Upsample(X; scales, mode) -> Y"""
-    return resize_10(net, x, net.constant(scales, DataType.FLOAT), mode=mode)
 
 
 @operator("Resize", since=10)
