@@ -14,6 +14,7 @@ from torch import nn
 
 import trt_frontends
 from trt_core import Input, InputError
+from trt_core.remembered import Remembered
 from trt_frontends.compiled_module import CompiledModule
 from trt_runtime.program.input_reader import InputReader
 
@@ -109,7 +110,7 @@ def test_modules_that_run_in_pytorch_alone_check_as_well(mlp: nn.Module) -> None
 
 def test_the_check_is_made_once_for_each_combination_of_shapes(two: CompiledModule) -> None:
     reader = copy.copy(two._CompiledModule__reader)  # type: ignore[attr-defined]  # private to the class
-    reader._accepted = set()
+    reader._accepted = Remembered()
     checks: list[int] = []
 
     def check(flat: Any) -> None:

@@ -242,11 +242,9 @@ def test_refits_reach_it(build: Any, builder: trt.Builder, execute: Any, logger:
 
 
 def test_lists_for_shapes_are_bounded(build: Any, execute: Any, monkeypatch: Any) -> None:
-    from trt_portable.execution import launch_list
-
-    monkeypatch.setattr(launch_list, "_MOST_SIZES", 3)
     engine = build(_attention, SHAPES, Ranged())
     program = next(each for each in engine._state.executable._compiled if each.artifact.varying)
+    monkeypatch.setattr(program._sizes, "most", 3)
     context = engine.create_execution_context()
     for length in (*range(3, 12), 3):
         x = torch.randn(2, length, WIDTH)

@@ -18,7 +18,7 @@ from trt_core import ExecutionError, InputError, trt
 from trt_core.log import note_error
 from trt_runtime import Binding, TRTModule
 from trt_runtime.engine import ENGINES
-from trt_runtime.engine_context import CallShapes, KnownShapes
+from trt_runtime.engine_context import CallShapes
 
 
 def test_static_engine(static_engine: TRTModule) -> None:
@@ -268,16 +268,6 @@ def test_shapes_may_alternate(dynamic_engine: TRTModule) -> None:
     with pytest.raises(InputError, match="is 9"):
         dynamic_engine(torch.ones(9, 3))
     assert torch.equal(dynamic_engine(torch.ones(1, 3)), torch.full((1, 3), 2.0))
-
-
-def test_known_shapes_are_bounded() -> None:
-    known = KnownShapes()
-    for rows in range(1000):
-        known.remember(CallShapes([torch.Size((rows,))], [(rows,)]))
-    assert len(known) == 256
-    assert known.find([torch.Size((3,))]) is None
-    found = known.find([torch.Size((999,))])
-    assert found is not None and found.outputs == [((999,), (1,))]
 
 
 @given(shape=st.lists(st.integers(0, 5), max_size=5))

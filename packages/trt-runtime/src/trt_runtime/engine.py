@@ -16,11 +16,12 @@ from trt_core.dtypes import dtype_name, from_trt
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
+from trt_core.remembered import Remembered
 from trt_core.wording import printable
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.context_pool import ContextPool
-from trt_runtime.engine_context import EngineContext, KnownShapes, TensorCalls
+from trt_runtime.engine_context import CallShapes, EngineContext, TensorCalls
 from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.input_check import check_inputs, device_of
@@ -48,7 +49,7 @@ class LoadedEngine:
         host_outputs: Indices of outputs that are written on the host.
         is_tensorrt: Whether TensorRT itself runs it.
         input_dtypes: The types of its inputs.
-        known_shapes: The input shapes that calls have come with.
+        known_shapes: Calls that were accepted, by the shapes of their inputs.
         contexts: Its execution contexts, those of the first optimization profile.
         weight_budget: How many bytes of weights stay on the GPU.
         allocates_ahead: Whether the memory of the next call's outputs is allocated while a call runs.
@@ -98,7 +99,7 @@ class LoadedEngine:
         )
         self.host_inputs = self._on_host(header.inputs)
         self.host_outputs = self._on_host(header.outputs)
-        self.known_shapes = KnownShapes()
+        self.known_shapes: Remembered[tuple[torch.Size, ...], CallShapes] = Remembered()
         self.input_dtypes = [binding.dtype for binding in header.inputs]
         self._watcher: Any = None
         self.allocates_ahead = False

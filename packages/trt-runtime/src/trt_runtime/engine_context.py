@@ -219,7 +219,7 @@ class EngineContext:
 
     def _recall(self, shapes: list[torch.Size]) -> bool:
         """Takes the shapes of an earlier call, also of another context; False when there was none."""
-        known = None if self._host_inputs else self._known_shapes.find(shapes)
+        known = None if self._host_inputs else self._known_shapes.get(tuple(shapes))
         if known is None:
             return False
         self._set_input_shapes(shapes)
@@ -271,7 +271,7 @@ class EngineContext:
         if self._host_inputs:
             self._last_inputs = None  # the same shapes may come with other values
         else:
-            self._known_shapes.remember(known)
+            self._known_shapes[tuple(shapes)] = known
 
     def _set_input_shapes(self, shapes: Sequence[torch.Size]) -> None:
         self._shapes = self._last_inputs = None
@@ -451,7 +451,7 @@ class TensorCalls:
             ExecutionError: The provider failed; its messages are quoted.
         """
         try:
-            known = self._known_shapes.find(map(_shape, inputs))
+            known = self._known_shapes.get(tuple(map(_shape, inputs)))
             if known is None or not known.have_run:
                 return None
             for value, dtype in zip(inputs, self._dtypes):  # noqa: B905 - warm path, lengths agree
@@ -684,9 +684,6 @@ class StreamOrder:
         return succeeded
 
 
-_MOST_REMEMBERED: Final = 256
-"""Combinations of input shapes that an engine remembers."""
-
 Strided = tuple[tuple[int, ...], tuple[int, ...]]
 """Extents and strides of a dense tensor."""
 
@@ -715,30 +712,6 @@ class CallShapes:
             None if index in self.open_outputs else (shape, _dense_strides(shape))
             for index, shape in enumerate(outputs)
         ]
-
-
-class KnownShapes:
-    """The calls that an engine has accepted, by the shapes of their inputs; the oldest make room for new ones.
-
-    May be used from several threads.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[torch.Size, ...], CallShapes] = {}
-
-    def __len__(self) -> int:
-        return len(self._known)
-
-    def find(self, inputs: Iterable[torch.Size]) -> CallShapes | None:
-        """Returns what is known about calls with these input shapes."""
-        return self._known.get(tuple(inputs))
-
-    def remember(self, shapes: CallShapes) -> None:
-        """Adds one kind of call."""
-        known = self._known
-        while len(known) >= _MOST_REMEMBERED:
-            known.pop(next(iter(tuple(known))), None)
-        known[tuple(shapes.inputs)] = shapes
 
 
 def _dense_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
@@ -25,6 +25,7 @@ from trt_core.errors import ExecutionError, TrtError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree, schema_name
 from trt_core.process_groups import Collective, collective_of, is_collective
+from trt_core.remembered import Remembered
 from trt_runtime.context_pool import captured_contexts, give_back_captured
 from trt_runtime.direct_call import goes_direct
 from trt_runtime.header import PlanHeader
@@ -39,8 +40,6 @@ MOST_GRAPHS: Final = 16
 _WARM_UPS: Final = 3
 """Runs before recording, as PyTorch's notes on CUDA graphs ask for."""
 
-_MOST_KNOWN: Final = 256
-"""Combinations of shapes whose first calls are counted."""
 
 Flat = Callable[[Sequence[Any]], Sequence[Any]]
 """Runs a module: flat inputs to flat outputs."""
@@ -63,7 +62,7 @@ class GraphedCalls:
         self._run = run
         self._device = device
         self._watched: ReplayedCollectives | None = None
-        self._first_calls: Counter[Hashable] = Counter()
+        self._first_calls: Remembered[Hashable, int] = Remembered()
         self._capacity = capacity
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
@@ -126,10 +125,8 @@ class GraphedCalls:
             self._watched = None if module is None else watch_collectives(collectives_in(module), self._device)
         if self._watched is None:  # what runs before a recording runs with it
             return None
-        if len(self._first_calls) >= _MOST_KNOWN:
-            self._first_calls.clear()
-        self._first_calls[key] += 1
-        if self._first_calls[key] > _WARM_UPS:
+        calls = self._first_calls[key] = self._first_calls.get(key, 0) + 1
+        if calls > _WARM_UPS:
             return None
         stream, current = self._own_stream(), torch.cuda.current_stream()
         stream.wait_stream(current)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
 
 import torch
 
 from trt_core.errors import PlanError
+from trt_core.remembered import Remembered
 from trt_runtime.bindings import Binding
-
-_MOST_REMEMBERED: Final = 256
 
 
 class ProfileChoice:
@@ -26,7 +24,7 @@ class ProfileChoice:
 
     def __init__(self, profiles: Sequence[InputRanges]) -> None:
         self._profiles = tuple(profiles)
-        self._chosen: dict[tuple[torch.Size, ...], int] = {}
+        self._chosen: Remembered[tuple[torch.Size, ...], int] = Remembered()
 
     def known(self, shapes: tuple[torch.Size, ...]) -> int | None:
         """Returns what was chosen for these shapes before."""
@@ -38,8 +36,6 @@ class ProfileChoice:
         if not fitting:
             return None
         chosen = min(fitting, key=lambda index: _distance(self._profiles[index], shapes))
-        if len(self._chosen) >= _MOST_REMEMBERED:
-            self._chosen.clear()
         self._chosen[shapes] = chosen
         return chosen
 

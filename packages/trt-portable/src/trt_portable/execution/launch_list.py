@@ -43,6 +43,7 @@ import torch
 from trt_core.files import typed
 from trt_core.internals import OpOverload, pytree
 from trt_core.nesting import reach_of
+from trt_core.remembered import Remembered
 from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import WeightLayout
 from trt_portable.execution.program import LayerFailure, Program
@@ -65,8 +66,6 @@ RUNS_BEFORE_PLANNING: Final = 256
 """For the flash kernel: cuDNN's saves a twentieth of a run at most sizes, and its plan is worth dozens."""
 RUNS_BEFORE_PLANNING_SOON: Final = 2
 """For kernels that are much slower than those that plan."""
-_MOST_SIZES: Final = 256
-"""Of one program with varying extents; some ten kilobytes."""
 ENUMERATIONS: Final = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 
 _ALIGNMENT: Final = 512  # as PyTorch's allocator has it
@@ -107,7 +106,8 @@ class CompiledProgram:
             self._memory = _Memory(steps, self._outputs, constants)
             self._chains = _chains(steps, self._outputs)
             self._steps = _Steps(steps, self._memory, self._kernels, early, plans_late=bool(artifact.varying))
-            self._sizes = {artifact.shapes: self._for(artifact.shapes)}
+            self._sizes: Remembered[tuple[Shape, ...], _Sizes] = Remembered()
+            self._sizes[artifact.shapes] = self._for(artifact.shapes)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PortableError(f"the compiled artifact makes no sense: {error!r}") from error
         self._inputs = [(at, operand["input"]) for at, operand in enumerate(self._operands) if "input" in operand]
@@ -191,10 +191,7 @@ class CompiledProgram:
         shapes = tuple(tuple(value.shape) for value in values)
         found = self._sizes.get(shapes)
         if found is None:
-            found = self._for(shapes)
-            if len(self._sizes) >= _MOST_SIZES:
-                self._sizes = {}  # replaced as a whole: other threads may read it
-            self._sizes[shapes] = found
+            found = self._sizes[shapes] = self._for(shapes)
         return found
 
     def _for(self, shapes: tuple[Shape, ...]) -> _Sizes:

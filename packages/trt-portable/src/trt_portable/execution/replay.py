@@ -29,6 +29,7 @@ import torch
 
 from trt_core.collective_watch import watch_collectives
 from trt_core.device import abandon_capture, copy_together
+from trt_core.remembered import Remembered
 from trt_portable.enums import LayerType
 from trt_portable.execution.launch_list import SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
@@ -48,7 +49,6 @@ SWITCH: Final = "TRT_PORTABLE_REPLAY"
 
 _WARM_UP_RUNS: Final = 1  # first runs choose algorithms and fill allocators
 _MAX_SHAPES: Final = 64  # a recording holds what the driver needs to start its kernels: some hundred kilobytes
-_MAX_KNOWN_SHAPES: Final = 256
 _RUNS_BEFORE_EVICTION: Final = 16  # keeps the cost of recordings small against runs when shapes never settle
 _RUNS_BEFORE_PINNING: Final = 4
 _MAX_PINNED: Final = 4
@@ -198,10 +198,10 @@ class ReplayLauncher:
         updated = set(state.loaded.updates.values())
         self._updated = [at for at, tensor in enumerate(state.loaded.inputs) if tensor in updated]
         self._copied = [at for at, tensor in enumerate(state.loaded.inputs) if tensor not in updated]
-        self._runs: dict[_Key, int] = {}
+        self._runs: Remembered[_Key, int] = Remembered()
         self._replays: dict[_Key, int] = {}  # of recordings of which some kernels have no plans
         self._recordings: OrderedDict[_Key, _Recording] = OrderedDict()
-        self._uses: dict[tuple[Shapes, Addresses], int] = {}
+        self._uses: Remembered[tuple[Shapes, Addresses], int] = Remembered()
         self._pinned: OrderedDict[tuple[Shapes, Addresses], _Recording] = OrderedDict()
         self._pinnings = 0
 
@@ -263,8 +263,6 @@ class ReplayLauncher:
 
     def _record(self, key: _Key, values: Sequence[Value]) -> _Recording | None:
         """A recording for shapes that came often enough, if it can be made."""
-        if len(self._runs) >= _MAX_KNOWN_SHAPES:
-            self._runs.clear()
         runs = self._runs[key] = self._runs.get(key, 0) + 1
         is_full = len(self._recordings) >= _MAX_SHAPES
         if runs <= (_RUNS_BEFORE_EVICTION if is_full else _WARM_UP_RUNS):
@@ -329,8 +327,6 @@ class ReplayLauncher:
         if not all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)):
             return None  # an input without an address
         key = (shapes, addresses)
-        if len(self._uses) >= _MAX_KNOWN_SHAPES:
-            self._uses.clear()
         uses = self._uses[key] = self._uses.get(key, 0) + 1
         if uses < _RUNS_BEFORE_PINNING:
             return None

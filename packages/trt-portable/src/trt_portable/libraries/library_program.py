@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 
+from trt_core.remembered import Remembered
 from trt_portable.dtypes import CARRIERS
 from trt_portable.errors import PortableError
 from trt_portable.execution.program import LayerFailure, Program
@@ -58,7 +59,7 @@ class LibraryProgram:
         self.artifact = artifact
         self._signature = Signature.of(info)
         self._weights = weights  # whose memory the library may read
-        self._shapes: dict[tuple[Shape, ...], list[Shape | None]] = {}
+        self._shapes: Remembered[tuple[Shape, ...], list[Shape | None]] = Remembered()
         library = libraries()[artifact.tactic]
         try:
             exported = exported_for(artifact, structure, info, weights)
@@ -84,8 +85,6 @@ class LibraryProgram:
         shapes = tuple([tuple(value.shape) for value in values])
         known = self._shapes.get(shapes)
         if known is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes = {}  # replaced as a whole: other threads may read it
             known = self._shapes[shapes] = self._signature.output_shapes(shapes)
         inputs = [as_tensor(value).contiguous() for value in values]
         given = list(targets) or [None] * len(known)
@@ -101,9 +100,6 @@ class LibraryProgram:
             return list(self._model.run(inputs, outputs))
         except Exception as error:
             raise LayerFailure(self.artifact.tactic, error) from error
-
-
-_MOST_SHAPES: Final = 256
 
 
 def exported_for(

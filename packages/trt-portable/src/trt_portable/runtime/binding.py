@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from trt_core.remembered import Remembered
 from trt_portable.enums import ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.formats import LAYOUTS, memory_bytes
@@ -15,7 +16,6 @@ from trt_portable.plan.engine_info import IOTensor, Shape
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 _CPU: Final = torch.device("cpu")
-_MOST_ALLOWED: Final = 256  # extents that a binding remembers
 _MOVED_BYTES: Final = 64 << 10  # above this, PyTorch's copies on several threads win
 
 
@@ -46,7 +46,7 @@ class Binding:
         self.shape: Shape | None = None
         self.room: int | None = None
         self.address = 0
-        self.allowed: set[tuple[int, Shape]] = set()
+        self.allowed: Remembered[tuple[int, Shape], None] = Remembered()
         self._layout = LAYOUTS.get(tensor.format)
         self.is_packed = self._layout is not None
         self._linear: torch.Tensor | None = None
@@ -56,12 +56,6 @@ class Binding:
         self._value: torch.Tensor | None = None
         self._value_address = 0
         self._value_shape: Shape | None = None
-
-    def allow(self, profile: int, extents: Shape) -> None:
-        """Remembers that extents fit a profile."""
-        if len(self.allowed) >= _MOST_ALLOWED:
-            self.allowed.clear()
-        self.allowed.add((profile, extents))
 
     def input_value(self) -> Value:
         """The bound memory of an input in its present shape; its extents alone when nothing is bound."""

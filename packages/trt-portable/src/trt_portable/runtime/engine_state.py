@@ -10,6 +10,7 @@ import torch
 
 from trt_core.files import records, typed
 from trt_core.limits import LimitReached
+from trt_core.remembered import Remembered
 from trt_portable.errors import PortableError
 from trt_portable.execution.bounded_runs import BoundedRuns, RunBounds
 from trt_portable.execution.launcher import Executable
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from trt_portable.execution.weight_streaming import WeightStreaming
     from trt_portable.plan.artifact import Artifact
 
-_MAX_REMEMBERED_SHAPES: Final = 256
 _HOST: Final = torch.device("cpu")
 
 
@@ -128,7 +128,7 @@ class EngineState:
             self._load_weights()
         self.generation = 0
         self._shape_program: Program | None = None
-        self._shape_reports: dict[Any, ShapeReport] = {}
+        self._shape_reports: Remembered[Any, ShapeReport] = Remembered()
         is_static = not any(tensor.is_dynamic for tensor in info.io)
         self._extents_are_known = not self.host_inputs and all(
             not tensor.is_host
@@ -136,7 +136,7 @@ class EngineState:
             and None not in tensor.extents
             for tensor in self.outputs
         )
-        self._output_shapes: dict[tuple[Shape, ...], tuple[Shape, ...]] = {}
+        self._output_shapes: Remembered[tuple[Shape, ...], tuple[Shape, ...]] = Remembered()
 
     @property
     def streams(self) -> bool:
@@ -207,7 +207,7 @@ class EngineState:
         self.generation += 1
         if any(is_host_constant(self.weights.slots[index]) for index in tensors):
             self._shape_program = None
-            self._shape_reports = {}
+            self._shape_reports = Remembered()
 
     @property
     def _programs(self) -> set[Program]:
@@ -270,10 +270,7 @@ class EngineState:
                 else torch.empty(shape, dtype=tensor.torch_dtype, device=META)
                 for at, (tensor, shape) in enumerate(zip(self.inputs, shapes, strict=True))
             ]
-            report = report_shapes(self._shape_program, values)
-            if len(self._shape_reports) >= _MAX_REMEMBERED_SHAPES:
-                self._shape_reports.clear()
-            self._shape_reports[key] = report
+            report = self._shape_reports[key] = report_shapes(self._shape_program, values)
         return report
 
     def has_said(self, error: BaseException) -> bool:
@@ -310,13 +307,10 @@ class EngineState:
             return None
         found = self._output_shapes.get(shapes)
         if found is None:
-            found = tuple(
+            found = self._output_shapes[shapes] = tuple(
                 tuple(evaluate(extent, shapes) for extent in tensor.extents) if tensor.extents else tensor.shape
                 for tensor in self.outputs
             )
-            if len(self._output_shapes) >= _MAX_REMEMBERED_SHAPES:
-                self._output_shapes.clear()
-            self._output_shapes[shapes] = found
         return found
 
 

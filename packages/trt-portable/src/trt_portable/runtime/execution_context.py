@@ -283,7 +283,7 @@ class ContextShapes:
             if violation is not None or binding is None:
                 self._reporter.error(f"set_input_shape({to_text(name)!r}, {extents})", violation or "")
                 return False
-            binding.allow(self.profile, extents)
+            binding.allowed[self.profile, extents] = None
         if binding.shape is None or self._has_named_dimensions:
             self.is_checked = False
         binding.shape = extents

@@ -13,6 +13,7 @@ import torch
 
 from trt_core.errors import InputError
 from trt_core.internals import pytree
+from trt_core.remembered import Remembered
 from trt_core.sizes.conditions import Home, Homes, home_of, require_conditions, write_extent
 from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_extent
 from trt_core.sizes.profiles import VaryingSize, require_profile
@@ -25,7 +26,6 @@ from trt_runtime.program.literals import Value
 Symbols = Mapping[str, tuple[int, int, int]]
 """(min, opt, max) of every symbol."""
 
-_MOST_REMEMBERED: Final = 256
 _TENSORS: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 _PLAIN: Final = frozenset({int, float, bool, str, type(None)})
 
@@ -71,7 +71,7 @@ class InputReader:
         self.is_in_engine = (
             self.takes_tensors_as_they_come and not signature.conditions and not _has_expression(signature)
         )
-        self._accepted: set[Any] = set()
+        self._accepted: Remembered[Any, None] = Remembered()
 
     @classmethod
     def of(cls, program: Program, device: torch.device) -> InputReader:
@@ -90,9 +90,7 @@ class InputReader:
         if key is None or key not in self._accepted:
             self.check(flat)
             if key is not None:
-                if len(self._accepted) >= _MOST_REMEMBERED:
-                    self._accepted.clear()
-                self._accepted.add(key)
+                self._accepted[key] = None
         if self._written:
             require_own_memory(self._places, flat, self._written)
         for index in self._written:
