@@ -33,9 +33,9 @@ from trt_core.nesting import distinct_tensors
 from trt_core.paused_collection import paused_collection
 from trt_core.sizes.guards import Asker, asker_in, condition_of
 from trt_core.temporary import with_attributes
+from trt_lowering.captured_collectives import CaptureRefusal, functional_collectives
 from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
-from trt_lowering.sharded_modules import CaptureRefusal, functional_collectives
 from trt_lowering.tracing import tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
 

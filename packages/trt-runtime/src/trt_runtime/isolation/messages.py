@@ -20,13 +20,14 @@ from typing import Annotated, Any, Final
 
 import torch
 
+from trt_core.dtypes import dtype_name
 from trt_core.errors import InputError
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import MAX_DEPTH, has_more_values, parse_json
 from trt_core.wording import kind_of
 from trt_runtime.program import fields
-from trt_runtime.program.fields import DTYPES, DeviceKind, Dtype, dtype_text
+from trt_runtime.program.fields import DTYPES, DeviceKind, Dtype
 from trt_runtime.program.interface import Spec
 from trt_runtime.program.model_facts import ModelFacts, Record, Result
 
@@ -322,7 +323,7 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
     if type(value) is str:
         return ["text", value]
     if isinstance(value, torch.dtype) and value in DTYPES.values():
-        return ["dtype", dtype_text(value)]
+        return ["dtype", dtype_name(value)]
     if isinstance(value, Mapping):
         kind = _NAMES.get(type(value), "dict")
         for key in value:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeAlias
 
 import torch
 
+from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import typed
 from trt_core.files.records import Form
@@ -46,7 +47,7 @@ UNTOLD = 1 << 26
 """Elements that an operator may make whose result has sizes that depend on data, if the caller says nothing else."""
 
 DTYPES: dict[str, torch.dtype] = {
-    str(dtype).removeprefix("torch."): dtype
+    dtype_name(dtype): dtype
     for dtype in (
         *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex32, torch.complex64),
         *(torch.complex128, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16),
@@ -95,11 +96,6 @@ def dtype(value: Any, place: str) -> torch.dtype:
     return typed.choice(DTYPES, value, place, "data type")
 
 
-def dtype_text(value: torch.dtype) -> str:
-    """The name of a data type."""
-    return str(value).removeprefix("torch.")
-
-
 def number_kind(value: Any, place: str) -> type:
     """A kind of number by name."""
     return typed.choice(_NUMBER_KINDS, value, place, "kind of number")
@@ -110,7 +106,7 @@ def device(value: Any, place: str) -> str:
     return typed.choice(dict(zip(DEVICES, DEVICES, strict=True)), value, place, "device")
 
 
-Dtype: TypeAlias = Annotated[torch.dtype, Form(dtype, dtype_text)]
+Dtype: TypeAlias = Annotated[torch.dtype, Form(dtype, dtype_name)]
 DeviceKind: TypeAlias = Annotated[str, Form(device)]
 
 
