@@ -6,6 +6,7 @@ the operators that made one, so that it can be made again from other weights.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
@@ -402,9 +403,11 @@ class WeightRecorder:
         found: Recipe | None = self._recipes.get(tensor)
         return found if found is not None and sources_of(found) else None
 
-    def recording(self) -> _Recording:
-        """Returns a context manager that records everything inside it."""
-        return _Recording(self)
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records everything inside: operators are seen below, reads of numbers that call no operator above."""
+        with _Operators(self), _Reads(self):
+            yield
 
     def note_call(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Learns the recipes of an operator's results."""
@@ -444,21 +447,6 @@ class WeightRecorder:
         if isinstance(value, dict):
             return {name: self._replace(item) for name, item in value.items()}
         return value
-
-
-class _Recording:
-    """Both modes at once: operators are seen below, reads of numbers that call no operator above."""
-
-    def __init__(self, recorder: WeightRecorder) -> None:
-        self._modes: tuple[Any, Any] = (_Operators(recorder), _Reads(recorder))
-
-    def __enter__(self) -> None:
-        for mode in self._modes:
-            mode.__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        for mode in reversed(self._modes):
-            mode.__exit__(*error)
 
 
 class _Operators(TorchDispatchMode):

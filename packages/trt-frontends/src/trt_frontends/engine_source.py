@@ -151,7 +151,7 @@ class EngineSource:
             built = dataclasses.replace(
                 built, refit=dataclasses.replace(built.refit, content=self._content(built.refit))
             )
-        engine = engine_module(built, block, self.settings)
+        engine = engine_module(built, self.settings, returns_tuple=_returns_tuple(block))
         unknown = built.settings_read - set(building_fields())
         if unknown:
             logger.info("%s is not cached: a converter reads the settings %s", name, ", ".join(sorted(unknown)))
@@ -427,13 +427,13 @@ def _sources_of(file: str) -> str:
 # The module that runs an engine --------------------------------------------------------------------------------------
 
 
-def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: CompilationSettings) -> TRTModule:
+def engine_module(built: BuiltEngine, settings: CompilationSettings, *, returns_tuple: bool) -> TRTModule:
     """Returns the module that runs an engine in place of its block.
 
     Args:
         built: The engine.
-        block: The block that it was built from; it tells whether one tensor or a tuple is returned.
         settings: What it was compiled with.
+        returns_tuple: Whether it returns a tuple, or one tensor.
     """
     # the tensor shares the provider's memory and keeps it alive: a plan holds the weights, so no copy is made
     plan = torch.frombuffer(memoryview(built.plan), dtype=torch.uint8)
@@ -452,7 +452,7 @@ def engine_module(built: BuiltEngine, block: fx.GraphModule, settings: Compilati
         device=settings.device.torch_device,
         symbols=namer.symbols,
         profiles=[[bounds[name] for name in built.input_names] for bounds in built.profiles],
-        returns_tuple=_returns_tuple(block),
+        returns_tuple=returns_tuple,
         name=built.name,
         settings_digest=settings.digest(),
         layer_count=built.layers,

@@ -235,9 +235,6 @@ def compile_onnx(
             plan = build_network(
                 builder, network, captured.settings, profiles, file.stem, values=values, timing_cache=timings
             )
-        block = fx.Graph()
-        places = [block.placeholder(f"x{index}") for index in range(len(metas))]
-        block.output(places[0] if len(places) == 1 else tuple(places))
         built = BuiltEngine(
             name=file.stem,
             plan=plan,
@@ -250,7 +247,7 @@ def compile_onnx(
             build_seconds=time.perf_counter() - start,
             provider=provider_identity(),
         )
-        return engine_module(built, fx.GraphModule(nn.Module(), block), captured.settings)
+        return engine_module(built, captured.settings, returns_tuple=interface.returns_tuple)
 
     def describe() -> dict[str, str]:
         return {
