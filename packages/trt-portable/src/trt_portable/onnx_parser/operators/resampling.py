@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,30 @@ ROUNDING: Final = {
 """What ONNX calls the choices of the nearest element."""
 
 
+class _Resizing(NamedTuple):
+    """How a tensor is resized, in ONNX's words.
+
+    Attributes:
+        mode: One of `MODES`.
+        mapping: How places in the result become places in the input.
+        nearest: One of `ROUNDING`.
+        cubic: The coefficient of cubic interpolation.
+        excludes_outside: Whether elements outside of the input weigh nothing.
+        antialiases: Whether the filter widens where the result is smaller.
+        outside: The value of what lies outside, where a region is read.
+        policy: Whether one scale holds for all axes: `stretch` for no, `not_larger`, `not_smaller`.
+    """
+
+    mode: str
+    mapping: str
+    nearest: str
+    cubic: float
+    excludes_outside: bool
+    antialiases: bool
+    outside: float
+    policy: str
+
+
 @operator("Upsample", since=7, from_attributes=("scales",))
 @operator("Upsample", since=9)
 def upsample(net: NetworkWriter, x: ITensor, scales: Operand, *, mode: str = "nearest") -> ITensor:
@@ -77,53 +101,32 @@ def resize(
 ) -> ITensor:
     """Resize(X, roi, scales, sizes; antialias, axes, coordinate_transformation_mode, ...) -> Y"""
     rank, kind = net.rank(x), x.dtype
+    mapping, excludes, widens = coordinate_transformation_mode, bool(exclude_outside), bool(antialias)
+    policy = keep_aspect_ratio_policy
+    how = _Resizing(mode, mapping, nearest_mode, cubic_coeff_a, excludes, widens, extrapolation_value, policy)
     if mode not in MODES or nearest_mode not in ROUNDING or rank == 0:
         raise Unsupported(f"Resize of rank {rank}, mode {mode!r} {nearest_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
     factors = _known_scales(net, scales)
     wanted = None if sizes is None else net.shape_numbers(sizes)
-    exact = coordinate_transformation_mode in COORDINATES and not antialias
-    if coordinate_transformation_mode == "align_corners" and factors and sizes is None:
+    exact = mapping in COORDINATES and not antialias
+    if mapping == "align_corners" and factors and sizes is None:
         exact = all(
             extent >= 0 and float(factor * extent).is_integer()
             for extent, factor in zip(x.shape, factors, strict=False)
         )
-    if exact and keep_aspect_ratio_policy == "stretch" and (factors or wanted or sizes is not None):
-        result = _resize_layer(
-            net,
-            x if kind in FLOATS else net.cast(x, DataType.FLOAT),
-            chosen,
-            factors,
-            sizes,
-            mode,
-            coordinate_transformation_mode,
-            nearest_mode,
-            cubic_coeff_a,
-            bool(exclude_outside),
-        )
+    if exact and policy == "stretch" and (factors or wanted or sizes is not None):
+        given = x if kind in FLOATS else net.cast(x, DataType.FLOAT)
+        result = _resize_layer(net, given, chosen, factors, sizes, how)
         if result is not None:
             return net.cast(result, kind)
     if not factors and wanted is None:
         raise Unsupported("Resize by scales that are not constant", ErrorCode.UNSUPPORTED_NODE_INPUT)
     region = None if roi is None else net.numbers(roi)
-    plan = _plans(net, x, chosen, factors, wanted, keep_aspect_ratio_policy, region, coordinate_transformation_mode)
     value = net.cast(x, DataType.FLOAT)
-    for axis, (have, want, scale, ends) in plan.items():
+    for axis, (have, want, scale, ends) in _plans(net, x, chosen, factors, wanted, region, how).items():
         net.take_room(want * (have + _ROW), "Resize")
-        weights = _axis_weights(
-            have,
-            want,
-            scale,
-            ends,
-            mode,
-            coordinate_transformation_mode,
-            nearest_mode,
-            cubic_coeff_a,
-            bool(exclude_outside),
-            bool(antialias),
-            extrapolation_value,
-        )
-        value = _apply_axis(net, value, axis, *weights)
+        value = _apply_axis(net, value, axis, *_axis_weights(have, want, scale, ends, how))
     return net.cast(value, kind)
 
 
@@ -138,11 +141,7 @@ def _resize_layer(
     axes: Sequence[int],
     factors: list[float] | None,
     sizes: Operand | None,
-    mode: str,
-    mapping: str,
-    nearest_mode: str,
-    cubic_coeff: float,
-    exclude_outside: bool,
+    how: _Resizing,
 ) -> ITensor | None:
     """The network's own layer; None where it does not mean the same."""
     rank = net.rank(x)
@@ -151,7 +150,7 @@ def _resize_layer(
     if sizes is not None:
         extents = x._extents or ()
         moving = [axis for axis, size in zip(axes, net.known_numbers(sizes), strict=False) if extents[axis] != size]
-    limit = 2 if mode == "cubic" else 3
+    limit = 2 if how.mode == "cubic" else 3
     if any(axis < rank - limit for axis in moving):
         return None
     layer = net.layer(net.network.add_resize(x))
@@ -170,13 +169,13 @@ def _resize_layer(
             layer.shape = tuple(wanted)
         else:
             layer.set_input(1, net.vector(wanted))
-    layer.resize_mode = MODES[mode]
-    layer.coordinate_transformation = COORDINATES[mapping]
-    if mapping == "pytorch_half_pixel":
+    layer.resize_mode = MODES[how.mode]
+    layer.coordinate_transformation = COORDINATES[how.mapping]
+    if how.mapping == "pytorch_half_pixel":
         layer.selector_for_single_pixel = ResizeSelector.UPPER
-    layer.nearest_rounding = ROUNDING[nearest_mode]
-    layer.cubic_coeff = cubic_coeff
-    layer.exclude_outside = exclude_outside
+    layer.nearest_rounding = ROUNDING[how.nearest]
+    layer.cubic_coeff = how.cubic
+    layer.exclude_outside = how.excludes_outside
     return net.output_of(layer)
 
 
@@ -189,9 +188,8 @@ def _plans(
     axes: Sequence[int],
     factors: list[float] | None,
     wanted: Sequence[float] | None,
-    policy: str,
     roi: Sequence[float] | None,
-    mapping: str,
+    how: _Resizing,
 ) -> _Plan:
     """Of each axis that changes: extents before and after, the scale, and the ends of the region that is read."""
     extents = [x.shape[axis] for axis in axes]
@@ -203,14 +201,14 @@ def _plans(
     if wanted is not None:
         scales = [size / extent for size, extent in zip(wanted, extents, strict=True)]
         sizes = [int(size) for size in wanted]
-        if policy != "stretch":
-            common = min(scales) if policy == "not_larger" else max(scales)
+        if how.policy != "stretch":
+            common = min(scales) if how.policy == "not_larger" else max(scales)
             scales = [common] * count
             sizes = [math.floor(common * extent + 0.5) for extent in extents]
     else:
         scales = list(factors or ())
         sizes = [math.floor(scale * extent) for scale, extent in zip(scales, extents, strict=True)]
-    if mapping == "tf_crop_and_resize" and roi and wanted is None:
+    if how.mapping == "tf_crop_and_resize" and roi and wanted is None:
         ends = list(zip(roi[:count], roi[count:], strict=False))
         sizes = [
             math.floor(extent * (end - start) * scale)
@@ -220,7 +218,7 @@ def _plans(
     return {
         axis: (extent, size, scale, region)
         for axis, extent, size, scale, region in zip(axes, extents, sizes, scales, regions, strict=True)
-        if (extent, scale) != (size, 1.0) or mapping == "tf_crop_and_resize"
+        if (extent, scale) != (size, 1.0) or how.mapping == "tf_crop_and_resize"
     }
 
 
@@ -250,49 +248,40 @@ def _places(have: int, want: int, scale: float, region: tuple[float, float], map
 
 
 def _axis_weights(
-    have: int,
-    want: int,
-    scale: float,
-    region: tuple[float, float],
-    mode: str,
-    mapping: str,
-    nearest_mode: str,
-    cubic_coeff: float,
-    exclude_outside: bool,
-    antialias: bool,
-    outside_value: float,
+    have: int, want: int, scale: float, region: tuple[float, float], how: _Resizing
 ) -> tuple[np.ndarray, np.ndarray]:
     """A matrix (want, have) that resizes an axis, and what is added to each output, (want,)."""
-    places = _places(have, want, scale, region, mapping)
+    places = _places(have, want, scale, region, how.mapping)
     matrix = np.zeros((want, have))
     shift = np.zeros(want)
     for row, place in enumerate(places):
-        if mapping == "tf_crop_and_resize" and not 0 <= place <= have - 1:
-            shift[row] = outside_value
+        if how.mapping == "tf_crop_and_resize" and not 0 <= place <= have - 1:
+            shift[row] = how.outside
             continue
-        taps, weights = _taps(place, min(scale, 1.0) if antialias else 1.0, mode, nearest_mode, cubic_coeff)
+        taps, weights = _taps(place, min(scale, 1.0) if how.antialiases else 1.0, how)
         inside = (taps >= 0) & (taps < have)
-        if exclude_outside:
+        if how.excludes_outside:
             weights = np.where(inside, weights, 0.0)
             weights = weights / weights.sum()
         np.add.at(matrix[row], np.clip(taps, 0, have - 1), weights)
     return matrix.astype(np.float32), shift.astype(np.float32)
 
 
-def _taps(place: float, scale: float, mode: str, nearest_mode: str, a: float) -> tuple[np.ndarray, np.ndarray]:
+def _taps(place: float, scale: float, how: _Resizing) -> tuple[np.ndarray, np.ndarray]:
     """Indices that an output reads and their weights; a scale below 1 widens the filter."""
-    if mode == "nearest":
+    if how.mode == "nearest":
         rounded = {
             "floor": math.floor,
             "ceil": math.ceil,
             "round_prefer_floor": lambda value: math.ceil(value - 0.5),
             "round_prefer_ceil": lambda value: math.floor(value + 0.5),
-        }[nearest_mode](place)
+        }[how.nearest](place)
         return np.array([rounded]), np.ones(1)
-    reach = (1 if mode == "linear" else 2) / scale
+    reach = (1 if how.mode == "linear" else 2) / scale
     taps = np.arange(math.floor(place - reach) + 1, math.ceil(place + reach) + (place == math.floor(place)))
     distance = np.abs((taps - place) * scale)
-    if mode == "linear":
+    a = how.cubic
+    if how.mode == "linear":
         weights = np.maximum(1 - distance, 0)
     else:
         near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
