@@ -166,7 +166,7 @@ def test_honest_networks_stay_inside_and_are_watched_once(name: str) -> None:
     assert isinstance(bounded, BoundedRuns)
     assert len(bounded._passed) == 1
     has_data = name in ("boxes", "shapes", "choice", "nested", "told")  # what numbers decide
-    assert any(loose for loose, _ in bounded._passed.values()) is has_data
+    assert any(passed.loose for passed in bounded._passed.values()) is has_data
 
 
 def test_a_run_has_the_limits_of_the_call_around_it() -> None:
@@ -174,8 +174,8 @@ def test_a_run_has_the_limits_of_the_call_around_it() -> None:
     with charging(Account(CallLimits(bytes_alive=1 << 28))) as account:
         done, logger, engine = _run(plan_fuzzer.NETWORKS["boxes"](), times=2)
     assert done, logger.errors
-    ((loose, limits),) = engine._state.observable._passed.values()
-    assert loose and limits.bytes_alive == 1 << 28
+    (passed,) = engine._state.observable._passed.values()
+    assert passed.loose and passed.limits.bytes_alive == 1 << 28
     assert account.steps > 3 and account.elements > 0
 
 

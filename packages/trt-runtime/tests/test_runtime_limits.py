@@ -179,7 +179,7 @@ def _loose(steps: Steps) -> set[int]:
     )
     operators = [find_operator(call.name, "") for call in calls]
     watch = _Watch(Program(Signature((), 0, (), ()), {}, (), stored, (), calls, Value(4)), operators, DEFAULT)
-    watch.passed(())
+    watch.passed((), has_loose_engines=False)
     return set(watch.to_watch(()))
 
 
@@ -287,6 +287,48 @@ def test_engines_whose_sizes_depend_on_data_are_counted_in_each_call(make_engine
     for _ in range(2):
         assert sum(made.numel() for made in program(torch.zeros(1 << 14))) == 0
         with pytest.raises(ExecutionError, match="more than 1048576 bytes at once"):
+            program(torch.ones(1 << 14))
+
+
+def _sum(network: Any, tensors: Any) -> list[Any]:
+    product = network.add_matrix_multiply(tensors[0], trt.MatrixOperation.NONE, tensors[0], trt.MatrixOperation.NONE)
+    return [network.add_reduce(product.get_output(0), trt.ReduceOperation.SUM, 3, True).get_output(0)]
+
+
+def _sum_of_places(network: Any, tensors: Any) -> list[Any]:
+    places = network.add_cast(_places(network, tensors)[0], trt.float32).get_output(0)
+    return [network.add_reduce(places, trt.ReduceOperation.SUM, 3, True).get_output(0)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"bytes_made": 1 << 20}, "1048576 bytes in all"),
+        ({"elements": 3 << 19}, "1572864 elements to read, make or add up"),
+        ({"steps": 9}, "9 operators"),
+    ],
+)
+def test_an_engine_that_is_called_again_is_counted_again(make_engine: Any, limits: Any, words: str) -> None:
+    """A small file called an engine as often as it liked, each time up to the limits of a call."""
+    inputs, outputs = [Binding("x", torch.float32, (64, 64))], [Binding("y", torch.float32, (1, 1))]
+    engine = make_engine(_sum, inputs, outputs)
+    for count in (1, 2):
+        program = _calls_of(engine, count, (64, 64), CallLimits(**limits))
+        assert [made.item() for made in program(torch.ones(64, 64))] == [64.0**3] * count
+    program = _calls_of(engine, 64, (64, 64), CallLimits(**limits))
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match=words):
+            program(torch.ones(64, 64))
+
+
+def test_engines_that_look_at_data_are_counted_together_in_each_call(make_engine: Any) -> None:
+    """What they make on the way depends on data, and what they return does not."""
+    inputs, outputs = [Binding("x", torch.float32, (1 << 14,))], [Binding("y", torch.float32, (1, 1))]
+    engine = make_engine(_sum_of_places, inputs, outputs)
+    program = _calls_of(engine, 16, (1 << 14,), CallLimits(bytes_made=3 << 20))
+    for _ in range(3):
+        assert sum(made.item() for made in program(torch.zeros(1 << 14))) == 0
+        with pytest.raises(ExecutionError, match="more than 3145728 bytes in all"):
             program(torch.ones(1 << 14))
 
 

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -80,22 +80,24 @@ class CallLimits:
         """Whether the clock is looked at, so that calls are watched whose sizes have passed already."""
         return self.seconds != math.inf
 
-    def of_call(self, given: int, most: CallLimits | None = None) -> CallLimits:
+    def of_call(self, given: int) -> CallLimits:
         """Returns them with a number for each.
 
         Args:
             given: Bytes of inputs, weights and what else is there before the call.
-            most: Those of the call that this one is a part of; None is beyond them.
         """
         alive = max(_FLOOR, _ALIVE * given) if self.bytes_alive is None else self.bytes_alive
         made = _MADE * alive if self.bytes_made is None else self.bytes_made
         elements = max(_LEAST_ELEMENTS, _ELEMENTS * given) if self.elements is None else self.elements
         steps = min(max(given, _STEPS[0]), _STEPS[1]) if self.steps is None else self.steps
         turns = min(max(given // _TURN_BYTES, _TURNS[0]), _TURNS[1]) if self.loop_turns is None else self.loop_turns
-        if most is None:
-            return CallLimits(alive, made, elements, steps, turns, self.seconds)
-        least = tuple(map(min, (alive, made, elements, steps, turns, self.seconds), most.__dict__.values()))
-        return most if least == tuple(most.__dict__.values()) else CallLimits(*least)
+        return CallLimits(alive, made, elements, steps, turns, self.seconds)
+
+    def of_part(self, call: CallLimits) -> CallLimits:
+        """Returns those of a part of a call, which are the call's where these say nothing, or more."""
+        pairs = zip(self.__dict__.values(), call.__dict__.values(), strict=True)
+        least = [most if own is None else min(own, most) for own, most in pairs]
+        return call if least == [*call.__dict__.values()] else CallLimits(*least)
 
 
 UNLIMITED: Final = CallLimits(*[math.inf] * len(fields(CallLimits)))
@@ -129,36 +131,65 @@ def _never() -> bool:
     return False
 
 
+class Usage(NamedTuple):
+    """What a part of a call has used, which it uses again whenever it runs with inputs of the same sizes.
+
+    Attributes:
+        made, elements, steps: As an account counts them.
+        assumed: Elements that were estimated.
+    """
+
+    made: float
+    elements: float
+    assumed: float
+    steps: float
+
+
 class Account:
     """What one call has used of its limits.
 
+    Inside of another account it is one of a part of that call, and counts on from what the call has used; what is alive
+    it counts by itself.
+
     Args:
-        limits: Of the call.
-        given: Bytes that are there before the call.
+        limits: Of the call. No part of a call has more than the call: what one part has made is given to the next, and
+            would let it make as many times as much.
+        given: Bytes that are there before the call; of a part of a call, nobody asks.
         is_exempt: Asked once a limit is reached: whether the file turns out to be trusted, and has none.
         hint: What a message says is to be done; ``{field}`` is the limit.
 
     Attributes:
-        limits: A number for each. Inside of another account none is larger than that of the other, whose call it is a
-            part of: what one part has made is given to the next, and would let it make as many times as much.
+        limits: A number for each.
         alive, made, elements, steps, turns: What was used so far; of what is alive some may be free by now.
         has_seen_data: Whether an operator ran whose result has sizes that depend on data; whoever reads numbers of a
             tensor to make something of them sets it as well.
+        has_loose_parts: Whether what a part of the call uses depends on data.
     """
 
     def __init__(
         self, limits: CallLimits, given: int = 0, *, is_exempt: Callable[[], bool] = _never, hint: str = _HINT
     ) -> None:
         outer = _open.get()
-        self.limits: CallLimits = limits.of_call(given, None if outer is None else outer.limits)
-        self.alive = self.made = self.elements = self.steps = self.turns = 0.0
-        self.has_seen_data = False
+        if outer is None:
+            self.limits: CallLimits = limits.of_call(given)
+            self.made = self.elements = self.steps = self.turns = self._assumed_elements = 0.0
+            self._end: float = time.monotonic() + limits.seconds
+        else:
+            self.limits = outer.limits if limits is outer._asked else limits.of_part(outer.limits)
+            self._count_on_from(outer)
+            self._end = outer._end if limits.seconds == math.inf else min(outer._end, time.monotonic() + limits.seconds)
+        self._begin = (self.made, self.elements, self._assumed_elements, self.steps)
+        self.alive = self._assumed = 0.0
+        self.has_seen_data = self.has_loose_parts = False
+        self._asked: CallLimits = limits
         self._is_exempt = is_exempt
         self._hint = hint
-        self._assumed = self._assumed_elements = 0.0
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._next_sweep = 1 << 10
-        self._end: float = min(time.monotonic() + self.limits.seconds, math.inf if outer is None else outer._end)
+
+    def _count_on_from(self, other: Account) -> None:
+        self.made, self.elements, self.steps, self.turns = other.made, other.elements, other.steps, other.turns
+        self._assumed_elements = other._assumed_elements
 
     def watching(self) -> TorchDispatchMode:
         """A block of operators that the account is charged with."""
@@ -232,9 +263,17 @@ class Account:
 
     def made_by_assumption(self, result: Any) -> None:
         """Counts what an operator has made for which room was taken."""
-        for made in result if isinstance(result, (tuple, list)) else (result,):
-            if isinstance(made, torch.Tensor):
-                self.made += made.nbytes
+        self.made += _size_of(result)
+
+    def assume_alive(self, result: Any) -> bool:
+        """Takes room for what a part of the call has made, if there is so much; see `settle`."""
+        size = _size_of(result)
+        if self.alive + size > self.limits.bytes_alive or self.made + size > self.limits.bytes_made:  # type: ignore[operator]
+            return False
+        self.made += size
+        self.alive += size
+        self._assumed += size
+        return True
 
     def turn(self, loop: str) -> None:
         """Charges a turn of a loop.
@@ -330,17 +369,42 @@ class Account:
         Raises:
             ExecutionError: There is none.
         """
-        tensors = (value for value in values if isinstance(value, torch.Tensor))
-        size = sum(tensor.nbytes for tensor in tensors if not tensor.is_contiguous())
+        size = 0
+        for value in values:
+            if isinstance(value, torch.Tensor) and not value.is_contiguous():
+                size += value.nbytes
         if size:
             self._expect(size, 0, reader)
 
-    def absorb(self, inner: Account) -> None:
-        """Counts what a part of the call has used by an account of its own; what it has made is noted by who has it."""
-        self.made += inner.made
-        self.elements += inner.elements
-        self.steps += inner.steps
-        self.turns += inner.turns
+    def absorb(self, part: Account) -> None:
+        """Counts on from what a part of the call has used; what of it is alive is noted by who has it."""
+        self._count_on_from(part)
+        self.has_loose_parts |= part.has_loose_parts
+
+    @property
+    def used(self) -> Usage:
+        """What was used by this account alone, but for turns of loops."""
+        made, elements, assumed, steps = self._begin
+        return Usage(self.made - made, self.elements - elements, self._assumed_elements - assumed, self.steps - steps)
+
+    def use_again(self, usage: Usage) -> bool:
+        """Counts what a part of the call uses that is not looked at, if there is so much left.
+
+        Args:
+            usage: What it used when it was looked at. Turns of loops are counted in any case.
+        """
+        limits = self.limits
+        made, elements, steps = self.made + usage.made, self.elements + usage.elements, self.steps + usage.steps
+        read = self._assumed_elements + usage.assumed
+        if (
+            made > limits.bytes_made  # type: ignore[operator]  # each has a number
+            or elements > limits.elements  # type: ignore[operator]
+            or read > _ASSUMED * limits.elements  # type: ignore[operator]
+            or steps > limits.steps  # type: ignore[operator]
+        ):
+            return False
+        self.made, self.elements, self.steps, self._assumed_elements = made, elements, steps, read
+        return True
 
     def note(self, result: Any) -> None:
         """Notes tensors that something else made."""
@@ -515,6 +579,15 @@ def _kind_of(operator: OpOverload) -> _Kind:
         depends_on_data=torch.Tag.dynamic_output_shape in operator.tags and schema.name != "aten::index",
         takes_masks=schema.name == "aten::index",
     )
+
+
+def _size_of(result: Any) -> int:
+    """Bytes of tensors, as they say."""
+    size = 0
+    for made in result if isinstance(result, (tuple, list)) else (result,):
+        if isinstance(made, torch.Tensor):
+            size += made.nbytes
+    return size
 
 
 def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:

@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from trt_core.limits import Account, CallLimits, charging
+from trt_core.limits import Account, CallLimits, Usage, charging, open_account
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
 from trt_portable.execution.program import LayerFailure, Program
@@ -95,8 +95,9 @@ class BoundedRuns:
     def __init__(self, program: Program, bounds: RunBounds) -> None:
         self.program = program
         self._bounds = bounds
+        self._is_timed = bounds.limits.is_timed
         self._contracts = contracts_of(program)
-        self._passed: dict[tuple[Any, ...], tuple[frozenset[int], CallLimits]] = {}
+        self._passed: dict[tuple[Any, ...], _Passed] = {}
         self._constants: object = None
 
     @property
@@ -106,59 +107,77 @@ class BoundedRuns:
 
     def run(self, values: Sequence[Value], targets: Sequence[torch.Tensor | None] = ()) -> Sequence[Value]:
         """See `Executable`."""
-        sizes, loose, limits = self._known(values)
-        if loose is not None and not loose and not self._bounds.limits.is_timed:
+        sizes, passed = self._known(values)
+        if passed is not None and not passed.loose and not self._is_timed:
             return self.program.run(values, targets)
-        return self._watched(values, sizes, loose, limits)
+        return self._watched(values, sizes, passed)
 
     def run_observed(self, values: Sequence[Value], observer: Observer) -> list[Value]:
         """As `run`, telling an observer. Layers may write to inputs, so there is no other run to try it first."""
-        sizes, loose, limits = self._known(values)
-        if loose is not None and not loose and not self._bounds.limits.is_timed:
+        sizes, passed = self._known(values)
+        if passed is not None and not passed.loose and not self._is_timed:
             return self.program.run_observed(values, observer)
-        return self._watched(values, sizes, loose, limits, observer)
+        return self._watched(values, sizes, passed, observer)
 
-    def _known(self, values: Sequence[Value]) -> tuple[tuple[Any, ...], frozenset[int] | None, CallLimits]:
-        """What decides about sizes, the steps that are watched then, None for all, and inside of which limits."""
+    def _known(self, values: Sequence[Value]) -> tuple[tuple[Any, ...], _Passed | None]:
+        """What decides about sizes, and what is known of runs with these, which the call around this one is charged.
+
+        It is nothing where the call has no room for as much, which is then found out operator by operator.
+        """
         sizes = tuple([value.shape if type(value) is torch.Tensor else _numbers(value) for value in values])
-        found = self._passed.get(sizes) if self._constants is self.program.constants else None
-        return (sizes, None, self._bounds.limits) if found is None else (sizes, *found)
+        passed = self._passed.get(sizes) if self._constants is self.program.constants else None
+        call = open_account()
+        if passed is not None and call is not None and not call.use_again(passed.used):
+            return sizes, None
+        return sizes, passed
 
     def _watched(
-        self,
-        values: Sequence[Value],
-        sizes: tuple[Any, ...],
-        watched: Collection[int] | None,
-        limits: CallLimits,
-        observer: Observer | None = None,
+        self, values: Sequence[Value], sizes: tuple[Any, ...], passed: _Passed | None, observer: Observer | None = None
     ) -> list[Value]:
-        """Runs what is to be watched on an account, all steps or some.
+        """Runs what is to be watched on an account, all steps or those that depend on data.
 
         Raises:
             LayerFailure: A layer refused its operands or failed, or a limit was reached.
         """
         program = self.program
         constants = program.constants
+        limits, watched = (self._bounds.limits, None) if passed is None else (passed.limits, passed.loose)
         with charging(self._account(values, limits)) as account:
             watcher = _Watcher(program, self._contracts, account, watched, observer)
             results = watcher.run(values)
-        if watched is None:
-            self._remember(sizes, (frozenset(watcher.loose), account.limits), constants)
+            account.has_loose_parts = bool(watcher.loose)
+        if passed is None:
+            self._remember(sizes, _Passed(frozenset(watcher.loose), account.limits, account.used), constants)
         return results
 
-    def _remember(self, sizes: tuple[Any, ...], found: tuple[frozenset[int], CallLimits], constants: object) -> None:
-        """Keeps what later runs are watched for, and the limits of the call that this one is a part of, if it is."""
+    def _remember(self, sizes: tuple[Any, ...], passed: _Passed, constants: object) -> None:
+        """Keeps what later runs with inputs of these sizes use, and what they are watched for."""
         if constants is not self._constants or len(self._passed) >= _MOST_SIZES:
             self._passed = {}  # other constants may mean other sizes
             self._constants = constants
-        self._passed[sizes] = found
+        self._passed[sizes] = passed
 
     def _account(self, values: Sequence[Value], limits: CallLimits) -> Account:
-        bounds, turns = self._bounds, most_turns()
-        given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+        bounds, turns, given = self._bounds, most_turns(), 0
+        if open_account() is None:
+            given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
         if turns is not None:
             limits = replace(limits, loop_turns=turns if limits.loop_turns is None else min(turns, limits.loop_turns))
         return Account(limits, given, is_exempt=bounds.is_exempt, hint=_HINT)
+
+
+class _Passed(NamedTuple):
+    """What is known of runs with inputs of some sizes.
+
+    Attributes:
+        loose: Steps that are watched in each run, since what they make depends on data.
+        limits: Those of the first run; where that was a part of a call, those of the call.
+        used: What the first run used.
+    """
+
+    loose: frozenset[int]
+    limits: CallLimits
+    used: Usage
 
 
 class _Watcher:

@@ -327,34 +327,38 @@ class Executor:
         steps = watch.to_watch(sizes)
         if steps is None and not watch.is_timed:
             return self._run(slots, symbols)
-        result = self._run_watched(slots, symbols, watch, steps or ())
-        watch.passed(sizes)
+        with watch.charging(slots) as account:
+            result = self._run_watched(slots, symbols, watch, steps or (), account)
+        watch.passed(sizes, has_loose_engines=account.has_loose_parts)
         return result
 
-    def _run_watched(self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int]) -> Any:
+    def _run_watched(
+        self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int], account: Account
+    ) -> Any:
         at = self._all.first
         try:
-            with watch.charging(slots) as account:
-                for run, at, dying in self._all.steps:
-                    if watch.is_timed:
-                        account.look_at_clock(self._all.title(at))
-                    if at in steps:
-                        estimate = watch.estimates.get(at)
-                        if estimate is not None and account.assume(*estimate(slots, symbols)):
-                            slots[at] = run(slots, symbols)
-                            account.made_by_assumption(slots[at])
-                        else:
-                            account.settle(slots[self._all.first :])
-                            with account.watching():
-                                slots[at] = run(slots, symbols)
-                    elif at in watch.engine_calls:
-                        account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
+            for run, at, dying in self._all.steps:
+                if watch.is_timed:
+                    account.look_at_clock(self._all.title(at))
+                if at in steps:
+                    estimate = watch.estimates.get(at)
+                    if estimate is not None and account.assume(*estimate(slots, symbols)):
                         slots[at] = run(slots, symbols)
-                        account.note(slots[at])
+                        account.made_by_assumption(slots[at])
                     else:
-                        slots[at] = run(slots, symbols)
-                    for dead in dying:
-                        slots[dead] = None
+                        account.settle(slots[self._all.first :])
+                        with account.watching():
+                            slots[at] = run(slots, symbols)
+                elif at in watch.engine_calls:
+                    account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
+                    slots[at] = run(slots, symbols)
+                    if not account.assume_alive(slots[at]):
+                        account.settle(slots[self._all.first :])
+                        account.note(slots[at])
+                else:
+                    slots[at] = run(slots, symbols)
+                for dead in dying:
+                    slots[dead] = None
             return self._all.output(slots)
         except TrtError:
             raise
@@ -397,7 +401,7 @@ class _Watch:
                 loose.add(at)
         self._loose = self._all & loose
         self._is_loose = bool(self._loose | (self.engine_calls & loose))
-        self._passed: dict[tuple[Any, ...], None] = {}
+        self._passed: dict[tuple[Any, ...], bool] = {}
 
     @functools.cached_property
     def estimates(self) -> Mapping[int, Estimate]:
@@ -425,15 +429,16 @@ class _Watch:
 
     def to_watch(self, sizes: tuple[Any, ...]) -> Collection[int] | None:
         """Slots of the operators that are to be watched; None where nothing is, nor what engines make."""
-        if sizes not in self._passed:
+        has_loose_engines = self._passed.get(sizes)
+        if has_loose_engines is None:
             return self._all
-        return self._loose if self._is_loose else None
+        return self._loose if self._is_loose or has_loose_engines else None
 
-    def passed(self, sizes: tuple[Any, ...]) -> None:
-        """Notes that a call stayed inside of the limits."""
+    def passed(self, sizes: tuple[Any, ...], *, has_loose_engines: bool) -> None:
+        """Notes that a call stayed inside of the limits, and whether what engines use depends on data."""
         if len(self._passed) >= _MOST_SIZES:
             self._passed.clear()
-        self._passed[sizes] = None
+        self._passed[sizes] = has_loose_engines
 
     def charging(self, slots: Sequence[Any]) -> AbstractContextManager[Account]:
         """A call that begins, charged to an account of its own."""
