@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -167,6 +168,69 @@ def test_honest_networks_stay_inside_and_are_watched_once(name: str) -> None:
     assert len(bounded._passed) == 1
     has_data = name in ("boxes", "shapes", "choice", "nested", "told")  # what numbers decide
     assert any(passed.loose for passed in bounded._passed.values()) is has_data
+
+
+def _turns(net: Net, layers: int, outside: int, *, is_nested: bool) -> bytes:
+    """A loop whose layers compute numbers on the host, and which knows many tensors of outside."""
+    x = net.input("x", (1,))
+    given = [net.input(f"x{at}", (1,)) for at in range(outside)]
+    loop = net.network.add_loop()
+    loop.add_trip_limit(net.numbers(100), trt.TripLimit.COUNT)
+    state = loop.add_recurrence(x)
+    shape = net.network.add_shape(state.get_output(0)).get_output(0)
+    for _ in range(layers):
+        shape = net.network.add_elementwise(shape, shape, E.MIN).get_output(0)
+    row = net.network.add_shuffle(state.get_output(0))
+    row.set_input(1, shape)
+    made = row.get_output(0)
+    if given:
+        made = net.network.add_concatenation([made, *given]).get_output(0)
+        made = net.network.add_slice(made, (0,), (1,), (1,)).get_output(0)
+    if is_nested:
+        choice = net.network.add_if_conditional()
+        choice.set_condition(net.input("first", (), trt.bool))
+        entry = choice.add_input(made).get_output(0)
+        other = net.network.add_unary(entry, trt.UnaryOperation.NEG).get_output(0)
+        inner = net.network.add_shape(entry).get_output(0)
+        for _ in range(layers):
+            inner = net.network.add_elementwise(inner, inner, E.MIN).get_output(0)
+        same = net.network.add_shuffle(entry)
+        same.set_input(1, inner)
+        made = choice.add_output(other, same.get_output(0)).get_output(0)
+    state.set_input(1, made)
+    return net.plan(loop.add_loop_output(state.get_output(0), trt.LoopOutput.LAST_VALUE, 0).get_output(0))
+
+
+@pytest.mark.parametrize(("layers", "outside", "is_nested"), [(100, 0, False), (0, 900, False), (60, 0, True)])
+def test_layers_of_a_loop_count_where_they_call_no_operators(layers: int, outside: int, is_nested: bool) -> None:
+    """What a turn does on the host was not counted: 100 kB took a minute."""
+    plan = _turns(Net(), layers, outside, is_nested=is_nested)
+    done, logger, _ = _run(plan, CallLimits(steps=5000))
+    assert not done
+    assert "more than 5000 operators" in logger.errors[-1]
+    done, logger, _ = _run(plan)
+    assert done, logger.errors
+
+
+@pytest.mark.parametrize("kind", ["CONCATENATE", "REVERSE"])
+def test_turns_that_a_loop_does_not_take_are_no_tensors(kind: str) -> None:
+    """An axis longer than the loop took a tensor for each place: 5 kB took gigabytes."""
+    net = Net()
+    loop = net.network.add_loop()
+    loop.add_trip_limit(net.numbers(2), trt.TripLimit.COUNT)
+    state = loop.add_recurrence(net.input("x", (1,)))
+    state.set_input(1, net.network.add_unary(state.get_output(0), trt.UnaryOperation.EXP).get_output(0))
+    made = loop.add_loop_output(state.get_output(0), trt.LoopOutput[kind], 0)
+    made.set_input(1, net.numbers(1 << 20))
+    tracemalloc.start()
+    try:
+        done, logger, _ = _run(
+            net.plan(net.network.add_slice(made.get_output(0), (0, 0), (4, 1), (1, 1)).get_output(0))
+        )
+        assert done, logger.errors
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_run_has_the_limits_of_the_call_around_it() -> None:

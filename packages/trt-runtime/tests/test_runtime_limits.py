@@ -7,7 +7,7 @@ import gc
 import pickle
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import hostile_files
 import pytest
@@ -330,6 +330,60 @@ def test_engines_that_look_at_data_are_counted_together_in_each_call(make_engine
         assert sum(made.item() for made in program(torch.zeros(1 << 14))) == 0
         with pytest.raises(ExecutionError, match="more than 3145728 bytes in all"):
             program(torch.ones(1 << 14))
+
+
+_WIDE: Final = 300
+_LOOSE: Final = hostile_files.tensor_type(torch.float32, None)
+
+
+def _extent(count: int) -> Any:
+    return "s0_0" if count == 1 else ["max", _extent(count // 2), _extent(count - count // 2)]
+
+
+def _turns() -> dict[str, tuple[list[Any], list[Any], Any, Any]]:
+    """Of loops: steps of the body, its results, what it carries, and the type of that."""
+    x, row = hostile_files.value(0), hostile_files.tensor_type(torch.float32, "s0_0")
+    add = [{"do": "number", "function": "add", "args": [hostile_files.value(at), 1]} for at in range(_WIDE)]
+    most = {"do": "number", "function": "sum", "args": [x] * 255}
+    branch = {"inputs": ["int"] * _WIDE, "steps": [], "output": [x]}
+    chosen = {
+        "do": "control_flow",
+        "operator": "cond",
+        "bodies": [branch, branch],
+        "operands": [[True], [x] * _WIDE],
+        "result": ["int"],
+    }
+    joined = hostile_files.operator("cat", [[x] * 2 * _WIDE], _LOOSE)
+    parts = hostile_files.operator("split.Tensor", [x, 1], [_LOOSE] * _WIDE)
+    told = hostile_files.tensor_type(torch.float32, _extent(_WIDE))
+    return {
+        "numbers": (add, [hostile_files.value(_WIDE)], 0, "int"),
+        "functions of many numbers": ([most] * 40, [x], 0, "int"),
+        "operands of a branch": ([chosen], [x], 0, "int"),
+        "long arguments": ([joined] * 10, [x], x, row),
+        "many results": ([parts], [x], x, row),
+        "extents that are computed": ([], [x], x, told),
+    }
+
+
+@pytest.mark.parametrize("kind", _turns())
+def test_what_no_operator_does_counts_in_each_turn(kind: str) -> None:
+    """Turns are bounded, and so is how much each may do that is no operator: 60 kB took a minute."""
+    steps, made, carried, state = _turns()[kind]
+    loop = {
+        "do": "control_flow",
+        "operator": "while_loop",
+        "bodies": [
+            {"inputs": [state], "steps": [], "output": [True]},
+            {"inputs": [state], "steps": steps, "output": made},
+        ],
+        "operands": [[carried], []],
+        "result": [state],
+    }
+    parts = hostile_files.program([(torch.float32, (-4,))], [loop], {"tuple": []})
+    program = program_from_memory(bytearray(parts.to_bytes()), limits=CallLimits(steps=4000, loop_turns=40))
+    with pytest.raises(ExecutionError, match="more than 4000 operators"):
+        program(torch.ones(2))
 
 
 @pytest.mark.parametrize("value", [[], {"dict": [[0, 1]]}, [[]], None, "x"])

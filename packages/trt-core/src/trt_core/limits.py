@@ -286,6 +286,20 @@ class Account:
             self._refuse("loop_turns", self.turns, f"loop {loop!r}")
         self.look_at_clock(f"loop {loop!r}")
 
+    def run_steps(self, count: int, where: str) -> None:
+        """Charges what is no operator, and takes the time of so many.
+
+        Args:
+            count: How many.
+            where: What runs.
+
+        Raises:
+            ExecutionError: There are more than a call may have.
+        """
+        self.steps += count
+        if self.steps > self.limits.steps:  # type: ignore[operator]  # each has a number
+            self._refuse("steps", self.steps, where)
+
     def look_at_clock(self, where: str) -> None:
         """Sees whether there is time left.
 

@@ -165,6 +165,11 @@ def symbols_in(extent: Expression) -> set[str]:
     return set()
 
 
+def functions_in(extent: Expression) -> int:
+    """Returns how many functions are computed for an extent."""
+    return 1 + sum(map(functions_in, extent[1:])) if isinstance(extent, list) else 0
+
+
 def linear_form(extent: Extent) -> tuple[str, int, int] | None:
     """Returns `(symbol, factor, offset)` of an extent that is `factor * symbol + offset`; None for any other.
 

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 
 BYTES_VARIABLE: Final = "TRT_PORTABLE_MAX_LOOP_BYTES"
 _BYTES: Final = 4 << 30
+_LAYERS: Final = 2
+"""Layers that are computed on the host in the time of an operator at least; those that call some count beside."""
+_COPIED: Final = 16
+"""Values that are copied in that time."""
 
 
 @contextlib.contextmanager
@@ -56,6 +60,11 @@ def account() -> Iterator[Account]:
     hint = f"set {TURNS_VARIABLE} or {BYTES_VARIABLE} if a model that you trust needs more"
     with charging(Account(limits, hint=hint)) as made:
         yield made
+
+
+def _unwatched_steps(layers: Sequence[ILayer], outside: Values) -> int:
+    """What running layers of a region takes that is no operator, in as many operators as take the time at most."""
+    return len(layers) // _LAYERS + len(outside) // _COPIED
 
 
 _Slices = tuple[Any, Callable[[int], torch.Tensor]]
@@ -139,9 +148,10 @@ class LoopRegion(Region):
         count = None if self._count is None else host_numbers(outside[id(self._count)])[0]
         walked = [_slices(as_tensor(outside[id(layer._inputs[0])]), layer.axis) for layer in self._iterators]
         collected: list[list[torch.Tensor]] = [[] for _ in self._results]
-        trip = 0
+        trip, unwatched = 0, _unwatched_steps(self._children(), outside)
         while count is None or trip < count:
             budget.turn(self.name)
+            budget.run_steps(unwatched, f"loop {self.name!r}")
             values = self._begin(outside, state, walked, trip, count)
             if self._while is not None:
                 test(values)
@@ -194,11 +204,15 @@ class LoopRegion(Region):
         budget.collect(size * length, self.name)
         if not kept:
             return self._no_values(layer, length, outside)
-        missing = [torch.zeros_like(kept[0])] * (length - len(kept))
-        values = [*kept, *missing]
         if layer.kind is LoopOutput.REVERSE:
-            values.reverse()
-        return torch.stack(values, layer.axis)
+            kept.reverse()
+        made = torch.stack(kept, layer.axis)
+        if len(kept) == length:
+            return made
+        rest = [*made.shape]
+        rest[layer.axis] = length - len(kept)
+        parts = [made, made.new_zeros(rest)]
+        return torch.cat(parts[::-1] if layer.kind is LoopOutput.REVERSE else parts, layer.axis)
 
     def _no_values(self, layer: ILoopOutputLayer, length: int, outside: Values) -> torch.Tensor:
         """What a loop without iterations leaves: its extents are those that an iteration would have made."""
@@ -471,6 +485,9 @@ class ConditionalRegion(Region):
         if isinstance(condition, torch.Tensor) and condition.device.type == "meta":
             return self._shapes(outside)
         tensors, layers = self._branches[0 if host_numbers(condition)[0] else 1]
+        budget = open_account()
+        if budget is not None:
+            budget.run_steps(_unwatched_steps(layers, outside), f"conditional {self.name!r}")
         self._run(layers, outside)
         return tuple(outside[id(tensor)] for tensor in tensors)
 

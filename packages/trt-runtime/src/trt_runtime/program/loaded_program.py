@@ -22,7 +22,7 @@ from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.nesting import reach_of, with_leaves
 from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT, own_rank
-from trt_core.sizes.expressions import Extent, evaluate_extent, symbols_in
+from trt_core.sizes.expressions import Extent, evaluate_extent, functions_in, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import counted, kind_of
 from trt_runtime.module import TRTModule
@@ -738,14 +738,46 @@ def _body_run(body: Body, calls: Iterator[Run]) -> BodyRun:
     steps = _Steps(body.steps, len(body.inputs), list(body.output), (), (), calls)
     checks = [result_checker(kind, f"what gives a body its input {number}") for number, kind in enumerate(body.inputs)]
     room = [None] * len(body.steps)
+    unwatched = _unwatched_steps(body)
+    from trt_core.limits import open_account  # which other programs need only where nobody trusts them
 
     def run(given: Sequence[Any], symbols: Symbols) -> list[Any]:
+        account = open_account()
+        if account is not None:
+            account.run_steps(unwatched, "a branch or a loop")
         for check, value in zip(checks, given, strict=True):
             check(value, symbols)
         made: list[Any] = steps.run([*given, *room], symbols)
         return made
 
     return run
+
+
+_LEAVES: Final = 8
+"""Leaves of an operator's arguments that it is called with in no more time than without."""
+
+
+def _unwatched_steps(body: Body) -> int:
+    """What a body does that no operator does, in as many steps as take the time of an operator at most.
+
+    That are steps of other kinds, what goes in and out, long arguments, and extents of what is declared.
+    """
+    count = len(body.inputs) + len(leaves(body.output)) + sum(map(_parts_of, body.inputs))
+    for step in body.steps:
+        if isinstance(step, OperatorCall):
+            count += len(leaves([list(step.args), list(step.kwargs.values())])) // _LEAVES + _parts_of(step.result)
+        elif isinstance(step, ControlFlowCall):
+            count += 1 + len(leaves(step.operands)) + _parts_of(step.result)
+        else:
+            count += 1 + (len(step.args) // _LEAVES if isinstance(step, NumberCall) else 0)
+    return count
+
+
+def _parts_of(kind: ValueType | None) -> int:
+    """Items, and functions of extents, that are computed to compare a result with what is declared."""
+    if isinstance(kind, SequenceType):
+        return len(kind.items) + sum(map(_parts_of, kind.items))
+    return sum(map(functions_in, kind.shape)) if isinstance(kind, TensorType) else 0
 
 
 def control_flow_run(step: ControlFlowCall, bodies: Sequence[BodyRun]) -> Run:
@@ -757,7 +789,7 @@ def control_flow_run(step: ControlFlowCall, bodies: Sequence[BodyRun]) -> Run:
     """
     kinds = CONTROL_FLOW[step.operator]
     check = result_checker(step.result, step.operator)
-    from trt_core.limits import open_account  # which other programs need only where nobody trusts them
+    from trt_core.limits import open_account  # as above
 
     operate = {"cond": _branch, "while_loop": _loop, "map": _over_sequences, "scan": _over_sequences}[step.operator]
 
