@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import hostile_files
 import numpy as np
 import pytest
 import torch
@@ -56,6 +57,23 @@ def test_wrong_columns_are_named(tmp_path: Path) -> None:
         BatchInference(tmp_path / "model.trtp")({"x": np.zeros((2, FEATURES))})
     with pytest.raises(InputError, match="2 columns are named for 1 result"):
         BatchInference(tmp_path / "model.trtp", outputs=["a", "b"])({"input": np.zeros((2, FEATURES))})
+
+
+def test_rows_that_a_strangers_program_asks_for_are_bounded(tmp_path: Path) -> None:
+    """A batch is filled up to the least rows that the file says: some kilobytes took gigabytes."""
+    rows = np.ones((3, 4), np.float32)
+    infer = BatchInference(hostile_files.of_rows(1 << 10, 1 << 10, 1 << 10).write(tmp_path / "some.trtp"))
+    infer.check()
+    assert infer({"x0": rows})["output"].tolist() == rows.tolist()
+    path = hostile_files.of_rows(1 << 26, 1 << 26, 1 << 40).write(tmp_path / "many.trtp")
+    infer = BatchInference(path)
+    for act in (infer.check, lambda: infer({"x0": rows})):
+        with pytest.raises(InputError, match=r"takes inputs of 1.074e\+09 bytes or more"):
+            act()
+    with pytest.raises(InputError, match=r"536870912 bytes are made up at most"):
+        infer({"x0": rows})
+    with pytest.raises(InputError, match="the program takes no rows"):
+        BatchInference(hostile_files.of_rows(0, 0, 0).write(tmp_path / "none.trtp"))
 
 
 def test_columns_are_numbers_that_the_program_takes_and_may_be_read_only(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ import sys
 import time
 import types
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import hostile_files
 import numpy as np
 import pytest
 import torch
@@ -258,11 +259,13 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
 
 
-def _served(folder: Path, version: int = 1) -> Any:
+def _served(
+    folder: Path, version: int = 1, inputs: Sequence[str] = ("x", "mask"), outputs: Sequence[str] = ("scores", "best")
+) -> Any:
     namespace: dict[str, Any] = {}
     exec((folder / str(version) / "model.py").read_text(), namespace)
     served = namespace["TritonPythonModel"]()
-    names = {"input": ["x", "mask"], "output": ["scores", "best"]}
+    names = {"input": inputs, "output": outputs}
     config = {kind: [{"name": name} for name in names[kind]] for kind in names}
     served.initialize(
         {
@@ -304,6 +307,15 @@ def test_a_wrong_request_spoils_no_other_one(tmp_path: Path) -> None:
     first, second, third = served.execute([right, wrong, right])
     assert second.error and not first.error and not third.error
     assert first.tensors["scores"].shape == third.tensors["scores"].shape == (2, 3)
+
+
+@pytest.mark.usefixtures("backend")
+def test_rows_that_a_strangers_program_asks_for_are_bounded(tmp_path: Path) -> None:
+    """Requests are filled up to the least rows that the file says: some kilobytes took gigabytes."""
+    path = hostile_files.of_rows(1 << 26, 1 << 26, 1 << 30).write(tmp_path / "many.trtp")
+    served = _served(export_triton(path, tmp_path / "models"), inputs=["x0"], outputs=["output"])
+    (answer,) = served.execute([{"x0": np.ones((3, 4), np.float32)}])
+    assert "takes inputs of 1.074e+09 bytes or more" in answer.error
 
 
 @pytest.mark.usefixtures("backend")

@@ -140,6 +140,16 @@ def program(
     return ProgramFile(graph, weights, [], [])
 
 
+def of_rows(least: int, usual: int, most: int) -> ProgramFile:
+    """A program of rows of four numbers, which says how many it takes."""
+    parts = program(
+        [(torch.float32, (-4, 4))], [operator("relu", [value(0)], tensor_type(torch.float32, "s0_0", 4))], value(1)
+    )
+    parts.graph["symbols"] = {"s0_0": [least, usual, most]}
+    parts.graph["signature"]["leaves"][0]["shape"][0] = ["s0_0", least, most]
+    return parts
+
+
 def run(parts: ProgramFile, *inputs: torch.Tensor) -> None:
     """Loads a program and calls it twice."""
     module = program_from_memory(bytearray(parts.to_bytes()))

@@ -175,6 +175,19 @@ def test_tensors_are_described_in_pieces(dtype: torch.dtype, monkeypatch: pytest
         assert inspection.describe_tensor(values).endswith("nan to nan, mean nan")
 
 
+def test_inputs_that_a_strangers_program_asks_for_are_bounded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without inputs, they are made up as large as the file says: some kilobytes took all memory."""
+    path = str(hostile_files.of_rows(1, 1 << 25, 1 << 40).write(tmp_path / "many.trtp"))
+    for command in ("run", "profile"):
+        assert main([command, path]) == 2
+        assert "takes inputs of 1.074e+09 bytes or more" in capsys.readouterr().err
+    assert main(["run", path, "--shapes", "x0=3x4"]) == 0
+    write_tensors(tmp_path / "given.npz", {"x0": torch.ones(5, 4)})
+    assert main(["run", path, "--inputs", str(tmp_path / "given.npz")]) == 0
+
+
 def test_run_with_random_inputs(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = []
     for seed in ("1", "1", "2"):

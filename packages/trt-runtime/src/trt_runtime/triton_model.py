@@ -20,7 +20,7 @@ from trt_runtime.generation import TextGenerator
 from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
 from trt_runtime.program.literals import replace_values
-from trt_runtime.program.loaded_program import LoadedProgram, captured_from
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from, require_room_for_made_up
 from trt_runtime.program.loading import load
 
 PROGRAM_FILE: Final = "model.trtp"
@@ -121,6 +121,7 @@ class TritonPythonModel:
         rows = [torch.cat(columns) if len(columns) > 1 else columns[0] for columns in zip(*requests, strict=True)]
         missing = self._least - sum(counts)
         if missing > 0:  # rows that nobody asked for; their results are dropped
+            require_room_for_made_up(self._program, missing * sum(column[-1:].nbytes for column in rows))
             rows = [torch.cat([column, column[-1:].expand(missing, *column.shape[1:])]) for column in rows]
         results = self._run(rows)
         if missing > 0:

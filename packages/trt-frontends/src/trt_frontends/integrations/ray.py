@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +23,7 @@ from trt_core.internals import pytree
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime import LoadedProgram, load
 from trt_runtime.program.graph import TensorInput
-from trt_runtime.program.loaded_program import captured_from
+from trt_runtime.program.loaded_program import captured_from, require_room_for_made_up
 from trt_runtime.program.loading import LoadKeywords
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class BatchInference:
         self._positional = signature.positional
         self.least_rows = max((leaf.shape[0].low for leaf in self._inputs.values()), default=1)
         self.most_rows = min((leaf.shape[0].high for leaf in self._inputs.values()), default=_MOST_ROWS)
+        if self.most_rows < 1:
+            raise InputError("the program takes no rows", where=os.fspath(path))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Returns a batch with the results as further columns.
@@ -130,14 +133,15 @@ class BatchInference:
         """Runs the program once, on zeros of the least sizes.
 
         Raises:
+            InputError: The least sizes are more than a program asks for that nobody trusts.
             ExecutionError: It does not run.
         """
         rows = max(self.least_rows, 1)
+        shapes = {name: (rows, *(max(item.low, 1) for item in leaf.shape[1:])) for name, leaf in self._inputs.items()}
+        size = sum(math.prod(shapes[name]) * leaf.dtype.itemsize for name, leaf in self._inputs.items())
+        require_room_for_made_up(self._program, size)
         given = {
-            name: torch.zeros(
-                (rows, *(max(item.low, 1) for item in leaf.shape[1:])), dtype=leaf.dtype, device=leaf.device
-            )
-            for name, leaf in self._inputs.items()
+            name: torch.zeros(shapes[name], dtype=leaf.dtype, device=leaf.device) for name, leaf in self._inputs.items()
         }
         with contextlib.suppress(InputError):  # the least sizes need not go together
             self._run(given, 0, rows)
@@ -197,6 +201,8 @@ class BatchInference:
         """Runs rows from a first one on, as many as the program takes."""
         rows = min(self.most_rows, count - start)
         filled = max(rows, self.least_rows)
+        missing = (filled - rows) * sum(tensor[:1].nbytes for tensor in tensors.values())
+        require_room_for_made_up(self._program, missing)
         given = [_filled(tensor[start : start + rows], filled) for tensor in tensors.values()]
         named = dict(zip(list(tensors)[self._positional :], given[self._positional :], strict=True))
         with torch.inference_mode():
@@ -281,7 +287,7 @@ class ProgramServer:
 
         try:
             asked = await request.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return JSONResponse({"error": f"a request is JSON: {error}"}, status_code=400)
         try:
             found = await self.infer(asked)

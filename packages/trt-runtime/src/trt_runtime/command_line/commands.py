@@ -36,7 +36,7 @@ from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
 from trt_runtime.program.literals import replace_values
-from trt_runtime.program.loaded_program import LoadedProgram, captured_from
+from trt_runtime.program.loaded_program import LoadedProgram, captured_from, require_room_for_made_up
 
 _ROUNDS: Final = 5
 """How often programs that are compared take turns, so that a machine that changes its pace changes it for all."""
@@ -718,10 +718,16 @@ def example_call(
         if isinstance(leaf, TensorInput) and place in shapes:
             sizes |= _sizes_in(place, leaf, shapes[place])
     try:
+        made = {
+            place: shapes.get(place) or _shape_of(leaf, sizes)
+            for place, leaf in zip(places, signature.leaves, strict=True)
+            if isinstance(leaf, TensorInput) and (given is None or place not in given)
+        }
+        require_room_for_made_up(module, _WIDEST_MADE_UP * sum(map(math.prod, made.values())))
         flat = [
             given[place]
             if given is not None and place in given
-            else _made_up(leaf, sizes, generator, shapes.get(place))
+            else _made_up(leaf, sizes, generator, made.get(place, ()))
             for place, leaf in zip(places, signature.leaves, strict=True)
         ]
     except (RuntimeError, OverflowError) as error:  # what PyTorch raises where there is no room
@@ -768,15 +774,18 @@ def _sizes_in(place: str, leaf: TensorInput, shape: Sequence[int]) -> dict[str, 
     }
 
 
-def _made_up(leaf: Leaf, sizes: Mapping[str, int], generator: torch.Generator, shape: Sequence[int] | None) -> Any:
+def _shape_of(leaf: TensorInput, sizes: Mapping[str, int]) -> Sequence[int]:
+    return [
+        dimension.low if dimension.extent is None else int(evaluate_extent(dimension.extent, sizes))
+        for dimension in leaf.shape
+    ]
+
+
+def _made_up(leaf: Leaf, sizes: Mapping[str, int], generator: torch.Generator, shape: Sequence[int]) -> Any:
     if isinstance(leaf, FixedInput):
         return leaf.value
     if isinstance(leaf, NumberInput):
         return sizes.get(leaf.symbol or "", _NUMBERS[leaf.kind])
-    shape = shape or [
-        dimension.low if dimension.extent is None else int(evaluate_extent(dimension.extent, sizes))
-        for dimension in leaf.shape
-    ]
     if leaf.dtype.is_floating_point:
         return torch.randn(shape, generator=generator).to(leaf.dtype)
     return torch.randint(0, 2, shape, generator=generator).to(leaf.dtype)  # valid as an index almost everywhere
@@ -790,6 +799,8 @@ def _on_device(value: Any, leaf: Leaf, device: torch.device | None) -> Any:
 
 ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"
 
+_WIDEST_MADE_UP: Final = 8
+"""Bytes of an element while it is made up."""
 _MOST_INFLATED: Final = 1 << 30
 """Bytes that the entries of an archive may have, where the archive itself has fewer."""
 

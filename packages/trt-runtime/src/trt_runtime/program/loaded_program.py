@@ -877,6 +877,7 @@ def _truth(value: Any, step: ControlFlowCall) -> bool:
 _NO_SYMBOLS: dict[str, int] = {}
 _NOTHING: Final = object()
 _PLAIN: Final = nn.Module()
+_MOST_MADE_UP: Final = 512 << 20
 
 
 def _never() -> bool:
@@ -1166,6 +1167,28 @@ def _refuse_taken(owner: nn.Module, name: str) -> None:
 def captured_from(loaded: LoadedProgram) -> CapturedProgram:
     """A loaded program with its present tensors and plans, as it is saved."""
     return loaded._captured_program()
+
+
+def require_room_for_made_up(loaded: LoadedProgram, size: int) -> None:
+    """Sees whether inputs are made up that a program asks for: rows that fill a batch, and those of an example.
+
+    Args:
+        loaded: The program.
+        size: How many bytes they take.
+
+    Raises:
+        InputError: They are more than a program asks for that nobody trusts.
+    """
+    bounds = loaded._bounds
+    if bounds is None:
+        return
+    most = _MOST_MADE_UP if bounds.limits.bytes_alive is None else bounds.limits.bytes_alive
+    if size > most and not bounds.is_exempt():
+        raise InputError(
+            f"the program takes inputs of {size:.4g} bytes or more, which nobody has given",
+            why=f"for a program that is not trusted, {most:.0f} bytes are made up at most",
+            hint="give the inputs whole, or limits=CallLimits(bytes_alive=...)",
+        )
 
 
 def takes(loaded: LoadedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
