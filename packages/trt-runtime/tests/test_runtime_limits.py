@@ -219,7 +219,9 @@ def test_limits_of_a_file(saved: Path) -> None:
             module(**inputs)
 
 
-def _calls_of(engine: trt_runtime.TRTModule, count: int, given: tuple[int, ...], limits: CallLimits) -> LoadedProgram:
+def _calls_of(
+    engine: trt_runtime.TRTModule, count: int, given: tuple[int, ...], limits: CallLimits | None
+) -> LoadedProgram:
     """A stranger's program that is nothing but calls of an engine, which returns what all of them make."""
     steps = [{"do": "engine", "engine": 0, "inputs": [0]} for _ in range(count)]
     results = {"tuple": [hostile_files.value(1 + at) for at in range(count)]}
@@ -330,6 +332,26 @@ def test_engines_that_look_at_data_are_counted_together_in_each_call(make_engine
         assert sum(made.item() for made in program(torch.zeros(1 << 14))) == 0
         with pytest.raises(ExecutionError, match="more than 3145728 bytes in all"):
             program(torch.ones(1 << 14))
+
+
+@pytest.mark.parametrize("size", [1 << 28, 1 << 39])
+def test_outputs_that_are_views_are_written_whole(make_engine: Any, size: int) -> None:
+    """An element that is repeated makes nothing; a few kilobytes took 4 GiB, or left an error of PyTorch."""
+
+    def repeat(network: Any, tensors: Any) -> list[Any]:
+        return [network.add_slice(tensors[0], (0,), (size,), (0,)).get_output(0)]
+
+    engine = make_engine(repeat, [Binding("x", torch.float32, (1,))], [Binding("y", torch.float32, (size,))])
+    program = _calls_of(engine, 1, (1,), None)
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match=r"more than 536870912 bytes|cannot be allocated"):
+            program(torch.ones(1))
+    small = make_engine(
+        lambda network, tensors: [network.add_slice(tensors[0], (0,), (9,), (0,)).get_output(0)],
+        [Binding("x", torch.float32, (1,))],
+        [Binding("y", torch.float32, (9,))],
+    )
+    assert [made.tolist() for made in _calls_of(small, 1, (1,), None)(torch.ones(1))] == [[1.0] * 9]
 
 
 _WIDE: Final = 300

@@ -353,7 +353,15 @@ class EngineContext:
             if strided is None:
                 outputs.append(self._placeholder)
                 continue
-            output = torch.empty_strided(*strided, dtype=slot.dtype, device=slot.device)
+            try:
+                output = torch.empty_strided(*strided, dtype=slot.dtype, device=slot.device)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError as error:  # of a host without so much memory
+                raise ExecutionError(
+                    f"output {slot.name!r} of {self._header.title} cannot be allocated",
+                    why=str(error).partition("\n")[0],
+                ) from error
             outputs.append(output)
             address = output.data_ptr()
             if address != slot.address:

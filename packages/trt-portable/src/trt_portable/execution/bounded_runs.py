@@ -145,6 +145,7 @@ class BoundedRuns:
         with charging(self._account(values, limits)) as account:
             watcher = _Watcher(program, self._contracts, account, watched, observer)
             results = watcher.run(values)
+            account.lay_out(results, "an output")  # a view makes nothing, and is written whole
             account.has_loose_parts = bool(watcher.loose)
         if passed is None:
             self._remember(sizes, _Passed(frozenset(watcher.loose), account.limits, account.used), constants)
