@@ -897,6 +897,19 @@ def test_inputs_that_are_written_to_are_those_of_each_call(isolated: IsolatedPro
         assert found["parts"][1][0].tolist() == [number + 2] * 2 and found["parts"][0].eq(number).all()
 
 
+def test_inputs_that_are_written_to_have_places_of_their_own(path: Path, isolated: IsolatedProgram) -> None:
+    """What the process writes lies apart, and comes back to where it must not: it was said to answer nonsense."""
+    process, both = _process(isolated), torch.zeros(1, dtype=torch.int64).expand(2)
+    wide = torch.zeros(6, dtype=torch.int64)
+    for program in (load(path), isolated):
+        with pytest.raises(InputError, match=r"several elements of input .* lie in one place of memory"):
+            program(torch.ones(2, 3), {"count": both})
+    with pytest.raises(InputError, match=r"shares memory with input .*, which the model writes to"):
+        isolated(wide.view(torch.float32)[:6].reshape(2, 3), {"count": wide[:2]})
+    assert both.tolist() == [0, 0]
+    assert _process(isolated) == process
+
+
 def test_shared_memory_stays_while_a_tensor_in_it_is_alive() -> None:
     places, size = place_tensors([torch.ones(3)])
     arena = Arena.make(size)

@@ -52,6 +52,7 @@ from trt_runtime.isolation.messages import (
 )
 from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import Program
+from trt_runtime.program.input_memory import require_own_memory, require_own_places
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.model_facts import as_record
 from trt_runtime.program_file import SectionKind, read_sections
@@ -262,6 +263,19 @@ class _Answered(Exception):
         self.error = error
 
 
+def _require_apart(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> None:
+    """Sees whether the tensors that a program writes to lie apart from others, and each of their elements.
+
+    Raises:
+        InputError: They do not.
+    """
+    if not written:
+        return
+    require_own_memory([str(number) for number in range(len(tensors))], tensors, written)
+    for number in written:
+        require_own_places(str(number), tensors[number])
+
+
 class _Source:
     """A program's file, and how it is loaded, as often as a process is started."""
 
@@ -388,7 +402,7 @@ class _Running:
         """Has the process compute, and returns what it answers.
 
         Raises:
-            _Answered: It answers with an error, and goes on.
+            _Answered: It answers with an error, or writes to inputs that share memory, and goes on.
             TrtError: It answers with an error by which it ends.
             ExecutionError: It does not answer, or what is no answer.
         """
@@ -409,7 +423,12 @@ class _Running:
                 there = tensors[number]
                 if value.shape != there.shape or value.dtype is not there.dtype:
                     raise ValueError(f"input {number} cannot hold what was written to it")
-                there.copy_(value)
+            try:
+                _require_apart(tensors, [number for number, _ in written])
+            except InputError as error:  # of the caller's: the process goes on
+                raise _Answered(error) from error
+            for number, value in written:
+                tensors[number].copy_(value)
         return result
 
     @contextlib.contextmanager
