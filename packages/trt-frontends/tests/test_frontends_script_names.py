@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExecutionError, InputError, LoweringError, logger
+from trt_core import ExecutionError, InputError, LoweringError, PlanError, logger
 from trt_frontends import dynamo, runtime, torch_tensorrt
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.dynamo import _defaults, lowering, utils
@@ -98,7 +98,7 @@ def test_memory_of_engines_is_given_back_after_each_call(compiled: nn.Module, mo
 
 
 def test_engines_have_one_class(compiled: nn.Module) -> None:
-    assert TorchTensorRTModule is PythonTorchTensorRTModule is TRTModule
+    assert TorchTensorRTModule is PythonTorchTensorRTModule
     assert any(isinstance(child, TorchTensorRTModule) for child in compiled.modules())
 
 
@@ -176,7 +176,7 @@ def test_submodules_are_imported_under_the_alias() -> None:
         "with torch_tensorrt.logging.errors(): print(torch_tensorrt.dynamo.runtime.TorchTensorRTModule.__name__)"
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert result.stdout.strip() == "TRTModule", result.stderr
+    assert result.stdout.strip() == "TorchTensorRTModule", result.stderr
 
 
 GUIDES = """
@@ -340,3 +340,46 @@ def test_engines_that_are_damaged_are_built_anew(mlp: nn.Module, caplog: pytest.
 def test_types_have_the_names_that_scripts_write() -> None:
     assert trt_frontends.dtype.half is torch.float16 and trt_frontends.dtype.f32 is torch.float32
     assert trt_frontends.memory_format.channels_last is torch.channels_last
+
+
+def test_a_module_is_made_of_the_bytes_of_an_engine(mlp: nn.Module, compiled: nn.Module, tmp_path: Path) -> None:
+    program = torch.export.export(mlp, (X,), dynamic_shapes=({0: torch.export.Dim("rows", min=1, max=5)},))
+    rows = trt_frontends.Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(5, 4))
+    engine = dynamo.convert_exported_program_to_serialized_trt_engine(
+        program, inputs=[rows], arg_input_binding_names=("x",), output_binding_names="y"
+    )
+    settings = trt_frontends.CompilationSettings(device=trt_frontends.Device("cpu"))
+    module = TorchTensorRTModule(engine, ["x"], ["y"], name="bare", settings=settings)
+    assert isinstance(module, TRTModule)
+    assert isinstance(module, TorchTensorRTModule)
+    assert isinstance(compiled.get_submodule("_run_on_acc_0"), PythonTorchTensorRTModule)
+    assert not isinstance(mlp, TorchTensorRTModule)
+    for count in (1, 3, 5):
+        torch.testing.assert_close(module(X[:1].expand(count, 4).clone()), mlp(X[:1].expand(count, 4)))
+    with pytest.raises(InputError, match="6"):
+        module(torch.ones(6, 4))
+    whole = nn.Sequential(module, nn.ReLU()).eval()
+    trt_frontends.save(whole, tmp_path / "whole.trtp", arg_inputs=(X,))
+    torch.testing.assert_close(trt_frontends.load(tmp_path / "whole.trtp")(X), mlp(X).relu())
+
+
+def test_an_engine_without_a_header_has_the_bindings_that_it_says(mlp: nn.Module) -> None:
+    program = torch.export.export(mlp, (X,))
+    engine = dynamo.convert_exported_program_to_serialized_trt_engine(
+        program, inputs=[X], arg_input_binding_names=("x",), output_binding_names="y"
+    )
+    module = TorchTensorRTModule(engine)
+    assert str(module.header.inputs[0]) == "x: float32[2, 4]"
+    torch.testing.assert_close(module(X), mlp(X))
+    with pytest.raises(PlanError, match=r"no inputs 'w'\n.*its inputs are 'x'"):
+        TorchTensorRTModule(engine, input_binding_names=["w"])
+    with pytest.raises(PlanError, match="no outputs"):
+        TorchTensorRTModule(engine, ["x"], [])
+    with pytest.raises(InputError, match="needs an engine"):
+        TorchTensorRTModule()
+    with pytest.raises(PlanError, match="cannot be loaded"):
+        TorchTensorRTModule(b"no engine")
+    with pytest.raises(PlanError, match="is empty"):
+        TorchTensorRTModule(b"")
+    with pytest.raises(InputError, match="input_binding_names"):
+        TorchTensorRTModule(engine, input_binding_names="x")

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from torch import nn
 
+from trt_core import CompilationSettings, InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.settings_reader import level_of_caller
 from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
@@ -33,13 +35,62 @@ __all__ = [
     "weight_streaming",
 ]
 
-TorchTensorRTModule = PythonTorchTensorRTModule = TRTModule
-
 _WHOLE: Final = (
     "calls of one whole module are recorded: call what enable_cudagraphs(module) yields, or set use_cuda_graphs"
 )
 
 _Module = TypeVar("_Module", bound=nn.Module)
+
+
+class _AnyEngineModule(type(TRTModule)):  # type: ignore[misc]  # a computed base, which is `type`
+    """Modules of engines are of one class; scripts ask for it, and make its objects, by another name."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, TRTModule)
+
+
+class TorchTensorRTModule(TRTModule, metaclass=_AnyEngineModule):
+    """Makes a `trt_runtime.TRTModule` of a serialized engine; every such module is an instance.
+
+    Args:
+        serialized_engine: As `convert_exported_program_to_serialized_trt_engine` or TensorRT's builder returns it.
+        input_binding_names: Names of its inputs in the order of a call; by default in the engine's order.
+        output_binding_names: Names of its outputs in the order of the result.
+        name: What messages call it.
+        settings: Their device is where it runs; by default the current GPU where there is one.
+        weight_name_map, requires_output_allocator, symbolic_shape_expressions: No effect: the engine says what is to
+            be known of its sizes, and `refit` of a compiled model replaces weights.
+
+    Raises:
+        InputError: There is no engine.
+        PlanError: The provider cannot load it, or it has other inputs or outputs.
+    """
+
+    @held_to_signature
+    def __new__(  # type: ignore[misc]  # the module of an engine
+        cls,
+        serialized_engine: bytes | bytearray | memoryview | None = None,
+        input_binding_names: Sequence[str] | None = None,
+        output_binding_names: Sequence[str] | None = None,
+        *,
+        name: str = "",
+        settings: CompilationSettings | None = None,
+        weight_name_map: Mapping[Any, Any] | None = None,
+        requires_output_allocator: bool = False,
+        symbolic_shape_expressions: Any = None,
+    ) -> TRTModule:
+        """Makes the module."""
+        if serialized_engine is None:
+            raise InputError(
+                "TorchTensorRTModule needs an engine",
+                hint="give its bytes; trt_runtime.load reads saved programs, and their engines with them",
+            )
+        device = None if settings is None else settings.device
+        inputs, outputs = input_binding_names, output_binding_names
+        return TRTModule.of_engine(serialized_engine, inputs, outputs, device=device, name=name)
+
+
+PythonTorchTensorRTModule = TorchTensorRTModule
 
 
 @held_to_signature

@@ -79,16 +79,7 @@ class LoadedEngine:
             allowed = host_code_allowed or (self.is_tensorrt and header.version_compatible)
             is_whole = is_vouched(plan) or header.surely_describes(plan)
             self._runtime = new_runtime(provider_module(), allowed, is_whole, bounds)
-            forget_errors()
-            self.native = self._runtime.deserialize_cuda_engine(plan_bytes(self.plan))
-        if self.native is None:
-            why = take_errors()
-            hint = "compile the model again with the versions that run it"
-            if "creator" in why.lower():  # a plugin's
-                hint = (
-                    "register the plugin before; load(path, operators=[LIBRARY]) does it for a library that offers it"
-                )
-            raise PlanError(f"{header.title} cannot be loaded", why=why, hint=hint)
+            self.native = _deserialized(self._runtime, self.plan, header.title)
         self.unused_inputs = self._dropped_inputs()
         self._check_bindings()
         self.dynamic_inputs = tuple(
@@ -303,6 +294,93 @@ class LoadedEngine:
             )
 
 
+def described_engine(
+    plan: torch.Tensor,
+    inputs: Sequence[str] | None,
+    outputs: Sequence[str] | None,
+    device: torch.device,
+    name: str = "",
+) -> PlanHeader:
+    """Returns the header of a serialized engine, from what the engine itself says of its bindings.
+
+    Args:
+        plan: (bytes,), uint8, on the CPU.
+        inputs, outputs: Names of its bindings, in the order of a call and of its result; None for the engine's order.
+        device: Where it runs.
+        name: What to call it.
+
+    Raises:
+        PlanError: The provider cannot load it, or it has other bindings.
+    """
+    trt = provider_module()
+    title = f"engine {name!r}" if name else "the engine"
+    with device_scope(device):
+        native = _deserialized(new_runtime(trt, is_host_code_allowed(plan)), plan, title)
+        names = [native.get_tensor_name(place) for place in range(native.num_io_tensors)]
+        modes = {each: native.get_tensor_mode(each) for each in names}
+        updates = {each: updated for each in names if (updated := native.get_aliased_input_tensor(each))}
+        taken = [each for each in names if modes[each] == trt.TensorIOMode.INPUT]
+        made = [each for each in names if modes[each] == trt.TensorIOMode.OUTPUT and each not in updates]
+        taken = _in_order(taken, inputs, "inputs", title)
+        made = _in_order(made, outputs, "outputs", title)
+        bindings = {each: _binding_of(native, each, taken) for each in (*taken, *made)}
+        profiles = [
+            [_ranges_of(native, each, profile) for each in taken] for profile in range(native.num_optimization_profiles)
+        ]
+        layers = native.num_layers
+    return PlanHeader.describe(
+        plan,
+        inputs=[bindings[each] for each in taken],
+        outputs=[bindings[each] for each in made],
+        device=device,
+        profiles=profiles,
+        symbols={
+            extent: (place, axis)
+            for place, each in enumerate(taken)
+            for axis, extent in enumerate(bindings[each].shape)
+            if isinstance(extent, str)
+        },
+        is_own=False,
+        name=name,
+        layer_count=layers,
+        updates=[(taken.index(updated), each) for each, updated in updates.items()],
+    )
+
+
+def _in_order(known: list[str], chosen: Sequence[str] | None, what: str, title: str) -> list[str]:
+    """The names of bindings as a caller orders them.
+
+    Raises:
+        PlanError: These are other names.
+    """
+    if chosen is None or sorted(chosen) == sorted(known):
+        return list(known if chosen is None else chosen)
+    raise PlanError(
+        f"{title} has no {what} {', '.join(map(repr, chosen)) or 'of no name'}",
+        why=f"its {what} are {', '.join(map(repr, known)) or 'none'}",
+        hint="give each of these names once, in the order of the call",
+    )
+
+
+def _binding_of(native: Any, name: str, inputs: Sequence[str]) -> Binding:
+    """A binding as the engine knows it: sizes that vary are a symbol each in inputs, and not known in outputs."""
+    place = inputs.index(name) if name in inputs else None
+    extents = [
+        extent if extent >= 0 else None if place is None else f"d{place}_{axis}"
+        for axis, extent in enumerate(native.get_tensor_shape(name))
+    ]
+    return Binding(name, from_trt(native.get_tensor_dtype(name)), tuple(extents))
+
+
+def _ranges_of(native: Any, name: str, profile: int) -> list[tuple[int, int, int]]:
+    fixed = tuple(native.get_tensor_shape(name))
+    low, best, high = native.get_tensor_profile_shape(name, profile)
+    return [
+        (extent,) * 3 if extent >= 0 else bounds
+        for extent, bounds in zip(fixed, zip(low, best, high, strict=True), strict=True)
+    ]
+
+
 class _Entry:
     """What is known about one plan tensor."""
 
@@ -473,6 +551,23 @@ def new_runtime(
     runtime.unused_kernels_are_said = bounds.is_said
     runtime.may_reach = bounds.may_reach
     return runtime
+
+
+def _deserialized(runtime: Any, plan: torch.Tensor, title: str) -> Any:
+    """Returns the provider's engine of a plan.
+
+    Raises:
+        PlanError: The provider cannot load it.
+    """
+    forget_errors()
+    native = runtime.deserialize_cuda_engine(plan_bytes(plan))
+    if native is None:
+        why = take_errors()
+        hint = "compile the model again with the versions that run it"
+        if "creator" in why.lower():  # a plugin's
+            hint = "register the plugin before; load(path, operators=[LIBRARY]) does it for a library that offers it"
+        raise PlanError(f"{title} cannot be loaded", why=why, hint=hint)
+    return native
 
 
 def _made_runtime(trt: ModuleType, host_code_allowed: bool, plans_are_verified: bool) -> Any:

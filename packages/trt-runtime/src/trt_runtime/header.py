@@ -197,9 +197,10 @@ class PlanHeader:
         profiles: Sequence[Sequence[Sequence[Range]]] = (),
         returns_tuple: bool | None = None,
         symbols: Mapping[str, tuple[int, int]] | None = None,
+        is_own: bool = True,
         **others: Any,
     ) -> PlanHeader:
-        """Describes a plan that the provider in use has just built in this process.
+        """Describes a plan of the provider in use, by default one that was just built in this process.
 
         Args:
             plan: (bytes,), uint8: the serialized engine.
@@ -210,14 +211,16 @@ class PlanHeader:
             profiles: Such ranges for each optimization profile of the engine, in its order, instead of `ranges`.
             returns_tuple: Whether the block returns a tuple; by default when it has not exactly one output.
             symbols: (input index, axis) by symbol name; needed when a shape has symbols.
+            is_own: Whether it was built here, so that this user may sign for it.
             others: More fields of `PlanHeader`.
 
         Raises:
             PlanError: The arguments contradict each other, or the tensor cannot hold a plan.
         """
-        note_own(plan)
+        if is_own:
+            note_own(plan)
         payload = digest_of(plan)
-        if isinstance(payload, LaterDigest):
+        if isinstance(payload, LaterDigest) and is_own:
             vouch(plan)  # nobody else has had it
         target = torch.device(device)
         provider = current_provider()

@@ -11,12 +11,12 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import nn
 
-from trt_core.device import present_device
+from trt_core.device import Device, present_device
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.held_arguments import held_to_signature
 from trt_core.wording import human_bytes, kind_of, printable
 from trt_runtime.direct_call import goes_direct, is_foreign, named_range, refuse_gradients, refuse_transforms
-from trt_runtime.engine import ENGINES, LoadedEngine
+from trt_runtime.engine import ENGINES, LoadedEngine, described_engine
 from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader
 from trt_runtime.operator import engine_outputs, execute_engine, update_by_engine
@@ -46,6 +46,38 @@ class TRTModule(nn.Module):
         super().__init__()
         self.register_buffer(_PLAN, None)
         self.adopt(header, plan)
+
+    @classmethod
+    @held_to_signature
+    def of_engine(
+        cls,
+        serialized: bytes | bytearray | memoryview,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        *,
+        device: Any = None,
+        name: str = "",
+    ) -> TRTModule:
+        """Returns a module for a serialized engine that comes without a header, as TensorRT's builder makes it.
+
+        Sizes of its outputs that vary are found in each call, as far as the engine tells nothing of them.
+
+        Args:
+            serialized: The engine, of the provider in use; it is copied.
+            inputs: Names of its inputs in the order of a call; by default in the engine's order.
+            outputs: Names of its outputs in the order of the result, of which one alone is returned as it is.
+            device: Where it runs, as `trt_core.Device` takes it; by default the current GPU where there is one.
+            name: What messages call it.
+
+        Raises:
+            InputError: The device cannot be read.
+            PlanError: The provider cannot load the engine, or it has other inputs or outputs.
+        """
+        target = (Device.current() if device is None else Device(device)).torch_device
+        if not serialized:
+            raise PlanError("the engine is empty")
+        plan = torch.frombuffer(bytearray(serialized), dtype=torch.uint8)
+        return cls(described_engine(plan, inputs, outputs, target, name), plan)
 
     @property
     def header(self) -> PlanHeader:
