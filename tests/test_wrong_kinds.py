@@ -21,6 +21,7 @@ import trt_frontends
 from trt_core import CompilationSettings, Device, Input, InputError, InternalError, TrtError
 from trt_core.held_arguments import held_to_signature
 from trt_core.limits import CallLimits
+from trt_frontends import dynamo
 from trt_frontends.integrations.ray import BatchInference, ProgramServer
 from trt_frontends.logging import Debugger
 from trt_runtime import PreAllocatedOutputs, TextGenerator, TRTModule, load
@@ -246,3 +247,23 @@ def test_arguments_find_their_parameters_as_in_python(function: Callable[..., st
         for name in kwargs.keys() & signature(function).parameters.keys() - {"a"}:
             with pytest.raises(InputError, match=f"as {name}"):
                 held(*args, **{**kwargs, name: object()})
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: trt_frontends.Input((1, 2), dtyp=torch.half), "dtype"),
+        (lambda: trt_frontends.Input(min_shap=(1,), opt_shape=(1,), max_shape=(2,)), "min_shape"),
+        (lambda: trt_frontends.Device(gpuid=0), "gpu_id"),
+        (lambda: trt_frontends.save(nn.ReLU(), "x.trtp", arg_input=()), "arg_inputs"),
+        (lambda: dynamo.conversion.dynamo_tensorrt_converter(torch.ops.aten.relu.default, prioritty=1), "priority"),
+    ],
+)
+def test_an_argument_of_no_such_name_is_refused_with_the_nearest(call: Callable[[], Any], meant: str) -> None:
+    with pytest.raises(TypeError, match=f"unexpected keyword argument .*; did you mean '{meant}'"):
+        call()
+
+
+def test_choices_of_converters_are_held_to_their_kinds() -> None:
+    with pytest.raises(InputError, match="dynamo_tensorrt_converter cannot take a str as priority"):
+        dynamo.conversion.dynamo_tensorrt_converter(torch.ops.aten.relu.default, priority="high")

@@ -110,14 +110,20 @@ def test_retired_keys_map_and_say_what_to_write(retired: str, value: object, cur
 @pytest.mark.parametrize("with_float", [True, False])
 def test_enabled_precisions_map_to_autocast(reduced: torch.dtype, with_float: bool) -> None:
     precisions = {reduced, torch.float32} if with_float else {reduced}
-    with pytest.warns(DeprecationWarning, match="enable_autocast=True"):
-        settings = read_settings(enabled_precisions=precisions)
-    assert settings.enable_autocast
-    assert settings.autocast_dtype == reduced
+    doors = (CompilationSettings, CompilationSettings().replace, read_settings)
+    for door in doors:
+        with pytest.warns(DeprecationWarning, match="enable_autocast=True"):
+            settings = door(enabled_precisions=precisions)  # type: ignore[operator]
+        assert settings.enable_autocast
+        assert settings.autocast_dtype == reduced
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert settings.replace(debug=True).autocast_dtype == reduced
 
 
 def test_automatic_precision_is_an_error_that_is_allowed() -> None:
     assert read_settings(precision="auto") == CompilationSettings(max_error=1e-2)
+    assert CompilationSettings(precision="auto") == CompilationSettings(max_error=1e-2)  # type: ignore[arg-type]
     assert read_settings(precision="auto", max_error=0.5) == CompilationSettings(max_error=0.5)
     base = CompilationSettings(precision=torch.float16)
     assert read_settings(settings=base, precision="auto") == CompilationSettings(max_error=1e-2)

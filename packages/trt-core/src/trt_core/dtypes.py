@@ -8,6 +8,7 @@ import torch
 
 from trt_core import trt
 from trt_core.errors import InputError
+from trt_core.wording import did_you_mean
 
 TRT_NAMES: Final[dict[torch.dtype, str]] = {
     torch.float32: "FLOAT",
@@ -44,6 +45,7 @@ _SPELLINGS: Final[dict[str, torch.dtype]] = {
     "long": torch.int64,
     "i64": torch.int64,
 }
+_NAMES: Final = (*_SPELLINGS, *(str(dtype).removeprefix("torch.") for dtype in TRT_NAMES))
 
 
 def to_trt(dtype: torch.dtype) -> Any:
@@ -90,7 +92,10 @@ def parse_dtype(spec: Any) -> torch.dtype:
             return found
     elif getattr(spec, "name", None) in _TORCH_TYPES:
         return from_trt(spec)
-    raise InputError(f"{spec!r} is not a data type", hint="give a torch.dtype such as torch.float16, or its name")
+    near = did_you_mean(spec.removeprefix("torch.").lower(), _NAMES) if isinstance(spec, str) else ""
+    raise InputError(
+        f"{spec!r} is not a data type", hint=near or "give a torch.dtype such as torch.float16, or its name"
+    )
 
 
 def dtype_name(dtype: torch.dtype) -> str:

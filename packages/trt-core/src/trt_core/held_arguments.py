@@ -21,9 +21,10 @@ from typing import Any, Final, TypeVar, cast
 import torch
 
 from trt_core.errors import InputError
-from trt_core.wording import kind_of, with_article
+from trt_core.wording import did_you_mean, kind_of, with_article
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C")
 
 _CHECKED_ITEMS: Final = 1000
 """Items of a collection that are looked at."""
@@ -72,6 +73,28 @@ def held_to_signature(function: F) -> F:
     return cast("F", held)
 
 
+def held_to_names(made: type[C]) -> type[C]:
+    """Lets a class that looks at its arguments itself say which was meant where it has none of a name.
+
+    Args:
+        made: The class; it takes neither any positional nor any keyword argument.
+
+    Returns:
+        The class, which raises a `TypeError` then.
+    """
+    door = _Door(made.__init__)
+    init: Any = made.__init__
+
+    @functools.wraps(init)
+    def named(*args: Any, **kwargs: Any) -> None:
+        if not door.names.issuperset(kwargs):
+            door.bind(args, kwargs)
+        init(*args, **kwargs)
+
+    made.__init__ = named  # type: ignore[method-assign]
+    return made
+
+
 class _Door:
     """What a function takes. The kind of a parameter is read when an argument is given for it.
 
@@ -81,12 +104,13 @@ class _Door:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._title = function.__qualname__.removesuffix(".__init__")
         inner: Any = inspect.unwrap(function)
         code = inner.__code__
         named = code.co_argcount + code.co_kwonlyargcount
         optional = code.co_argcount - len(inner.__defaults__ or ())
         self._places: tuple[str, ...] = code.co_varnames[: code.co_argcount]
-        self._names = frozenset(code.co_varnames[code.co_posonlyargcount : named])
+        self.names = frozenset(code.co_varnames[code.co_posonlyargcount : named])
         self._required = {
             *self._places[:optional],
             *code.co_varnames[code.co_argcount : named],
@@ -97,7 +121,7 @@ class _Door:
 
     def surely_takes(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether arguments find their parameters and are of their kinds. If not, `require` looks again."""
-        places, names = self._places, self._names
+        places, names = self._places, self.names
         more, more_names = self._takes_more
         if len(args) > len(places) and not more:
             return False
@@ -118,7 +142,7 @@ class _Door:
 
     def _read(self, name: str) -> tuple[tuple[type, ...], Any]:
         """The kind of a parameter, and classes all of whose objects are of it."""
-        if name not in self._names and name not in self._places:
+        if name not in self.names and name not in self._places:
             return (), Any
         kind = _evaluated(self._function, self._annotations.get(name, Any))
         read = self._kinds[name] = (_classes(kind), kind)
@@ -131,15 +155,23 @@ class _Door:
             InputError: One is of another kind.
             TypeError: One has no parameter, or a parameter has none.
         """
-        title = self._function.__qualname__.removesuffix(".__init__")
         signature = inspect.signature(self._function)
-        try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise TypeError(f"{title}: {error}") from None
-        for name, value in given.items():
+        for name, value in self.bind(args, kwargs).items():
             if signature.parameters[name].kind not in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL):
-                _require(value, (self._kinds.get(name) or self._read(name))[1], name, title)
+                _require(value, (self._kinds.get(name) or self._read(name))[1], name, self._title)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Returns arguments by the names of their parameters.
+
+        Raises:
+            TypeError: One has no parameter, or a parameter has none.
+        """
+        try:
+            return inspect.signature(self._function).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            unknown = [name for name in kwargs if name not in self.names]
+            near = next(filter(None, (did_you_mean(name, self.names - {"self", "cls"}) for name in unknown)), "")
+            raise TypeError(f"{self._title}: {error}{near and f'; {near}'}") from None
 
 
 def _classes(kind: Any) -> tuple[type, ...]:

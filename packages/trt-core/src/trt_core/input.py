@@ -10,8 +10,9 @@ import torch
 
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import InputError
+from trt_core.held_arguments import held_to_names
 from trt_core.sizes.profiles import NamedDimension, Shape, ShapeProfile, read_shape
-from trt_core.wording import kind_of
+from trt_core.wording import kind_of, nearest_or_all
 
 _FORMATS = {
     "contiguous": torch.contiguous_format,
@@ -21,6 +22,7 @@ _FORMATS = {
 _SHAPES: Final = ("min_shape", "opt_shape", "max_shape")
 
 
+@held_to_names
 class Input:
     """One input of a model: a fixed shape, or ranges of shapes, each with the one to optimize for.
 
@@ -302,4 +304,4 @@ def _parse_format(spec: Any) -> torch.memory_format:
         return spec
     if isinstance(spec, str) and spec in _FORMATS:
         return _FORMATS[spec]
-    raise InputError(f"unknown memory format {spec!r}", hint=f"choose one of {', '.join(_FORMATS)}")
+    raise InputError(f"unknown memory format {spec!r}", hint=nearest_or_all(spec, _FORMATS))

@@ -18,6 +18,7 @@ from typing import Final
 import torch
 
 from trt_core.errors import ProviderError
+from trt_core.wording import nearest_or_all
 
 _VARIABLE = "TRT_PROVIDER"
 
@@ -110,7 +111,7 @@ def device_scope(device: torch.device) -> Iterator[None]:
 def _validate(name: str, where: str) -> None:
     known = ["auto", *(provider.value for provider in Provider)]
     if name not in known:
-        raise ProviderError(f"unknown provider {name!r}", where=where, hint=f"choose one of {', '.join(known)}")
+        raise ProviderError(f"unknown provider {name!r}", where=where, hint=nearest_or_all(name, known))
 
 
 def _resolve() -> tuple[Provider, ModuleType]:

@@ -26,7 +26,7 @@ from trt_core.device import Device
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import SettingsError
 from trt_core.operators import canonical_operators
-from trt_core.wording import kind_of
+from trt_core.wording import did_you_mean, kind_of
 
 ANY: Final = float("inf")
 
@@ -108,8 +108,14 @@ def read_setting(name: str, annotation: Any, value: Any) -> Any:
         ) from error
     for rule in rules:
         if not _allows(rule, found):
+            near = (
+                did_you_mean(found, map(str, rule.values)) if isinstance(rule, OneOf) and isinstance(found, str) else ""
+            )
             raise SettingsError(
-                f"{name}={_spelt_value(found)} is out of range", where="compilation settings", hint=f"give {rule}"
+                f"{name}={_spelt_value(found)} is out of range",
+                where="compilation settings",
+                why=f"it is {rule}" if near else "",
+                hint=near or f"give {rule}",
             )
     return found
 
@@ -336,8 +342,8 @@ class CompilationSettings:
         precision: Type that floating-point computation is converted to by lowering; inputs and outputs keep theirs.
             `torch.float32` (default) leaves the model's own types alone. Constants beyond the range of a reduced type
             stop at its largest number, so that masks made of `finfo.min` stay finite; inputs beyond it become infinite.
-        enabled_precisions: Types the compiler may compute in, as an older generation of this API had it. Kept for
-            reading; giving it maps to `enable_autocast` with a `DeprecationWarning`.
+        enabled_precisions: Types the compiler may compute in, as an older generation of this API had it. Giving it
+            asks for `enable_autocast` where it has a reduced type, with a `DeprecationWarning`.
         use_explicit_typing: Respect the types in the model (default True). Networks are always strongly typed, so
             False has no effect other than a warning.
         enable_autocast: Let lowering run matrix and convolution work in `autocast_dtype`, the rest in float32.

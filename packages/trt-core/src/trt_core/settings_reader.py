@@ -46,8 +46,6 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
     if base is not None and not isinstance(base, CompilationSettings):
         raise SettingsError(f"settings must be a CompilationSettings, not {type(base).__name__}")
     fields = present_settings(given)
-    _map_automatic_precision(fields)
-    _map_enabled_precisions(fields)
     if fields.get("use_explicit_typing") is False:
         _retired("use_explicit_typing=False", "nothing: networks are always strongly typed")
     if fields.get("use_python_runtime"):
@@ -59,7 +57,8 @@ def present_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns settings by the names that they have today; those without an effect are left out.
 
     Args:
-        given: Settings as users write them, of this generation and of those before.
+        given: Settings as users write them, of this generation and of those before. What only asks for other settings
+            is these.
 
     Raises:
         SettingsError: See `read_settings`.
@@ -74,6 +73,8 @@ def present_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             if name in named:
                 raise SettingsError(f"{named[name]!r} and {key!r} are the same setting", hint=f"give {name} alone")
             fields[name], named[name] = current, key
+    _map_automatic_precision(fields)
+    _map_enabled_precisions(fields)
     return fields
 
 
@@ -105,7 +106,9 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         return [(fate.target, meant)]
     if isinstance(fate, Refused):
         if not _is_among(value, fate.silent):
-            raise SettingsError(f"{key}={value!r:.60} cannot be had", why=fate.why, hint=fate.instead)
+            near = did_you_mean(value, filter(None, map(_text, fate.silent))) if _text(value) else ""
+            hint = f"{near} {fate.instead}".strip()
+            raise SettingsError(f"{key}={value!r:.60} cannot be had", why=fate.why, hint=hint)
         return []
     if isinstance(fate, NoEffect):
         if not _is_among(value, fate.silent):
@@ -116,6 +119,10 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         where="compilation settings",
         hint=did_you_mean(str(key), (*known, *RETIRED_SETTINGS)) or f"the settings are {', '.join(known)}",
     )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _opposite(key: str, value: Any) -> bool:
@@ -144,7 +151,7 @@ def _map_enabled_precisions(fields: dict[str, Any]) -> None:
     if "enabled_precisions" not in fields:
         return
     annotation = setting_annotations()["enabled_precisions"]
-    enabled = read_setting("enabled_precisions", annotation, fields["enabled_precisions"])
+    enabled = read_setting("enabled_precisions", annotation, fields.pop("enabled_precisions"))
     if quantized := enabled & _QUANTIZED:
         _has_no_effect(
             f"{', '.join(sorted(map(dtype_name, quantized)))} in enabled_precisions",

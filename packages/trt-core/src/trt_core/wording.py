@@ -76,3 +76,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `did you mean 'x'?` for the nearest known name, or an empty string when none is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def nearest_or_all(name: object, known: Iterable[str]) -> str:
+    """Returns what to do where something is none of a few known names: the nearest one, or all of them."""
+    choices = list(known)
+    return did_you_mean(str(name), choices) or f"choose one of {', '.join(choices)}"

@@ -14,7 +14,7 @@ from trt_core import InputError, logger
 from trt_core.held_arguments import held_to_signature
 from trt_core.lazy_names import lazy_names
 from trt_core.settings_reader import level_of_caller
-from trt_core.wording import did_you_mean
+from trt_core.wording import did_you_mean, nearest_or_all
 from trt_frontends.pipeline import log_shown
 
 __all__ = ["Debugger", "debug", "errors", "graphs", "info", "internal_errors", "set_level", "warnings"]
@@ -118,7 +118,7 @@ class Debugger:
         **options: Any,
     ) -> None:
         if log_level not in _LEVELS:
-            hint = did_you_mean(log_level, _LEVELS) or f"choose one of {', '.join(_LEVELS)}"
+            hint = nearest_or_all(log_level, _LEVELS)
             raise InputError(f"there is no log level {log_level!r}", hint=hint)
         asked = {
             "capture_fx_graph_before": capture_fx_graph_before,

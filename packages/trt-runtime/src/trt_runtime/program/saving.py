@@ -36,7 +36,7 @@ from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import Bounds, ShapeRanges
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Recipe
-from trt_core.wording import kind_of
+from trt_core.wording import kind_of, nearest_or_all
 from trt_runtime.exchange import device_of, export, write_exported_program
 from trt_runtime.header import PlanHeader, parse_header
 from trt_runtime.module import TRTModule
@@ -543,7 +543,7 @@ def save(
             why="TorchScript and ahead-of-time packages of PyTorch hold no engines"
             if format in ("torchscript", "aot_inductor")
             else "",
-            hint=f"choose {PROGRAM!r} or {EXPORTED_PROGRAM!r}",
+            hint=nearest_or_all(format, (PROGRAM, EXPORTED_PROGRAM)),
         )
     _refuse_callables(compiled)
     if format == EXPORTED_PROGRAM:

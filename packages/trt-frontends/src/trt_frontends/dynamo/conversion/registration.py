@@ -15,6 +15,7 @@ from trt_converters.byte_tensor import ByteTensor
 from trt_converters.call import Call
 from trt_converters.context import ConversionContext
 from trt_core import CompilationSettings, InputError, Reason, Verdict, from_trt, trt
+from trt_core.held_arguments import held_to_signature
 from trt_core.nesting import leaves_of
 from trt_core.operator_plugin import register_operator
 
@@ -62,6 +63,7 @@ class ScriptContext:
         return getattr(self._ctx, name)
 
 
+@held_to_signature
 def dynamo_tensorrt_converter(
     key: Any,
     *,
@@ -135,6 +137,7 @@ def _as_in_the_node(ctx: ConversionContext, arguments: Mapping[str, Any]) -> tup
     return tuple(arguments[name] for name in names), keywords
 
 
+@held_to_signature
 def generate_plugin(plugin_id: str) -> None:
     """Registers a plugin that calls an operator, for whoever converts it; see `custom_op` for both at once.
 
@@ -147,6 +150,7 @@ def generate_plugin(plugin_id: str) -> None:
     register_operator(_operator(plugin_id))
 
 
+@held_to_signature
 def generate_plugin_converter(
     plugin_id: str,
     capability_validator: Validator | None = None,
@@ -158,6 +162,7 @@ def generate_plugin_converter(
     custom_op(plugin_id, capability_validator, priority, supports_dynamic_shapes, requires_output_allocator)
 
 
+@held_to_signature
 def custom_op(
     op_name: str,
     capability_validator: Validator | None = None,
