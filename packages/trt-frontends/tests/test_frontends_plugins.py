@@ -17,7 +17,7 @@ from torch import nn
 
 import trt_frontends
 import trt_runtime
-from trt_converters import ConverterRegistry, load_converters, plugin_from_operator
+from trt_converters import ConverterRegistry, converter, load_converters, plugin_from_operator
 from trt_converters.registry import DYNAMO_CONVERTERS
 from trt_core import LoweringError, PlanError
 from trt_lowering import installed_passes
@@ -73,7 +73,7 @@ def test_plugins_are_listed_and_found(saved: Path, capsys: pytest.CaptureFixture
     torch.testing.assert_close(trt_runtime.load(saved)(torch.ones(3)), torch.full((3,), 3.0))  # it is known here
     result = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(saved)],
-        env={**os.environ, "PYTHONPATH": str(saved.parent), "TRT_PROVIDER": "portable"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(saved.parent), *sys.path]), "TRT_PROVIDER": "portable"},
         capture_output=True,
         text=True,
         check=False,
@@ -215,3 +215,113 @@ def test_passes_of_others_are_held_to_the_contract(
         torch.testing.assert_close(_compiled("torch.compile", model, lowering_passes=[passes.Broken()])(x), model(x))
     (said,) = [message for _, level, message in caplog.record_tuples if level == logging.WARNING]
     assert str(caught.value) in said
+
+
+OWN = """
+import torch
+from trt_core import trt
+
+@torch.library.custom_op("own_library::add_number", mutates_args=())
+def add_number(x: torch.Tensor, number: float) -> torch.Tensor:
+    return x + number
+
+@add_number.register_fake
+def _(x, number):
+    return torch.empty_like(x)
+
+
+class AddNumber(trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+    def __init__(self, number, namespace):
+        for base in (trt.IPluginV3, trt.IPluginV3OneCore, trt.IPluginV3OneBuild, trt.IPluginV3OneRuntime):
+            base.__init__(self)
+        self.number, self.num_outputs = number, 1
+        self.plugin_name, self.plugin_version, self.plugin_namespace = "AddNumber", "1", namespace
+
+    def get_capability_interface(self, type):
+        return self
+
+    def clone(self):
+        return AddNumber(self.number, self.plugin_namespace)
+
+    def attach_to_context(self, resource_context):
+        return self.clone()
+
+    def get_fields_to_serialize(self):
+        data = str(self.number).encode()
+        return trt.PluginFieldCollection([trt.PluginField("number", data, trt.PluginFieldType.CHAR)])
+
+    def get_output_data_types(self, input_types):
+        return [input_types[0]]
+
+    def get_output_shapes(self, inputs, shape_inputs, expr_builder):
+        return [trt.DimsExprs(inputs[0])]
+
+    def supports_format_combination(self, pos, in_out, num_inputs):
+        return in_out[pos].desc.format == trt.TensorFormat.LINEAR
+
+    def configure_plugin(self, in_, out):
+        pass
+
+    def on_shape_change(self, in_, out):
+        pass
+
+    def enqueue(self, input_desc, output_desc, inputs, outputs, workspace, stream):
+        torch.add(inputs[0].tensor, self.number, out=outputs[0].tensor)
+
+
+class Creator(trt.IPluginCreatorV3One):
+    def __init__(self, namespace):
+        trt.IPluginCreatorV3One.__init__(self)
+        self.name, self.plugin_version, self.plugin_namespace = "AddNumber", "1", namespace
+        self.field_names = trt.PluginFieldCollection([trt.PluginField("number")])
+
+    def create_plugin(self, name, field_collection, phase):
+        return AddNumber(float(bytes(field_collection[0].data)), self.plugin_namespace)
+
+
+def register(namespace="own_library"):
+    trt.get_plugin_registry().register_creator(Creator(namespace), namespace)
+"""
+
+WITHOUT_OWN = """
+import sys, trt_runtime
+try:
+    trt_runtime.load(sys.argv[1])
+except trt_runtime.PlanError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("namespace", ["own_library", ""])
+def test_plugins_of_a_converter_that_does_not_name_them_are_listed(
+    namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_library.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    own: Any = importlib.import_module("own_library")
+    own.register(namespace)
+    load_converters()
+    registry: ConverterRegistry = DYNAMO_CONVERTERS.copy()
+
+    @converter(torch.ops.own_library.add_number.default, registry=registry)
+    def add_number(ctx: Any, x: Any, number: float) -> Any:
+        return ctx.output(ctx.network.add_plugin_v3([ctx.tensor(x)], [], own.AddNumber(number, namespace)))
+
+    class Adding(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.own_library.add_number(x, 2.5).relu()
+
+    file, options = tmp_path / "model.trtp", {"min_block_size": 1, "registry": registry}
+    cached = {"cache_built_engines": True, "reuse_cached_engines": True, "engine_cache_dir": str(tmp_path / "cache")}
+    for _ in range(2):  # the second engine comes from the cache, without a network
+        compiled = trt_frontends.compile(Adding(), arg_inputs=(torch.ones(3),), **options, **cached)
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 3.5))
+        trt_frontends.save(compiled, file)
+        name = f"{namespace}::AddNumber" if namespace else "AddNumber"
+        assert main(["inspect", str(file)]) == 0
+        assert f"engines need the plugins {name}\n" in capsys.readouterr().out
+    torch.testing.assert_close(trt_runtime.load(file)(torch.ones(3)), torch.full((3,), 3.5))
+    result = subprocess.run([sys.executable, "-c", WITHOUT_OWN, str(file)], capture_output=True, text=True, check=True)
+    wanted = "operators=['own_library']" if namespace else "belongs to no library"
+    assert f"needs the plugin {name}" in result.stdout
+    assert wanted in result.stdout

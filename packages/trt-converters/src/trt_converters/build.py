@@ -145,6 +145,7 @@ class BuiltEngine:
         settings_read: Names of the settings that converters and builder read.
         refit: How its weights follow from the model's, where it was built for refitting; else None.
         process_group: The ranks whose communicator its execution contexts need; None for none.
+        plugins: What it needs of plugins, by name, that converters of others have added.
     """
 
     name: str
@@ -162,6 +163,7 @@ class BuiltEngine:
     settings_read: frozenset[str] = frozenset()
     refit: RefitTable | None = field(default=None, repr=False)
     process_group: GroupMembers | None = None
+    plugins: tuple[str, ...] = ()
 
 
 def build_block(
@@ -207,6 +209,7 @@ def build_block(
         profiles = profiles_of(block, interpreter.input_names, ranges)
         names = tuple(interpreter.input_names), tuple(interpreter.output_names)
         updates, places = interpreter.updates, interpreter.places
+        plugins = interpreter.plugins()
         held: object = interpreter  # has what the network refers to
         if twins:
             held = interpreter.context.leave_device(twins)
@@ -243,6 +246,7 @@ def build_block(
         settings_read=settings.fields_read(),
         refit=table,
         process_group=group,
+        plugins=plugins,
     )
 
 

@@ -23,6 +23,7 @@ from trt_core.cache_updates import CacheUpdate, cache_update, first_place, writt
 from trt_core.control_flow import close_over
 from trt_core.log import take_errors
 from trt_core.nesting import leaves_of
+from trt_core.operator_plugin import plugins_in
 from trt_core.operators import operator_name
 from trt_core.sizes.expressions import depends_on_data
 from trt_core.sizes.ranges import ShapeRanges
@@ -79,6 +80,11 @@ class BlockInterpreter:
         self.updates: dict[str, str] = {}
         self.places: dict[str, KnownPlace] = {}
         self._values: dict[fx.Node, Any] = {}
+        self._has_layers_of_others = False
+
+    def plugins(self) -> tuple[str, ...]:
+        """Returns the names of the network's plugins; those that we ship ourselves are none."""
+        return tuple(sorted(plugins_in(self.context.network))) if self._has_layers_of_others else ()
 
     def run(self) -> None:
         """Converts every node and marks the outputs.
@@ -226,6 +232,7 @@ class BlockInterpreter:
         if (network.num_inputs, network.num_outputs) != bindings:
             raise self.context.fail("the converter added inputs or outputs to the network")
         if not converter.is_builtin:
+            self._has_layers_of_others = True
             self._check_owner(result)
         return result
 

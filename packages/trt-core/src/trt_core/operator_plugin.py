@@ -35,8 +35,29 @@ def has_plugin(name: str) -> bool:
     registry = trt.get_plugin_registry()
     if registry.get_creator(name, VERSION, "") is not None:
         return True
-    namespace, _, own = name.partition("::")
+    namespace, own = split_name(name)
     return any(creator.name == own and creator.plugin_namespace == namespace for creator in registry.all_creators)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Returns the namespace of a plugin, which may be empty, and its name there."""
+    namespace, _, own = name.partition("::")
+    return (namespace, own) if own else ("", name)
+
+
+def plugins_in(network: Any) -> set[str]:
+    """Returns the plugins that a network holds, each as `namespace::name`, or as its name where it has no namespace."""
+    names = set()
+    layers = (network.get_layer(place) for place in range(network.num_layers))
+    for layer in layers:
+        if layer.type != trt.LayerType.PLUGIN_V3:
+            continue
+        if not hasattr(layer, "plugin"):
+            layer.__class__ = trt.IPluginV3Layer  # TensorRT's bindings return layers as what all are
+        core = layer.plugin.get_capability_interface(trt.PluginCapabilityType.CORE)
+        namespace, name = (getattr(core, part, "") for part in ("plugin_namespace", "plugin_name"))
+        names.add(f"{namespace}::{name}" if namespace else name)
+    return names - {""}
 
 
 def register_operator(op: OpOverload) -> Any:

@@ -463,6 +463,7 @@ def engine_module(built: BuiltEngine, settings: CompilationSettings, *, returns_
         updates=[(built.input_names.index(given), made) for given, made in built.updates.items()],
         places=_places(built, namer) if settings.device.torch_device.type == "cpu" else (),
         process_group=built.process_group,
+        plugins=built.plugins,
     )
     return TRTModule(header, plan)
 

@@ -80,6 +80,7 @@ from trt_partition import (
     split_into_blocks,
     write_report,
 )
+from trt_runtime.module import engine_modules
 from trt_runtime.program.graph_signature import reader_of, signature_of
 from trt_runtime.program.model_facts import ModelFacts, attributes_of
 
@@ -626,7 +627,7 @@ class BuiltModel:
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """Plugins that the engines need, by name, as the converters of their operators say."""
+        """Plugins that the engines need, by name, as they and the converters of their operators say."""
         targets = {
             node.target
             for block in self.blocks.values()
@@ -636,7 +637,11 @@ class BuiltModel:
             if node.op == "call_function"
         }
         found = (self.lowered.registry.get(target) for target in targets)
-        return tuple(sorted({converter.plugin for converter in found if converter is not None and converter.plugin}))
+        said = {converter.plugin for converter in found if converter is not None and converter.plugin}
+        held = {
+            name for engine in self.engines.values() for each in engine_modules(engine) for name in each.header.plugins
+        }
+        return tuple(sorted(said | held))
 
     def put(self, name: str, engine: nn.Module) -> None:
         """Lets an engine run in the place of a block."""

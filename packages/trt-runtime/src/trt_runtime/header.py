@@ -43,11 +43,12 @@ _CACHE_RANK: Final = 4
 UPDATES: Final = "updates"
 PLACES: Final = "places"
 PROCESS_GROUP: Final = "process_group"
-OPTIONAL: Final = frozenset({UPDATES, PLACES, PROCESS_GROUP})
+PLUGINS: Final = "plugins"
+OPTIONAL: Final = frozenset({UPDATES, PLACES, PROCESS_GROUP, PLUGINS})
 """Fields that only headers of engines with such things have, so that others are read by older versions, too."""
 
 _DIGEST: Final = "payload_sha256"
-_DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds"})
+_DESCRIPTIVE: Final = frozenset({"name", "returns_tuple", "settings_digest", "layer_count", "build_seconds", PLUGINS})
 """Fields that nothing about running an engine depends on."""
 
 
@@ -123,6 +124,7 @@ class PlanHeader:
         places: Where updates begin, in engines for the CPU: calls that would write outside of a cache are refused.
         process_group: The ranks whose communicator each execution context needs; None where it needs none, as engines
             of the portable provider, which find process groups themselves.
+        plugins: Plugins that it holds, by name.
         format_version: `FORMAT_VERSION` at the time of writing.
 
     Raises:
@@ -154,6 +156,7 @@ class PlanHeader:
     updates: tuple[tuple[int, str], ...] = ()
     places: tuple[CachePlace, ...] = ()
     process_group: Annotated[GroupMembers | None, Form(_read_group, records.write)] = None
+    plugins: tuple[str, ...] = ()
     format_version: int = field(default=FORMAT_VERSION)
 
     def __post_init__(self) -> None:

@@ -778,7 +778,7 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
     if not names and not libraries:
         return
     from trt_core.entry_points import register_runtime_plugins  # few programs have plugins
-    from trt_core.operator_plugin import has_plugin, register_operator
+    from trt_core.operator_plugin import has_plugin, register_operator, split_name
 
     for library in libraries:
         for item in register_runtime_plugins(library):
@@ -787,15 +787,20 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
                     f"the plugins of the library {library!r} cannot be registered", where=item.value, why=item.error
                 ) from item.cause
     for name in names:
-        library, _, rest = name.partition("::")
+        library, own = split_name(name)
         if has_plugin(name):
             continue
+        if not library:
+            raise PlanError(
+                f"an engine of the program needs the plugin {name}, which belongs to no library",
+                hint="register it before, or load the program with operators=[LIBRARY] of the library that offers it",
+            )
         if library not in libraries:
             raise PlanError(
                 f"an engine of the program needs the plugin {name} of the library {library!r}",
                 hint=f"if you trust that library, load the program with operators=[{library!r}]",
             )
-        base, _, overload = rest.partition(".")
+        base, _, overload = own.partition(".")
         register_operator(find_operator(f"{library}::{base}", overload, libraries))
 
 

@@ -179,8 +179,10 @@ class _Emitter:
         return CapturedProgram(program, tuple(self.tensors), tuple(self.plans))
 
     def _plugin_libraries(self) -> set[str]:
+        from trt_core.operator_plugin import split_name  # few programs have plugins
+
         said = self.module.meta.get("model_facts") or ModelFacts()
-        return {name.partition("::")[0] for name in said.plugins}
+        return {library for name in said.plugins if (library := split_name(name)[0])}
 
     def _metadata(self, out_spec: Any) -> dict[str, str]:
         """What is said of the model; its attributes are left out where they are too long to be read."""
