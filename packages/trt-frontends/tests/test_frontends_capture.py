@@ -6,6 +6,7 @@ import logging
 import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -496,3 +497,21 @@ def test_models_in_training_mode_are_warned_about_where_that_makes_a_difference(
 def test_nothing_is_said_of_a_mode_that_changes_nothing(make: Any, recwarn: pytest.WarningsRecorder) -> None:
     trt_frontends.explain(make(), arg_inputs=(torch.randn(3, 4),))
     assert not [item for item in recwarn if "training mode" in str(item.message)]
+
+
+class NamedLikeFunctions(nn.Module):
+    def forward(self, input: torch.Tensor, input_1: torch.Tensor, **more: torch.Tensor) -> torch.Tensor:
+        return (input - 2 * input_1 + more["print"] - 3 * more["print_1"]).relu()
+
+
+def test_inputs_that_are_called_like_nodes_of_others_keep_their_values(tmp_path: Path) -> None:
+    values = {name: torch.randn(2, 3) for name in ("input", "input_1", "print", "print_1")}
+    args, keywords = list(values.values())[:2], {name: values[name] for name in ("print", "print_1")}
+    model = NamedLikeFunctions().eval()
+    wanted = model(**values)
+    compiled = trt_frontends.compile(model, arg_inputs=args, kwarg_inputs=keywords, min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    dry = trt_frontends.compile(model, arg_inputs=args, kwarg_inputs=keywords, dryrun=str(tmp_path / "report.html"))
+    for made in (compiled, dry, trt_frontends.load(tmp_path / "model.trtp"), torch.compile(compiled, backend="eager")):
+        torch.testing.assert_close(made(*args, **keywords), wanted)
+        torch.testing.assert_close(made(**values), wanted)

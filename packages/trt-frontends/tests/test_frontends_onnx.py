@@ -287,3 +287,33 @@ def test_a_second_build_of_a_model_comes_from_the_engine_cache(
     (tmp_path / "weights").write_bytes(data + b"what no weight names")
     trt_frontends.compile(path, [batch], **settings)
     assert len(built) == 4
+
+
+@pytest.mark.parametrize(
+    ("names", "called"),
+    [
+        (["class", "self"], ["class_", "self_"]),
+        (["lambda", "None"], ["lambda_", "None_"]),
+        (["input", "input_1"], ["input", "input_1"]),
+        (["torch", "torch_"], ["torch_", "torch__"]),
+        (["a b", "1x"], ["a_b", "_1x"]),
+        (["__private", "x" * 2000], ["input__private", "x" * 200]),
+        (["\u00b2", "x\u00b2"], ["_", "x_"]),
+    ],
+)
+def test_inputs_with_names_that_mean_something_to_python(names: list[str], called: list[str], tmp_path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 4]) for name in names]
+    result = helper.make_tensor_value_info("class_out", TensorProto.FLOAT, [2, 4])
+    graph = helper.make_graph([helper.make_node("Sub", names, ["class_out"])], "named", ends, [result])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), tmp_path / "m.onnx")
+    compiled = trt_frontends.compile(tmp_path / "m.onnx")
+    x, y = torch.rand(2, 4), torch.rand(2, 4)
+    trt_frontends.save(compiled, tmp_path / "m.trtp")
+    for model in (compiled, trt_frontends.load(tmp_path / "m.trtp")):
+        assert [spec.name for spec in model.inputs] == called
+        for result in (model(x, y), model(**dict(zip(called, (x, y), strict=True)))):
+            torch.testing.assert_close(result, x - y)
+        torch.testing.assert_close(torch.compile(model, backend="eager")(x, y), x - y)
+    if names != ["input", "input_1"]:  # of which PyTorch's own export makes a module with one of them twice
+        for model in (compiled, trt_frontends.load(tmp_path / "m.trtp")):
+            torch.testing.assert_close(torch.export.export(model, (x, y)).module()(x, y), x - y)

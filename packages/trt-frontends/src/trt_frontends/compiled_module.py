@@ -82,6 +82,8 @@ class CompiledModule(fx.GraphModule):
     def __init__(
         self, root: nn.Module, graph: fx.Graph, reader: InputReader, graphs_on: torch.device | None = None
     ) -> None:
+        if getattr(graph._codegen, "pytree_info", None) is not None:  # which has the names of parameters
+            _take_own_names(graph)
         super().__init__(root, graph, "CompiledModule")
         self.meta = dict(getattr(root, "meta", {}))
         if any(model_name(name) != name for name, _ in super()._named_members(_tensors_of)):
@@ -304,6 +306,16 @@ Flat = Callable[..., Sequence[Any]]
 """Takes the module whose graph it is, and the flat inputs."""
 
 
+def _take_own_names(graph: fx.Graph) -> None:
+    """Has generated code call inputs as nodes are called, where no caller gives them by name.
+
+    The node of `input`, which Python has a function of, is `input_1`. Code that brings inputs by their own names and
+    renames them one by one writes over the value of another parameter of that name.
+    """
+    for node in graph.find_nodes(op="placeholder"):
+        node.target = node.name
+
+
 def flat_function(graph: fx.Graph) -> Flat:
     """Returns a graph as a function of (module, *flat inputs) that returns the flat outputs.
 
@@ -312,6 +324,7 @@ def flat_function(graph: fx.Graph) -> Flat:
     """
     flat = fx.Graph()
     flat.output(flat.graph_copy(graph, {}))
+    _take_own_names(flat)
     for node in flat.find_nodes(op="call_module"):
         with flat.inserting_before(node):
             block = flat.create_node("get_attr", str(node.target))

@@ -55,6 +55,7 @@ from trt_frontends.pipeline import (
 )
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
+from trt_runtime.program.fields import is_input_name
 
 ENGINE: Final = "engine"
 """The name of the one engine of a compiled ONNX model."""
@@ -337,13 +338,19 @@ def _described(error: Any) -> str:
     return f"{where}{error.code().name}: {error.desc()}"
 
 
+_NOT_PARAMETERS: Final = ("self", "torch")
+"""Names that generated code has for something else."""
+_LONGEST_NAME: Final = 200
+
+
 def _identifiers(names: Sequence[str]) -> list[str]:
-    """Names of inputs as Python's keywords have them: `input.1` becomes `input_1`."""
+    """Names of inputs as Python's keywords have them: `input.1` becomes `input_1`, `class` becomes `class_`."""
     found: list[str] = []
     for name in names:
-        plain = "".join(char if char.isalnum() or char == "_" else "_" for char in name) or "input"
-        plain = f"_{plain}" if plain[0].isdigit() else plain
-        while plain in found:
+        plain = "".join(char if f"_{char}".isidentifier() else "_" for char in name[:_LONGEST_NAME]) or "input"
+        plain = plain if plain.isidentifier() else f"_{plain}"
+        plain = f"input{plain}" if plain.startswith("__") else plain
+        while plain in found or plain in _NOT_PARAMETERS or not is_input_name(plain):
             plain += "_"
         found.append(plain)
     return found

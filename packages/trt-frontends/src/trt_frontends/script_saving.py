@@ -112,7 +112,7 @@ def convert_exported_program_to_serialized_trt_engine(
         exported_program: The model.
         inputs, arg_inputs, kwarg_inputs, settings: See `compile`; all of the model has to run in the engine.
         arg_input_binding_names, kwarg_input_binding_names: What the engine's inputs are called, nested as the model's
-            inputs are. By default as the model's parameters.
+            inputs are. By default as the model's parameters; `input_1` for one that has the name of a Python function.
         output_binding_names: What its outputs are called, nested as the model's results are. By default `output_0`, ...
 
     Raises:
