@@ -307,3 +307,31 @@ def test_results_of_a_class(relu: CompiledModule) -> None:
     result = compiled(X)
     assert type(result) is Pair
     assert torch.equal(result.first, X.relu())
+
+
+class WithMethods(nn.Module):
+    kind = "of the model"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def embed(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.embed(x).relu()
+
+
+def test_methods_of_the_model_are_told_from_what_nobody_has() -> None:
+    model = WithMethods().eval()
+    compiled = trt_frontends.compile(model, arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    assert not hasattr(compiled, "embed")
+    for twin in (compiled, copy.copy(compiled), copy.deepcopy(compiled)):
+        with pytest.raises(AttributeError, match="'embed': it is a method of the model, and compiled is one"):
+            twin.embed  # noqa: B018
+    with pytest.raises(AttributeError, match="'kind': the model has it; of what is no part of a call"):
+        compiled.kind  # noqa: B018
+    with pytest.raises(AttributeError, match=r"has no attribute 'embedd'$"):
+        compiled.embedd  # noqa: B018
+    assert pickle.loads(pickle.dumps(compiled))(torch.ones(2, 4)).shape == (2, 4)

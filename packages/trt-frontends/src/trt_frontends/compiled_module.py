@@ -18,7 +18,7 @@ import gc
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import fx, nn
@@ -65,7 +65,7 @@ class CompiledModule(fx.GraphModule):
         inputs, outputs: What it takes and returns: names, types, sizes and their ranges.
         device: Where it runs.
         dtype, config, generation_config, main_input_name: Those of the model, where it has them; a part of the model of
-            such a name comes first.
+            such a name comes first. Its methods it does not have: what they run is not what was compiled.
 
     Raises:
         ExecutionError: Calls cannot be recorded as CUDA graphs.
@@ -141,6 +141,17 @@ class CompiledModule(fx.GraphModule):
             graphed=graphed,
         )
         self.__install_facts()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return nn.Module.__getattr__(self, name)
+        except AttributeError as error:
+            of_model = getattr(self.__dict__.get("meta", {}).get("model_class"), name, None)
+            if of_model is None or name.startswith("__"):
+                raise
+            if not callable(of_model):
+                raise AttributeError(f"{error}: {_OF_MODEL_ALONE}", name=name, obj=self) from None
+            raise AttributeError(f"{error}: {_METHODS}", name=name, obj=self) from None
 
     def __writes_to_parameters(self) -> bool:
         """Whether a call writes to what requires gradients, which PyTorch cannot record."""
@@ -297,6 +308,13 @@ def engine_of_whole(module: fx.GraphModule) -> tuple[str, TRTModule] | None:
         made = [(operator.getitem, (calls[0], index)) for index in range(len(engine.header.outputs))]
         returned = [(item.target, item.args) if isinstance(item, fx.Node) else item for item in returned]
     return (name, engine) if list(returned) == made else None
+
+
+_OF_MODEL_ALONE: Final = "the model has it; of what is no part of a call, compiled models keep config and the like"
+_METHODS: Final = (
+    "it is a method of the model, and compiled is one call of it. Compile the parts that the method runs and put them "
+    "into the model, or give compile a module whose forward calls it; compile_pipeline does so for a pipeline"
+)
 
 
 # The graph as a function ---------------------------------------------------------------------------------------------

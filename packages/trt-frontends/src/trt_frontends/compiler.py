@@ -100,6 +100,8 @@ def compile(
         captured = replace(captured, engine_cache=CustomCache(custom_engine_cache))
     built = _built(captured, module)
     built.module.meta["model_facts"] = replace(captured.facts, plugins=built.plugins)
+    if isinstance(module, nn.Module):
+        built.module.meta["model_class"] = type(module)
     result = built.wrap(captured.reader(built.lowered.graph.graph))
     keep_boundary(captured.module, result)
     if report := result.meta.get("partition_report"):
