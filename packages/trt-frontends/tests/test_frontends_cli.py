@@ -128,7 +128,9 @@ def test_reports_as_files(tmp_path: Path) -> None:
     assert PartitionReport.from_json((tmp_path / "report.data").read_text()).coverage == 1.0
 
 
-@pytest.mark.parametrize(("path", "message"), [("kept.json", "exists already"), ("nowhere/a.json", "no folder")])
+@pytest.mark.parametrize(
+    ("path", "message"), [("kept.json", "exists already"), ("nowhere/a.json", "no folder"), ("-", "is no file")]
+)
 def test_files_that_cannot_be_written_are_refused_before_any_work(tmp_path: Path, path: str, message: str) -> None:
     (tmp_path / "kept.json").write_text("kept")
     result = run("explain", "cli_models:broken", "--json", path)
@@ -429,3 +431,15 @@ def test_each_step_of_the_progress_has_its_own_time_and_leaves_nothing_behind() 
         assert (task.description, task.completed, task.total) == ("proving the setting", 0, 1)
         assert before is not None and task.start_time is not None and task.start_time > before
     assert stream.getvalue().endswith("\x1b[1A\x1b[2K")
+
+
+@pytest.mark.parametrize("arguments", [["info"], ["--help"], ["explain", "--help"], ["cache", "--help"]])
+def test_a_reader_that_leaves_is_no_failed_check(arguments: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trtc", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 141

@@ -273,6 +273,7 @@ def test_streams_and_device_times_on_a_gpu() -> None:
         (["run", "model.trt", "--inputs", "objects.npy"], "cannot be read"),
         (["run", "model.trt", "--outputs", "one.npz"], "exists already"),
         (["run", "model.trt", "--outputs", "absent/out.npz"], "there is no folder"),
+        (["profile", "model.trt", "--trace", "-"], "'-' is no file"),
         (["run", "model.trt", "--outputs", "out.txt"], "unknown ending"),
         (["run", "model.trt", "--shapes", "x=2xb"], "'x=2xb' is no shape"),
         (["run", "model.trt", "--shapes", "y=2x3"], "the program takes no 'y'"),
@@ -478,3 +479,41 @@ def test_the_command_line_says_its_version(capsys: pytest.CaptureFixture[str]) -
         main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out == f"python -m trt_runtime {trt_runtime.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["inspect", "model.trt", "--jsn"], "unrecognized arguments: --jsn; did you mean '--json'?"),
+        (["bench", "model.trt", "--call", "3", "--quite-another"], "unrecognized arguments: --quite-another"),
+    ],
+)
+def test_options_that_there_are_not(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"usage: python -m trt_runtime {arguments[0]} ")
+    assert error.splitlines()[-1].endswith(told)
+
+
+def test_output_may_be_closed(saved: Path) -> None:
+    command = f"{sys.executable} -m trt_runtime inspect {saved} >&-"
+    result = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_an_interrupt_of_an_import_that_swallows_it_ends_the_process(tmp_path: Path) -> None:
+    (tmp_path / "swallowing.py").write_text(
+        "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    print(1)\n"
+    )
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "from trt_runtime.interruption import end_imports_at_interrupts\n"
+        "end_imports_at_interrupts()\n"
+        "try:\n    import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"
+        "except KeyboardInterrupt:\n    print('no import')\n"
+        "import swallowing"
+    )
+    result = subprocess.run([sys.executable, "-uc", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (130, "no import\n", "interrupted\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
+_READER_LEFT = 141  # or a pipe
 
 
 def say(text: str, *, end: str = "\n", to_errors: bool = False) -> None:
@@ -46,6 +49,8 @@ def require_new(path: Path | None) -> None:
     """
     if path is None:
         return
+    if str(path) == "-":
+        raise typer.BadParameter("'-' is no file: give the path of one")
     if path.exists():
         raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
     if not path.absolute().parent.is_dir():
@@ -818,6 +823,8 @@ class _Commands(TyperGroup):
             return super().make_context(*given, **more)
         except KeyboardInterrupt:  # which typer answers with another word, and 1
             raise _interrupted() from None
+        except BrokenPipeError:  # as a check that fails
+            raise _reader_left() from None
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for option in self.get_params(ctx):  # typer's own have no value, for which it would import pydantic in any help
@@ -833,9 +840,14 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+            return result
         except KeyboardInterrupt:
             raise _interrupted() from None
+        except BrokenPipeError:
+            raise _reader_left() from None
         except Exception as error:
             told = _told(error)
             if told is None:
@@ -845,6 +857,12 @@ class _Commands(TyperGroup):
             raise typer.Exit(BAD_INPUT) from error
 
 
+def _reader_left() -> typer.Exit:
+    """Whoever read what is printed has seen enough, as `head` has."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return typer.Exit(_READER_LEFT)
+
+
 def _interrupted() -> typer.Exit:
     say("interrupted", to_errors=True)
     return typer.Exit(INTERRUPTED)
@@ -852,7 +870,7 @@ def _interrupted() -> typer.Exit:
 
 def _told(error: Exception) -> str | None:
     """What users are told of an error of ours, and of a file that cannot be read or written; None for other errors."""
-    if isinstance(error, OSError) and error.strerror and not isinstance(error, BrokenPipeError):  # whoever read is gone
+    if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if "trt_core" not in sys.modules:
         return None
@@ -1034,8 +1052,22 @@ app.command(epilog=_EXIT_CODES)(info)
 app.add_typer(cache_app, name="cache", cls=_Commands, epilog=_EXIT_CODES)
 
 
+def _end_imports_at_interrupts() -> None:
+    """What `trt_runtime.interruption` does, without its package, which imports PyTorch."""
+    found = importlib.util.find_spec("trt_runtime")
+    assert found is not None
+    assert found.origin is not None
+    of_file = importlib.util.spec_from_file_location("interruption", Path(found.origin).with_name("interruption.py"))
+    assert of_file is not None
+    assert of_file.loader is not None
+    module: Any = importlib.util.module_from_spec(of_file)
+    of_file.loader.exec_module(module)
+    module.end_imports_at_interrupts()
+
+
 def main() -> None:
     """Runs the command line."""
+    _end_imports_at_interrupts()
     try:
         app()
     except KeyboardInterrupt:  # before or after the command itself

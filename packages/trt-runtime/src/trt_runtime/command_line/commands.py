@@ -28,7 +28,7 @@ from trt_core.errors import FileError, InputError, TrtError
 from trt_core.files.opening import opened
 from trt_core.files.replacing import replacing
 from trt_core.sizes.expressions import evaluate_extent
-from trt_core.wording import kind_of, printable
+from trt_core.wording import did_you_mean, kind_of, printable
 from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.interruption import INTERRUPTED
@@ -342,7 +342,14 @@ def main(
     Returns:
         The exit code.
     """
-    parsed = _parser(prog, peers).parse_args(arguments)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started this has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    parsed, unknown = _parser(prog, peers).parse_known_args(arguments)
+    if unknown:
+        own: argparse.ArgumentParser = parsed.parser
+        near = next(filter(None, (did_you_mean(each, own._option_string_actions) for each in unknown)), "")
+        own.error(f"unrecognized arguments: {' '.join(unknown)}{near and f'; {near}'}")
     try:
         parsed.command(parsed)
         sys.stdout.flush()
@@ -431,6 +438,8 @@ def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
     command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto and chrome://tracing")
     command.add_argument("--json", action="store_true", help="print JSON, all layers")
     command.set_defaults(command=_profile)
+    for each in commands.choices.values():
+        each.set_defaults(parser=each)
     return parser
 
 
@@ -866,6 +875,8 @@ def require_writable(path: Path) -> None:
 
 
 def _require_new(path: Path) -> None:
+    if str(path) == "-":
+        raise InputError("'-' is no file", hint="give the path of one")
     if path.exists():
         raise InputError(f"{path} exists already", hint="remove it, or give another path")
     if not path.absolute().parent.is_dir():
