@@ -1,8 +1,8 @@
 """What Ctrl-C does while a command line imports.
 
 Python imports a package before it runs it, and this one imports PyTorch, which takes seconds; commands import more.
-Where an import is interrupted, libraries go on with what they have by then, and the command with them: to its end, or to
-an error that tells nothing.
+Where an import is interrupted, libraries go on with what they have by then, and the command with them: to its end, or
+to an error that tells nothing.
 """
 
 from __future__ import annotations
