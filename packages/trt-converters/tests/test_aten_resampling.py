@@ -107,13 +107,17 @@ def test_resizing_is_one_layer_where_extents_say_where_to_sample() -> None:
     assert "RESIZE" not in emitted_layers(aten.upsample_bilinear2d.vec, (X, None, False, [1.7, 1.7]))
 
 
-def test_scaled_extents_follow_the_input_or_are_refused() -> None:
-    value = torch.randn(1, 2, 4, 3)
-    for factor in (2.0, 1.5):
-        check_conversion(aten.upsample_bicubic2d.vec, (value, None, True, [factor] * 2), dynamic={0: {2: (2, 4, 9)}})
-    inexact = (value, None, True, [1.3] * 2)
-    result = check_conversion(aten.upsample_bicubic2d.vec, inexact, dynamic={0: {2: (2, 4, 9)}}, expect_supported=False)
-    assert result.verdict.reason is Reason.DYNAMIC_SHAPE
+@pytest.mark.parametrize("factor", [2.0, 1.5, 1.3, 0.7, 1 / 3])
+def test_scaled_extents_follow_the_input(factor: float) -> None:
+    value = torch.randn(1, 2, 7, 3)
+    check_conversion(aten.upsample_bicubic2d.vec, (value, None, True, [factor] * 2), dynamic={0: {2: (6, 7, 13)}})
+
+
+@pytest.mark.parametrize("size", [79, 80, 89, 90, 91, 100, 110, 111, 360])
+def test_scaled_extents_are_those_of_floats(size: int) -> None:
+    """The double nearest to 0.7 times 90, 110 or 111 rounds down to another number than seven tenths of it."""
+    dynamic = {0: {2: (2, size, 360)}}
+    check_conversion(aten.upsample_nearest1d.vec, (torch.randn(1, 2, size), None, [0.7]), dynamic=dynamic)
 
 
 @pytest.mark.sampled

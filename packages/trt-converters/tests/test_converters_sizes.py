@@ -69,7 +69,7 @@ def test_fractions_make_no_integers(make_block: Any) -> None:
 
 
 def test_sizes_that_no_layers_round_are_refused(make_block: Any) -> None:
-    block = make_block(lambda x: x * round(x.shape[1] / 3), X, symbolic=True)
+    block = make_block(lambda x: x * round(x.shape[0] / 3 + x.shape[1] / 7), X, symbolic=True)
     (rounded,) = (node for node in block.graph.nodes if node.target is round)
     assert not ConverterSupport(SETTINGS).verdict(rounded).supported
 

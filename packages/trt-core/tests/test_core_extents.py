@@ -20,6 +20,7 @@ from trt_core.sizes.expressions import (
     evaluate_extent,
     extent_of,
     is_extent,
+    is_integer_arithmetic,
     linear_form,
     solve_extent,
     symbols_in,
@@ -153,16 +154,29 @@ class _Resized(nn.Module):
         return torch.nn.functional.interpolate(x, scale_factor=(1.5, 0.3))
 
 
-@pytest.mark.parametrize("size", [(4, 6), (5, 7), (9, 11)])
-def test_a_scaled_extent_is_said_where_no_product_rounds(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("size", [(4, 6), (5, 7), (9, 11), (9, 10)])
+def test_a_scaled_extent_is_said_in_integers_where_no_product_rounds(size: tuple[int, int]) -> None:
     dims = {2: torch.export.Dim.DYNAMIC(min=4), 3: torch.export.Dim.DYNAMIC(min=4)}
     program = torch.export.export(_Resized(), (torch.ones(1, 1, 8, 8),), dynamic_shapes=(dims,))
     placeholder = next(node for node in program.graph.nodes if node.op == "placeholder")
     output = next(node for node in program.graph.nodes if node.op == "output")
     rows, columns = output.args[0][0].meta["val"].shape[2:]
     symbols = dict(zip(map(str, placeholder.meta["val"].shape[2:]), size, strict=True))
-    assert evaluate_extent(extent_of(rows), symbols) == _Resized()(torch.ones(1, 1, *size)).shape[2]
-    assert extent_of(columns) is None
+    assert extent_of(rows)[0] == "floordiv" and extent_of(columns)[0] == "trunc"  # type: ignore[index]
+    resized = _Resized()(torch.ones(1, 1, *size)).shape[2:]
+    assert [evaluate_extent(extent_of(extent), symbols) for extent in (rows, columns)] == list(resized)
+
+
+class _Together(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(math.floor(0.7 * x.shape[0] + 0.3 * x.shape[1]))
+
+
+def test_a_rounded_sum_of_two_sizes_is_none() -> None:
+    dims = {0: torch.export.Dim.DYNAMIC(min=4), 1: torch.export.Dim.DYNAMIC(min=4)}
+    program = torch.export.export(_Together(), (torch.ones(8, 8),), dynamic_shapes=(dims,))
+    (output,) = [node for node in program.graph.nodes if node.op == "output"]
+    assert extent_of(output.args[0][0].meta["val"].shape[0]) is None
 
 
 class _Rounded(nn.Module):
@@ -224,11 +238,39 @@ def test_other_extents_are_not_linear(extent: Any) -> None:
 
 @pytest.mark.parametrize(
     "extent",
-    [True, 1.5, {}, [], ["add"], ["eval", 1, 2], ["add", None, 1], [["add"], 1], 2**63, ["add", 1, ["add", 2, "x"]]],
+    [
+        *(
+            True,
+            1.5,
+            {},
+            [],
+            ["add"],
+            ["eval", 1, 2],
+            ["add", None, 1],
+            [["add"], 1],
+            2**63,
+            ["add", 1, ["add", 2, "x"]],
+        ),
+        *(["mul", 0.5, "s0"], ["round", "s0", 1], ["floor", "s0", 1], ["add", ["float", "s0"], 1], ["floor", math.nan]),
+        ["floor", ["mul", 0.5, "x"]],
+    ],
 )
 def test_what_is_no_extent(extent: Any) -> None:
     with pytest.raises(ValueError, match="extent"):
         check_extent(extent, {"s0"})
+
+
+def test_an_extent_may_be_a_rounded_number() -> None:
+    extent = ["add", ["round", ["mul", 0.7, ["float", "s0"]]], 1]
+    check_extent(extent, {"s0"})
+    assert evaluate_extent(extent, {"s0": 3}) == 3
+    assert [is_integer_arithmetic(item) for item in (extent, ["add", "s0", 1], "s0", 4, None)] == [
+        False,
+        *[True] * 3,
+        False,
+    ]
+    with pytest.raises(ValueError, match="extent"):
+        evaluate_extent(["floor", ["pow", 1e300, 2.0]], {})
 
 
 def test_conditions_may_have_numbers_that_are_not_whole() -> None:

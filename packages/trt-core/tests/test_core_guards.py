@@ -108,6 +108,7 @@ def test_a_grid_computes_what_python_computes() -> None:
         (sympy.Le(TruncToInt(ToFloat(H) * 0.7), W), lambda h, w: int(h * 0.7) <= w),
         (sympy.Abs(H - W) < 2, lambda h, w: abs(h - w) < 2),
         (FloatPow(ToFloat(H), 0.5) < 2.5, lambda h, w: math.sqrt(h) < 2.5),
+        (sympy.Ne(FloatPow(ToFloat(H), 1 / 3) * ToFloat(W), 1.0), lambda h, w: h ** (1 / 3) * w != 1.0),
         (sympy.Or(sympy.Eq(H, W), H**2 > 50), lambda h, w: h == w or h * h > 50),
     ]
     for condition, wanted in cases:

@@ -184,8 +184,8 @@ def _saved(program: ExportedProgram, folder: Path) -> nn.Module:
 IN_FLOATS: dict[str, tuple[int, Callable[[torch.Tensor], torch.Tensor]]] = {
     "a quotient": (48, lambda x: torch.relu(x) * 2 if x.shape[0] / x.shape[1] > 1.2 else torch.relu(x)),
     "a distance": (23, lambda x: torch.relu(x) * 2 if abs(x.shape[0] - x.shape[1]) < 2 else torch.relu(x)),
-    "a part": (27, lambda x: torch.relu(x)[: int(x.shape[0] * 0.3)]),
-    "a root": (1, lambda x: torch.relu(x)[: int((x.shape[0] * x.shape[1]) ** 0.5)]),
+    "a part": (54, lambda x: torch.relu(x)[: int(x.shape[0] * 0.3)]),
+    "a root": (36, lambda x: torch.relu(x)[: int((x.shape[0] * x.shape[1]) ** 0.5)]),
     "bits": (45, lambda x: torch.relu(x) * 2 if x.shape[0] & (x.shape[0] - 1) == 0 else torch.relu(x)),
 }
 """Least number of sizes that are answered, of 72, and what is asked in numbers that are no sizes."""

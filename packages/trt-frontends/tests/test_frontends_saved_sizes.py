@@ -53,3 +53,23 @@ def test_functions_of_sizes_are_saved_and_loaded(tmp_path: Path) -> None:
         for module in (compiled, loaded):
             results = dict(zip(FUNCTIONS, module(x), strict=True))
             torch.testing.assert_close(results, dict(zip(FUNCTIONS, Sizes()(x), strict=True)))
+
+
+class Resized(nn.Module):
+    """Resizes by factors that are no short binary fractions, asked for in the ways that people write."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: (1, 2, H), float32."""
+        small = nn.functional.interpolate(x, scale_factor=0.7)
+        return small, nn.functional.interpolate(x, size=int(x.shape[2] / 1.1), mode="linear")
+
+
+def test_what_is_resized_by_any_factor_is_whole_in_one_engine_and_loaded(tmp_path: Path) -> None:
+    varying = Input(min_shape=(1, 2, 4), opt_shape=(1, 2, 64), max_shape=(1, 2, 128))
+    compiled = trt_frontends.compile(Resized(), arg_inputs=(varying,), require_full_compilation=True)
+    trt_runtime.save(compiled, tmp_path / "resized.trtp")
+    loaded = trt_runtime.load(tmp_path / "resized.trtp")
+    for size in (4, 11, 33, 55, 89, 90, 99, 110, 128):  # 0.7 * 90 and 55 / 1.1 are below 63 and 50 in floats
+        x = torch.randn(1, 2, size)
+        for module in (compiled, loaded):
+            torch.testing.assert_close(module(x), Resized()(x))

@@ -27,9 +27,17 @@ from trt_core.log import forget_errors, take_errors
 from trt_core.provenance import node_location, source_line
 from trt_core.quantization import e2m1_codes
 from trt_core.refit_table import EngineWeight, RefitTable, recipe_text, why_unwritable
-from trt_core.sizes.expressions import Extent, affine_form, evaluate_extent, extent_of, extent_of_expression
-from trt_core.sizes.functions import BY_CLASS
+from trt_core.sizes.expressions import (
+    Extent,
+    affine_form,
+    evaluate_extent,
+    extent_of,
+    extent_of_expression,
+    format_extent,
+)
+from trt_core.sizes.functions import BY_CLASS, FUNCTIONS
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.sizes.steps import Steps, find_steps
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import (
     Recipe,
@@ -403,12 +411,40 @@ class ConversionContext:
             found = dimension(self, tensor, axis)
         elif key in self._linear:
             found = self._evaluate(self._linear[key])
+        elif isinstance(extent, list) and FUNCTIONS[extent[0]].is_rounding:
+            found = self._rounded(extent)
         elif isinstance(extent, list):
             found = combine(self, extent[0], [self._evaluate(operand) for operand in extent[1:]])
         else:
             raise self.fail(f"no input of the block has the dimension {extent}")
         self._sizes[key] = found
         return found
+
+    def _rounded(self, extent: Extent) -> Any:
+        """Computes what is rounded from floats in integers, which layers have."""
+        spans = {name: range(low, high + 1) for name, (low, _, high) in self.ranges.symbols.items()}
+        steps = find_steps(extent, spans)
+        if steps is None:
+            raise self.fail(f"the size {format_extent(extent)} is no line of integers over the range of its sizes")
+        size = self._evaluate(steps.size)
+        if isinstance(size, int):
+            return steps.at(size)
+        offset = self._offset(steps, size)
+        return combine(
+            self,
+            "floordiv",
+            [combine(self, "add", [combine(self, "mul", [size, steps.factor]), offset]), steps.divisor],
+        )
+
+    def _offset(self, steps: Steps, size: Any) -> Any:
+        """The offset for a size: the first, and what is added at each place that the size has reached."""
+        if not steps.changes:
+            return steps.offsets[0]
+        before = self.tensor(torch.tensor(steps.changes) - 1)
+        reached = combine(self, "min", [combine(self, "max", [combine(self, "sub", [size, before]), 0]), 1])
+        added = combine(self, "mul", [reached, self.tensor(torch.tensor(steps.offsets).diff())])
+        total = self.network.add_reduce(added, trt.ReduceOperation.SUM, axes_mask((0,)), True)
+        return combine(self, "add", [self.output(total, "offset"), steps.offsets[0]])
 
 
 def shape_of(value: Operand) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.operator_plugin import PluginCall, plugin_of, register_operator
-from trt_core.sizes.expressions import extent_of, symbols_in
+from trt_core.sizes.expressions import extent_of, is_integer_arithmetic, symbols_in
 
 _TAKES_MORE: Final = CO_VARARGS | CO_VARKEYWORDS
 
@@ -337,7 +337,7 @@ def refuse_call(call: Call) -> Verdict | None:
             return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"plugins return no {dtype_name(tensor.dtype)}")
         for extent in tensor.shape:
             data = extent_of(extent)
-            if data is None or not symbols_in(data) <= known.keys():
+            if not is_integer_arithmetic(data) or not symbols_in(data) <= known.keys():
                 return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"no input of the plugin tells the extent {extent}")
     return None
 

@@ -24,7 +24,7 @@ from trt_core.nesting import children_of
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import forget_assumptions
-from trt_core.sizes.ranges import constrain_to_inputs
+from trt_core.sizes.ranges import ShapeRanges, constrain_to_inputs
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
@@ -193,8 +193,14 @@ def _export(
         if retried is None:
             raise fixed or _other_types(mod, examples, signature) or error from error.__cause__
         program = retried
-    _warn_of_training(program, mod)
     constrain_to_inputs(program, examples.leaves())
+    if not strict and _reads_numbers(program, questions):
+        asked: list[SizeQuestion] = []
+        retried = _read_strictly(mod, args, kwargs, dynamic_shapes, asked)
+        if retried is not None:
+            constrain_to_inputs(retried, examples.leaves())
+            program, questions = (program, questions) if _reads_numbers(retried, asked) else (retried, asked)
+    _warn_of_training(program, mod)
     if settle_sizes and dynamic_shapes is not None:
         settle_smallest_sizes(program, mod, examples, questions, device_of(mod, examples).torch_device)
     return program
@@ -328,14 +334,26 @@ _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your 
 def _read_strictly(
     mod: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, questions: list[SizeQuestion]
 ) -> torch.export.ExportedProgram | None:
-    """Captures a model whose code takes `len(x)` or `int(x.shape[0])`, by reading the code.
+    """Captures a model whose code takes `len(x)` or `int(0.7 * x.shape[0])`, by reading the code.
 
-    Running it fixes such sizes. None where reading finds them fixed as well, or does not understand the code.
+    Running it fixes such numbers. None where reading finds them fixed as well, or does not understand the code.
     """
     questions.clear()
     with contextlib.suppress(ExportError), unlogged("torch._guards"):  # it prints a trace of PyTorch's own code
         return export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True, questions=questions)
     return None
+
+
+def _reads_numbers(program: torch.export.ExportedProgram, questions: Iterable[SizeQuestion]) -> bool:
+    """Whether code took a number that follows from sizes as one of Python's, which other sizes do not have."""
+    ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints).symbols
+    answers = [question.answer for question in questions if question.is_number]
+
+    def fails(answer: Any, end: int) -> bool:
+        sizes = {symbol: ranges[str(symbol)][end] for symbol in answer.free_symbols if str(symbol) in ranges}
+        return bool(answer.subs(sizes) == False)  # noqa: E712 - sympy's false
+
+    return any(fails(answer, end) for answer in answers for end in (0, 2))
 
 
 def _fixed_dimension(error: ExportError, questions: Iterable[SizeQuestion]) -> InputError | None:

@@ -50,10 +50,12 @@ class SizeQuestion:
     Attributes:
         answer: What holds for the sizes that the model was captured for, a relation of sympy.
         place: `file:line` that asked.
+        is_number: Whether a number was asked for, as `int(0.7 * height)` does, and not whether something holds.
     """
 
     answer: Any
     place: str
+    is_number: bool = False
 
     def fixes(self, size: int) -> bool:
         """Whether the answer holds for one size, and not for the next."""
@@ -112,7 +114,8 @@ def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContex
         fixes = expression.is_Symbol  # whoever reads a size as a number leaves it no other value
         if (key := (expression, answer)) not in known and (place := _place_in_model(of_operators=fixes)) is not None:
             known.add(key)
-            found.append(SizeQuestion(condition_of(expression, answer), place))
+            is_number = not (expression.is_Relational or expression.is_Boolean)
+            found.append(SizeQuestion(condition_of(expression, answer), place, is_number))
         return answer
 
     # PyTorch notes the innermost frame outside of its own files as where a guard comes from

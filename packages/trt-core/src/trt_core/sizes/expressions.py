@@ -79,7 +79,8 @@ def check_extent(extent: Any, symbols: Collection[str] | None = None, *, is_whol
     Args:
         extent: Any value.
         symbols: The symbols that may be named; by default any.
-        is_whole: Whether only functions of integers may be in it, as in a dimension; else any of the table.
+        is_whole: Whether it has to be an integer, as a dimension is, so that functions of floats are only where their
+            result is rounded; else any of the table may be anywhere.
 
     Raises:
         ValueError: It is no extent; the message says why.
@@ -110,7 +111,7 @@ def _check_extent(extent: Any, symbols: Collection[str] | None, is_whole: bool, 
     if not isinstance(extent, list) or not 2 <= len(extent) <= MAX_OPERANDS + 1:
         raise ValueError(f"{extent!r:.60} is no extent")
     function = FUNCTIONS.get(extent[0]) if isinstance(extent[0], str) else None
-    if function is None or (is_whole and not function.is_whole):
+    if function is None or (is_whole and not (function.is_whole or _rounds(extent))):
         raise ValueError(f"unknown operator {extent[0]!r:.60} in an extent")
     if extent[0] in _OF_SO_MANY and not function.takes(len(extent) - 1):
         raise ValueError(f"{extent!r:.60} is no extent: {function.name} takes no {len(extent) - 1} operands")
@@ -119,7 +120,54 @@ def _check_extent(extent: Any, symbols: Collection[str] | None, is_whole: bool, 
     for operand in extent[1:]:
         if operand is None:
             raise ValueError("an operand of an extent depends on data")
-        _check_extent(operand, symbols, is_whole, depth - 1)
+        _check_extent(operand, symbols, is_whole and function.is_whole, depth - 1)
+
+
+def _rounds(extent: list[Any]) -> bool:
+    """Whether an expression is a number that is rounded to an integer, and not to some digits."""
+    return FUNCTIONS[extent[0]].is_rounding and len(extent) == 2
+
+
+def _whole_parts(expression: Expression) -> list[Extent]:
+    """Returns the largest parts of an expression that vary and are computed by functions of integers alone, each once.
+
+    Args:
+        expression: What `extent_of` or `expression_of` returned.
+    """
+    if isinstance(expression, str):
+        return [expression]
+    if not isinstance(expression, list):
+        return []
+    inside = [_whole_parts(operand) for operand in expression[1:]]
+    is_whole = FUNCTIONS[expression[0]].is_whole and all(
+        isinstance(operand, int) or found == [operand] for operand, found in zip(expression[1:], inside, strict=True)
+    )
+    if is_whole and any(inside):
+        return [expression]
+    return list({str(part): part for parts in inside for part in parts}.values())
+
+
+def is_integer_arithmetic(extent: Extent) -> bool:
+    """Whether an extent is a number, or is computed by functions of integers alone."""
+    return isinstance(extent, int) or _whole_parts(extent) == [extent]
+
+
+def argument_of(expression: Expression) -> Extent:
+    """Returns the one extent that an expression is a function of; None where it is one of several sizes."""
+    parts = _whole_parts(expression)
+    if len(parts) == 1:
+        return parts[0]
+    symbols = symbols_in(expression)
+    return next(iter(symbols)) if len(symbols) == 1 else None
+
+
+def with_part(expression: Expression, part: Extent, replacement: Expression) -> Expression:
+    """Returns an expression with something else in the place of a part of it."""
+    if expression == part and type(expression) is type(part):
+        return replacement
+    if not isinstance(expression, list):
+        return expression
+    return [expression[0], *(with_part(operand, part, replacement) for operand in expression[1:])]
 
 
 def format_extent(extent: Expression, names: Callable[[str], str] = str, *, is_wide: bool = False) -> str:
@@ -242,7 +290,9 @@ def depends_on_data(value: torch.SymInt) -> bool:
 
 
 def extent_of_expression(expr: Any) -> Extent:
-    """Returns an expression of sympy as data, by functions of integers; None when it depends on data, or has no such.
+    """Returns an expression of sympy as data, by functions of integers and by roundings.
+
+    None where that does not say it, and for what depends on data.
 
     Floats that are rounded to what integers say exactly are said in integers. Sizes are not negative, so what is
     truncated is rounded down.
@@ -253,10 +303,8 @@ def extent_of_expression(expr: Any) -> Extent:
         return None if _is_unbacked(expr) else str(expr)
     function = BY_CLASS.get(type(expr).__name__)
     name = function.name if function is not None else ""
-    if name in ("floor", "trunc"):
-        return _quotient("floordiv", expr.args[0]) or _root(expr.args[0]) or _scaled(expr.args[0])
-    if name == "ceil":
-        return _quotient("ceildiv", expr.args[0]) or _shifted(expr.args[0])
+    if function is not None and function.is_rounding and len(expr.args) == 1:
+        return _rounded(name, expr.args[0])
     if name == "abs":
         extent = extent_of_expression(expr.args[0])
         return None if extent is None else ["max", extent, ["mul", -1, extent]]
@@ -282,6 +330,22 @@ def expression_of(expr: Any) -> Expression:
     if kind == "TruncToFloat":
         return ["float", ["trunc", *operands]]
     return [BY_CLASS[kind].name, *operands] if kind in BY_CLASS else None
+
+
+def _rounded(rounding: str, number: Any) -> Extent:
+    """Returns what is rounded to an integer: by functions of integers where they say the same.
+
+    A function of several sizes is not returned: no layers compute it (`trt_core.sizes.steps`).
+    """
+    found: Extent = None
+    if rounding in ("floor", "trunc"):
+        found = _quotient("floordiv", number) or _root(number) or _scaled(number)
+    elif rounding == "ceil":
+        found = _quotient("ceildiv", number) or _shifted(number)
+    if found is None:
+        inside = expression_of(number)
+        found = None if inside is None or argument_of(inside) is None else [rounding, inside]
+    return found
 
 
 def _quotient(rounded: str, division: Any) -> Extent:

@@ -39,6 +39,7 @@ class Function:
         calls: Functions in the text of guards that mean it.
         operands: Fewest and most operands.
         is_whole: Whether it makes integers of integers, so that extents may be computed by it.
+        is_rounding: Whether it makes an integer of any single number, so that an extent may be what it makes.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Function:
     calls: tuple[str, ...] = ()
     operands: tuple[int, int] = (2, 2)
     is_whole: bool = False
+    is_rounding: bool = False
 
     def takes(self, operands: int) -> bool:
         """Whether it takes so many operands."""
@@ -125,10 +127,18 @@ _TABLE: Final = (
     Function("abs", operator.abs, ("Abs",), (operator.abs,), calls=("abs",), operands=_ONE),
     Function("int", builtins.int, (), (torch.sym_int, builtins.int), operands=_ONE),
     Function("float", torch.sym_float, ("ToFloat",), (torch.sym_float, builtins.float), "", ("torch.sym_float",), _ONE),
-    Function("trunc", math.trunc, ("TruncToInt",), (math.trunc,), "", ("math.trunc",), _ONE),
-    Function("floor", math.floor, ("FloorToInt",), (math.floor,), "", ("math.floor",), _ONE),
-    Function("ceil", math.ceil, ("CeilToInt",), (math.ceil,), "", ("math.ceil",), _ONE),
-    Function("round", _rounded, ("RoundToInt", "RoundDecimal"), (builtins.round,), "", ("round",), (1, 2)),
+    Function("trunc", math.trunc, ("TruncToInt",), (math.trunc,), "", ("math.trunc",), _ONE, is_rounding=True),
+    Function("floor", math.floor, ("FloorToInt",), (math.floor,), "", ("math.floor",), _ONE, is_rounding=True),
+    Function("ceil", math.ceil, ("CeilToInt",), (math.ceil,), "", ("math.ceil",), _ONE, is_rounding=True),
+    Function(
+        "round",
+        _rounded,
+        ("RoundToInt", "RoundDecimal"),
+        (builtins.round,),
+        calls=("round",),
+        operands=(1, 2),
+        is_rounding=True,
+    ),
     Function(
         "sqrt",
         torch.sym_sqrt,

@@ -38,13 +38,32 @@ _ROUNDINGS: Final[Mapping[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     "round": torch.round,
 }
 
+
+def _one_by_one(name: str) -> Callable[..., torch.Tensor]:
+    """A function that libraries of arrays round in another way than Python does."""
+
+    def compute(*operands: torch.Tensor) -> torch.Tensor:
+        function, alike = FUNCTIONS[name].compute, torch.broadcast_tensors(*operands)
+        numbers = [function(*numbers) for numbers in zip(*(value.flatten().tolist() for value in alike), strict=True)]
+        return torch.tensor(numbers, dtype=torch.float64, device="cpu").reshape(alike[0].shape)
+
+    return compute
+
+
+def _power(base: torch.Tensor, exponent: torch.Tensor) -> torch.Tensor:
+    is_whole = base.dtype == torch.int64
+    power: torch.Tensor = base**exponent if is_whole else _one_by_one("pow")(base, exponent)
+    return power
+
+
 _OF_ARRAYS: Final[Mapping[str, Callable[..., Any]]] = {
     "max": torch.maximum,
     "min": torch.minimum,
     "not": torch.logical_not,
     "float": torch.Tensor.double,
     "sqrt": lambda value: value.double().sqrt(),
-    "log2": lambda value: value.double().log2(),
+    "log2": _one_by_one("log2"),
+    "pow": _power,
     "truediv": lambda left, right: left.double() / right.double(),
 }
 """Functions that arrays have others for than numbers have."""
@@ -77,12 +96,24 @@ class SizeGrid:
         return self._known[condition]
 
     def _computed(self, expression: Expression) -> torch.Tensor | None:
+        found = self._values(expression)
+        return found & ~self._fails.expand(self._shape) if found is not None and found.dtype is torch.bool else None
+
+    def integers(self, extent: Expression) -> torch.Tensor | None:
+        """Returns an extent for all sizes.
+
+        Returns:
+            (extent of each span), int64. None where that cannot be computed, for some sizes or at all.
+        """
+        found = self._values(extent)
+        return found if found is not None and found.dtype is torch.int64 and not self._fails.any() else None
+
+    def _values(self, expression: Expression) -> torch.Tensor | None:
         self._fails = _array(False)
         try:
-            found = self._value(expression)
-        except (ValueError, KeyError, RuntimeError):  # a number that is too large, a symbol of no input
+            return self._value(expression).expand(self._shape)
+        except (ValueError, KeyError, RuntimeError, ArithmeticError):  # a number too large, a symbol of no input
             return None
-        return (found & ~self._fails).expand(self._shape) if found.dtype is torch.bool else None
 
     def _value(self, expression: Expression) -> torch.Tensor:
         if isinstance(expression, str):

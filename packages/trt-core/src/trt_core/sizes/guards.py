@@ -303,7 +303,8 @@ def _guards(
             expr = env.replace(guard.expr)
             if not (as_asked and _is_assumption(guard, expr)):
                 yield expr
-        return
+        if env.source_to_var:  # a program that was loaded knows from where no symbol is, and its text says the rest
+            return
     for text in getattr(program, "_guards_code", None) or ():
         try:
             yield read_guard(text, graph, placeholders)

@@ -15,7 +15,7 @@ from trt_core.attributes import add_constant, read_attribute, written_targets
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, schema_name
 from trt_core.process_groups import is_collective
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
-from trt_core.sizes.expressions import Extent, extent_of
+from trt_core.sizes.expressions import Expression, Extent, extent_of
 from trt_core.sizes.functions import FUNCTIONS
 from trt_core.weight_recipes import RECIPE, Literal, apply_operator
 from trt_lowering.contract import GraphPass
@@ -320,7 +320,7 @@ class _SizeBuilder:
                 self._last = node
                 self._add_sources(node)
 
-    def build(self, extent: Extent, value: Any) -> fx.Node | None:
+    def build(self, extent: Expression, value: Any) -> fx.Node | None:
         """Returns a node with the extent's value, None when the inputs do not determine it."""
         key = str(extent)
         if key in self._built:
@@ -333,12 +333,14 @@ class _SizeBuilder:
             return None
         operands: list[Any] = []
         for part in extent[1:]:
-            operand = part if isinstance(part, int) else self.build(part, None)
+            operand = part if isinstance(part, (int, float)) else self.build(part, None)
             if operand is None:
                 return None
             operands.append(operand)
         function = FUNCTIONS[extent[0]].targets[0]
         result = operands[0]
+        if len(operands) == 1:
+            result = self._insert(function, (result,), function(_number(result)) if value is None else value)
         for position, operand in enumerate(operands[1:], start=2):
             partial = function(_number(result), _number(operand))
             if position == len(operands) and value is not None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Final
 from trt_core.dtypes import dtype_name
 from trt_core.files.records import Form, Row
 from trt_core.sizes.conditions import Home
-from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, symbols_in
+from trt_core.sizes.expressions import Expression, Extent, evaluate_extent, format_extent, symbols_in
 from trt_core.wording import printable
 from trt_runtime.program import fields, literals
 from trt_runtime.program.fields import Dtype, malformed
@@ -273,7 +273,7 @@ def _of_engine(program: Program, step: EngineCall, known: Sequence[Any]) -> Valu
     return SequenceType(tuple(outputs)) if header.returns_tuple else outputs[0]
 
 
-def _substituted(extent: Extent, values: Mapping[str, Extent]) -> Extent:
+def _substituted(extent: Expression, values: Mapping[str, Extent]) -> Any:
     if isinstance(extent, str):
         return values.get(extent)
     if not isinstance(extent, list):
@@ -282,9 +282,9 @@ def _substituted(extent: Extent, values: Mapping[str, Extent]) -> Extent:
     found = [_substituted(operand, values) for operand in operands]
     if any(operand is None for operand in found):
         return None
-    if all(isinstance(operand, int) for operand in found):
+    if all(isinstance(operand, (int, float)) for operand in found):
         value = evaluate_extent([name, *found], {})
-        return value if isinstance(value, int) else None
+        return value if isinstance(value, (int, float)) else None
     return [name, *found] if _is_short(found) else None
 
 
