@@ -73,6 +73,21 @@ def test_under_torch_compile_they_are_one_engine(kind: type[nn.Module]) -> None:
     assert [len(build.partition.engines) for build in graph.builds if build.partition is not None] == [1]
 
 
+@pytest.mark.parametrize("kind", [FourierMixing, SpectralConvolution])
+def test_lengths_that_vary_are_one_engine(kind: type[nn.Module]) -> None:
+    model = kind().eval()
+    shapes = (
+        [(2, 16, size) for size in (4, 5, 9, 16)] if kind is SpectralConvolution else [(2, n, 6) for n in (2, 9, 16)]
+    )
+    low, *_, high = shapes
+    inputs = [trt_frontends.Input(min_shape=low, opt_shape=(2, 16, 6), max_shape=high)]
+    compiled = trt_frontends.compile(model, arg_inputs=inputs, require_full_compilation=True)
+    for shape in shapes:
+        x = torch.randn(shape)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+
+
 def test_a_report_says_why_a_transform_stays_in_pytorch() -> None:
     class Long(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

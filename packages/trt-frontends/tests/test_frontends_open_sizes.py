@@ -23,6 +23,24 @@ OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     "take_along_dim": lambda x: torch.take_along_dim(x, x.argsort(1), 1),
     "take_along_dim of one": lambda x: torch.take_along_dim(x, x.argmax(-1, keepdim=True), -1),
     "take_along_dim that broadcasts": lambda x: torch.take_along_dim(x, x[:1].argsort(1), 1),
+    "isin": lambda x: torch.isin(x.round(), x[0].round()),
+    "isin of others": lambda x: torch.isin(x.round(), x[:2, :3].round().to(torch.int32), invert=True),
+    "quantile": lambda x: torch.quantile(x, 0.3, dim=1),
+    "quantile of all": lambda x: torch.quantile(x, 0.99),
+    "quantiles": lambda x: torch.quantile(x, torch.tensor([0.0, 0.25, 1.0]), dim=0, keepdim=True),
+    "quantiles of all": lambda x: torch.quantile(x, torch.tensor([0.1, 0.7]), keepdim=True),
+    "quantiles between": lambda x: [
+        torch.quantile(x, 0.4, 1, interpolation=name) for name in ("lower", "higher", "midpoint", "nearest")
+    ],
+    "quantile with nan": lambda x: torch.quantile(x.masked_fill(x > 1, torch.nan), 0.3, dim=1),
+    "nanquantile": lambda x: torch.nanquantile(x.masked_fill(x > 0.5, torch.nan), torch.tensor([0.2, 0.9]), dim=1),
+    "nanquantile of nothing": lambda x: torch.nanquantile(x.masked_fill(x > -9, torch.nan), 0.5, dim=0, keepdim=True),
+    "linspace": lambda x: x * torch.linspace(-1, 3, x.shape[1]) + torch.linspace(1, 0, steps=x.shape[0])[:, None],
+    "linspace of halves": lambda x: torch.linspace(0, 1, x.shape[0] - 3, dtype=torch.float16),
+    "affine_grid": lambda x: functional.affine_grid(x[:4, :6].reshape(4, 2, 3), (4, 3, *x.shape), False),
+    "affine_grid to the corners": lambda x: functional.affine_grid(
+        x[:2, :6].reshape(1, 3, 4), (1, 3, x.shape[0] // 2, 2, x.shape[1]), True
+    ),
     "max_pool1d": lambda x: functional.max_pool1d(x.unsqueeze(0), 3, 2, 1),
     "max_pool1d without a batch": lambda x: functional.max_pool1d(x, 3, dilation=2),
     "max_pool1d to the end": lambda x: functional.max_pool1d(x.unsqueeze(0), 2, 3, 1, ceil_mode=True),
@@ -57,14 +75,16 @@ def test_every_size_of_a_range_has_the_values_of_eager(name: str) -> None:
     assert not compiled.meta["partition_report"].torch_nodes
     for size in SIZES:
         x = torch.randn(size)
-        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(compiled(x), model(x), equal_nan=True)
 
 
-@pytest.mark.parametrize("name", ["kron", "take_along_dim", "max_pool1d", "max_pool2d to the end"])
+@pytest.mark.parametrize(
+    "name", ["kron", "take_along_dim", "max_pool1d", "max_pool2d to the end", "isin", "quantile", "nanquantile"]
+)
 def test_torch_compile_has_the_values_of_eager(name: str) -> None:
     model = Calls(OPERATORS[name])
     options = {"min_block_size": 1, "optimization_level": 0}
     compiled = torch.compile(model, backend="torch_tensorrt", dynamic=True, fullgraph=True, options=options)
     for size in SIZES[::4]:
         x = torch.randn(size)
-        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(compiled(x), model(x), equal_nan=True)

@@ -78,6 +78,35 @@ def masks_as_they_are() -> contextlib.AbstractContextManager[None]:
     return with_attributes(torch.nn.modules.transformer, _detect_is_causal_mask=is_causal)
 
 
+def steps_left_open() -> contextlib.AbstractContextManager[None]:
+    """Lets `torch.linspace` take a number of steps that varies; hold the `tracing_lock` around it.
+
+    Its schema reads the number as one of Python's, which fixes it.
+    """
+    linspace = torch.linspace
+
+    @functools.wraps(linspace)
+    def left_open(start: Any, end: Any, *given: Any, **options: Any) -> torch.Tensor:
+        steps = given[0] if given else options.get("steps")
+        dtype = options.get("dtype") or torch.get_default_dtype()
+        is_plain = isinstance(start, (int, float)) and isinstance(end, (int, float)) and options.get("out") is None
+        if not isinstance(steps, torch.SymInt) or not is_plain or dtype not in _FLOATS:
+            return linspace(start, end, *given, **options)
+        count: Any = steps
+        places = torch.arange(count, dtype=torch.float32, device=options.get("device"))
+        step = float(end - start) / torch.sym_max(steps - 1, 1)
+        # from the nearer end, as PyTorch's kernels count
+        found = torch.where(
+            places < torch.sym_max(steps // 2, 1), start + places * step, end - (count - 1 - places) * step
+        )
+        return found.to(dtype).requires_grad_(options.get("requires_grad", False))
+
+    return with_attributes(torch, linspace=left_open)
+
+
+_FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
+
+
 def frames_read_once() -> contextlib.AbstractContextManager[None]:
     """Keeps PyTorch from reading the same lines of source for each node; hold the `tracing_lock` around it.
 
@@ -183,6 +212,7 @@ def export_module(
             watching,
             functional_collectives(),
             masks_as_they_are(),
+            contextlib.nullcontext() if strict else steps_left_open(),
             frames_read_once(),
             graphs_unprinted(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it

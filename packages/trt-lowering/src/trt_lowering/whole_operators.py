@@ -125,10 +125,15 @@ def is_distributed(value: Any) -> bool:
 def keep_recurrent_layers() -> Iterator[None]:
     """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them.
 
-    It knows the results of other operators, too, where sizes vary: of `pixel_unshuffle`, pooling with `ceil_mode`, and
-    those in `OPEN_SIZES`.
+    It knows the results of other operators, too, where sizes vary: of `pixel_unshuffle`, `affine_grid_generator`,
+    pooling with `ceil_mode`, and those in `OPEN_SIZES`.
     """
-    shapes = {**_SHAPES, aten.pixel_unshuffle.default: _unshuffled, **_OPEN}
+    shapes: dict[OpOverload, Callable[..., Any]] = {
+        **_SHAPES,
+        aten.pixel_unshuffle.default: _unshuffled,
+        aten.affine_grid_generator.default: _grid,
+        **_OPEN,
+    }
     rules: dict[OpOverload, Callable[..., Any]] = {
         operator: functools.partial(_in_mode, shape) for operator, shape in shapes.items()
     }
@@ -189,6 +194,11 @@ def _unshuffled(picture: torch.Tensor, downscale_factor: int) -> torch.Tensor:
         torch._check(extent % downscale_factor == 0)
     made = (*batch, channels * downscale_factor**2, rows // downscale_factor, columns // downscale_factor)
     return picture.new_empty(made).contiguous(memory_format=suggest_memory_format(picture))
+
+
+def _grid(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
+    """The result of `affine_grid_generator`: PyTorch counts its columns by `linspace`, which takes a number."""
+    return theta.new_empty((size[0], *size[2:], len(size) - 2))
 
 
 def _pooled_open(operator: OpOverload, input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -411,18 +411,13 @@ def aten_grid_sampler_2d(
     return cast(ctx, layer.get_output(0), dtype)
 
 
-def known_grid(call: Call) -> Verdict | None:
-    """Refuses grids of symbolic extent."""
-    if all(isinstance(extent, int) for extent in call["size"][2:]):
-        return None
-    return Verdict.refuse(Reason.DYNAMIC_SHAPE, f"the grid has size {call['size']}")
-
-
-@converter(aten.affine_grid_generator.default, checks=(dtypes("theta", FLOATS), known_grid))
+@converter(aten.affine_grid_generator.default, checks=dtypes("theta", FLOATS))
 def aten_affine_grid_generator(
     ctx: ConversionContext, theta: Operand, size: Sequence[Size], align_corners: bool
 ) -> Any:
     """affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor"""
+    if not all(isinstance(extent, int) for extent in size[2:]):
+        return _varying_grid(ctx, theta, size[2:], align_corners)
     dtype = dtype_of(theta)
     axes = []
     for extent in size[2:]:
@@ -434,3 +429,28 @@ def aten_affine_grid_generator(
     base = torch.stack([*(part.reshape(-1) for part in reversed(mesh)), torch.ones(mesh[0].numel())], 1)
     moved = matrix_multiply(ctx, base.to(dtype).unsqueeze(0), theta, transpose_right=True)
     return reshape(ctx, moved, ctx.result_shape)
+
+
+def _varying_grid(ctx: ConversionContext, theta: Operand, extents: Sequence[Size], align_corners: bool) -> Any:
+    """The sum of the translation and of the columns of a matrix times the coordinates of an axis each."""
+    dtype, rank = dtype_of(theta), len(extents)
+    columns = [gather(ctx, cast(ctx, theta, torch.float32), torch.tensor(place), 2) for place in range(rank + 1)]
+    # (N, 1, ..., 1, rank)
+    total, *factors = [unsqueeze(ctx, columns[place], range(1, 1 + rank)) for place in (rank, *range(rank))]
+    for place, factor in enumerate(factors):  # the first coordinate counts along the innermost axis
+        axis = rank - 1 - place
+        line = _from_minus_one(ctx, extents[axis], align_corners)
+        spread = unsqueeze(ctx, line, (0, *range(1, 1 + axis), *range(2 + axis, 2 + rank)))
+        total = binary(ctx, "SUM", total, binary(ctx, "PROD", spread, factor))
+    return cast(ctx, total, dtype)
+
+
+def _from_minus_one(ctx: ConversionContext, extent: Size, align_corners: bool) -> Operand:
+    """Returns the coordinates of an axis, from -1 to 1: (extent,), float32."""
+    places, count = cast(ctx, index_range(ctx, extent), torch.float32), cast(ctx, extent, torch.float32)
+    last = binary(ctx, "SUB", count, 1.0)
+    doubled = binary(ctx, "SUB", binary(ctx, "PROD", places, 2.0), last)
+    if not align_corners:
+        return binary(ctx, "DIV", doubled, count)
+    # one element stands in the middle
+    return binary(ctx, "DIV", doubled, binary(ctx, "MAX", last, 1.0))

@@ -522,7 +522,14 @@ def _fft_c2r(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
     return complex_to_real(emit, *args)
 
 
+def _extent_of_parts(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+    x, *axis = args
+    return emit(node.target, x.real, *axis)
+
+
 _RULES: Final[Mapping[str, Rule]] = {
+    "sym_size": _extent_of_parts,
+    "sym_numel": _extent_of_parts,
     "_conj": _conjugate,
     "conj_physical": _conjugate,
     "resolve_conj": _same,
@@ -571,10 +578,13 @@ def _split(value: Any) -> tuple[Any, Any]:
 MOST_POINTS: Final = 1024
 """Longest transform that becomes products."""
 
+Points = int | fx.Node
+"""A number of points; a node computes one that varies."""
+
 
 def complex_to_complex(emit: Emitter, x: Parts, dims: Sequence[int], normalization: int, forward: bool) -> Parts:
     """`aten::_fft_c2c`: transforms along each dimension."""
-    sizes = [_points(x.real, dim) for dim in dims]
+    sizes = [_points(emit, x.real, dim) for dim in dims]
     for dim, size in zip(dims, sizes, strict=True):
         x = _transform(emit, x, dim, size, forward)
     return _scaled(emit, x, sizes, normalization)
@@ -582,25 +592,27 @@ def complex_to_complex(emit: Emitter, x: Parts, dims: Sequence[int], normalizati
 
 def real_to_complex(emit: Emitter, x: fx.Node, dims: Sequence[int], normalization: int, onesided: bool) -> Parts:
     """`aten::_fft_r2c`: the last dimension gives half of a spectrum, or all of it; then the others are transformed."""
-    sizes = [_points(x, dim) for dim in dims]
+    sizes = [_points(emit, x, dim) for dim in dims]
     *others, last = dims
-    kept = sizes[-1] // 2 + 1 if onesided else sizes[-1]
+    kept = _half(emit, sizes[-1]) if onesided else sizes[-1]
     found = Parts(_product(emit, x, last, ("cos", sizes[-1], kept)), _product(emit, x, last, ("-sin", sizes[-1], kept)))
     for dim, size in zip(others, sizes, strict=False):
         found = _transform(emit, found, dim, size, True)
     return _scaled(emit, found, sizes, normalization)
 
 
-def complex_to_real(emit: Emitter, x: Parts, dims: Sequence[int], normalization: int, size: int) -> fx.Node:
+def complex_to_real(emit: Emitter, x: Parts, dims: Sequence[int], normalization: int, size: Points) -> fx.Node:
     """`aten::_fft_c2r`: transforms all dimensions but the last back, then half of a spectrum gives real values."""
+    from trt_core.internals import statically_known_true
+
     *others, last = dims
-    sizes = [_points(x.real, dim) for dim in others]
-    if not isinstance(size, int) or size > MOST_POINTS:
-        raise NotExpressible(_too_long(size))
-    if x.real.meta["val"].shape[last] != size // 2 + 1:
+    sizes = [_points(emit, x.real, dim) for dim in others]
+    points = size.meta["val"] if isinstance(size, fx.Node) else size
+    _require_short(points)
+    if not statically_known_true(x.real.meta["val"].shape[last] == points // 2 + 1):
         raise NotExpressible("half of a spectrum of an unexpected size")
-    for dim, points in zip(others, sizes, strict=True):
-        x = _transform(emit, x, dim, points, False)
+    for dim, count in zip(others, sizes, strict=True):
+        x = _transform(emit, x, dim, count, False)
     found = _product(emit, x.real, last, ("half cos", size, size))
     if x.imaginary is not None:
         found = emit(aten.add.Tensor, found, _product(emit, x.imaginary, last, ("half -sin", size, size)))
@@ -608,7 +620,14 @@ def complex_to_real(emit: Emitter, x: Parts, dims: Sequence[int], normalization:
     return scaled.real
 
 
-def _transform(emit: Emitter, x: Parts, dim: int, size: int, forward: bool) -> Parts:
+def _half(emit: Emitter, size: Points) -> Points:
+    """How many frequencies the spectrum of real values has."""
+    if isinstance(size, int):
+        return size // 2 + 1
+    return emit(operator.add, emit(operator.floordiv, size, 2), 1)
+
+
+def _transform(emit: Emitter, x: Parts, dim: int, size: Points, forward: bool) -> Parts:
     """(re + i im) (cos -+ i sin)."""
     towards, back = ("-sin", "sin") if forward else ("sin", "-sin")
     real = _product(emit, x.real, dim, ("cos", size, size))
@@ -619,20 +638,45 @@ def _transform(emit: Emitter, x: Parts, dim: int, size: int, forward: bool) -> P
     return Parts(real, imaginary)
 
 
-def _product(emit: Emitter, x: fx.Node, dim: int, matrix: tuple[str, int, int]) -> fx.Node:
+def _product(emit: Emitter, x: fx.Node, dim: int, matrix: tuple[str, Points, Points]) -> fx.Node:
     """Multiplies a matrix into one dimension."""
     value = x.meta["val"]
     rank, dim = value.dim(), dim % value.dim()
     if value.dtype is not torch.float32:
         raise NotExpressible(f"a Fourier transform of {value.dtype}")
-    if dim == rank - 2:  # from the left: nothing is transposed
-        flipped = emit.constant((*matrix, "transposed"), lambda: fourier_matrix(*matrix).t().contiguous(), x)
+    kind, points, kept = matrix
+    if not (isinstance(points, int) and isinstance(kept, int)):
+        factor = _varying_matrix(emit, kind, points, kept, x)
+        if dim == rank - 2:
+            return emit(aten.matmul.default, emit(aten.transpose.int, factor, 0, 1), x)
+    elif dim == rank - 2:  # from the left: nothing is transposed
+        flipped = emit.constant((*matrix, "transposed"), lambda: fourier_matrix(kind, points, kept).t().contiguous(), x)
         return emit(aten.matmul.default, flipped, x)
-    constant = emit.constant(matrix, lambda: fourier_matrix(*matrix), x)
+    else:
+        factor = emit.constant(matrix, lambda: fourier_matrix(kind, points, kept), x)
     if dim == rank - 1:
-        return emit(aten.matmul.default, x, constant)
+        return emit(aten.matmul.default, x, factor)
     moved = emit(aten.transpose.int, x, dim, rank - 1)
-    return emit(aten.transpose.int, emit(aten.matmul.default, moved, constant), dim, rank - 1)
+    return emit(aten.transpose.int, emit(aten.matmul.default, moved, factor), dim, rank - 1)
+
+
+def _varying_matrix(emit: Emitter, kind: str, points: Points, kept: Points, like: fx.Node) -> fx.Node:
+    """Writes what computes a `fourier_matrix` for a number of points that varies, in float32."""
+    half, _, function = kind.rpartition(" ")
+    where = {"dtype": torch.int64, "device": like.meta["val"].device}
+    rows = emit(aten.unsqueeze.default, emit(aten.arange.default, _half(emit, points) if half else points, **where), 1)
+    turns = emit(aten.mul.Tensor, rows, emit(aten.arange.default, kept, **where))
+    part = emit(aten._to_copy.default, emit(aten.remainder.Scalar, turns, points), dtype=torch.float32)
+    angles = emit(aten.div.Tensor, emit(aten.mul.Tensor, part, 2 * math.pi), points)
+    matrix = emit(aten.cos.default if function == "cos" else aten.sin.default, angles)
+    if function == "-sin":
+        matrix = emit(aten.neg.default, matrix)
+    if half:
+        inside = emit(aten.ne.Scalar, emit(aten.mul.Tensor, rows, 2), points)
+        twice = emit(aten.logical_and.default, emit(aten.gt.Scalar, rows, 0), inside)
+        counts = emit(aten.add.Tensor, emit(aten._to_copy.default, twice, dtype=torch.float32), 1)
+        matrix = emit(aten.mul.Tensor, matrix, counts)
+    return matrix
 
 
 @functools.lru_cache(maxsize=64)
@@ -658,24 +702,30 @@ def fourier_matrix(kind: str, points: int, kept: int) -> torch.Tensor:
     return matrix.float()
 
 
-def _points(x: fx.Node, dim: int) -> int:
+def _points(emit: Emitter, x: fx.Node, dim: int) -> Points:
     size = x.meta["val"].shape[dim]
-    if not isinstance(size, int) or size > MOST_POINTS:
-        raise NotExpressible(_too_long(size))
-    return size
+    _require_short(size)
+    return size if isinstance(size, int) else emit(aten.sym_size.int, x, dim % x.meta["val"].dim())
 
 
-def _too_long(size: object) -> str:
-    if isinstance(size, int):
-        return f"a Fourier transform of {size} points (those of up to {MOST_POINTS} become products)"
-    return "a Fourier transform along a dimension that varies"
+def _require_short(size: int | torch.SymInt) -> None:
+    most = size if isinstance(size, int) else size.node.shape_env.bound_sympy(size.node.expr).upper
+    if most > MOST_POINTS:
+        varies = "" if isinstance(size, int) else "up to "
+        what = f"a Fourier transform of {varies}{most} points"
+        raise NotExpressible(f"{what} (those of up to {MOST_POINTS} become products)")
 
 
-def _scaled(emit: Emitter, x: Parts, sizes: Sequence[int], normalization: int) -> Parts:
+def _scaled(emit: Emitter, x: Parts, sizes: Sequence[Points], normalization: int) -> Parts:
     """0: as it is; 1: by the root of the number of points; 2: by the number of points."""
     if normalization == 0:
         return x
-    points = math.prod(sizes)
-    factor = 1 / math.sqrt(points) if normalization == 1 else 1 / points
+    points: Any = math.prod(size for size in sizes if isinstance(size, int))
+    for size in sizes:
+        points = points if isinstance(size, int) else emit(operator.mul, size, points)
+    if isinstance(points, int):
+        factor: Any = 1 / math.sqrt(points) if normalization == 1 else 1 / points
+    else:
+        factor = emit(operator.truediv, 1.0, emit(torch.sym_sqrt, points) if normalization == 1 else points)
     real = emit(aten.mul.Tensor, x.real, factor)
     return Parts(real, None if x.imaginary is None else emit(aten.mul.Tensor, x.imaginary, factor))
