@@ -122,27 +122,10 @@ class ISliceLayer(ILayer):
             return (F.pad(whole, padding[1]),)
         x, *given = (*inputs, *([None] * 6))[:6]
         assert x is not None
-        starts, sizes, strides, axes = (
-            list(static or ()) if value is None else host_numbers(value)
-            for static, value in (
-                (self.start, given[0]),
-                (self.shape, given[1]),
-                (self.stride, given[2]),
-                (self.axes, given[4]),
-            )
-        )
-        rank = x.ndim
-        chosen = [a + rank if a < 0 else a for a in axes] if axes else list(range(rank))
-        if len(set(chosen)) != len(chosen) or not all(0 <= axis < rank for axis in chosen):
-            raise Refusal(f"axes {axes} are not distinct axes of rank {rank}")
-        if self._IS_FROZEN and self.mode is SampleMode.STRICT_BOUNDS and given == [None] * 5:
-            windows = tuple(map(_Window, chosen, starts, sizes))
-            is_plain = all(window.start >= 0 and window.size > 0 for window in windows)
-            self._windows = windows if is_plain and all(stride == 1 for stride in strides) else None
         inside: torch.Tensor | None = None
         turns: dict[int, int] = {}
         margins: dict[int, tuple[int, int]] = {}
-        for axis, start, size, stride in zip(chosen, starts, sizes, strides, strict=True):
+        for axis, start, size, stride in self._along_axes(x.ndim, given):
             if _covers(x.shape[axis], start, size, stride):
                 continue
             if not isinstance(x, HostValues) and all(type(n) is int for n in (x.shape[axis], start, size, stride)):
@@ -165,7 +148,7 @@ class ISliceLayer(ILayer):
                 continue
             x, valid = _sample(x, axis, start, size, stride, self.mode)
             if valid is not None:
-                valid = valid.reshape([-1] + [1] * (rank - 1 - axis))
+                valid = valid.reshape([-1] + [1] * (x.ndim - 1 - axis))
                 inside = valid if inside is None else inside & valid
         if turns:
             x = _rolled(as_tensor(x), turns)
@@ -179,6 +162,30 @@ class ISliceLayer(ILayer):
                 value = as_tensor(given[3]).reshape(())
             x = torch.where(inside, as_tensor(x), value)
         return (x,)
+
+    def _along_axes(self, rank: int, given: Sequence[Value | None]) -> list[tuple[int, Any, Any, Any]]:
+        """The axes that are sliced, each with its start, size and stride; an engine keeps windows that are its own.
+
+        Raises:
+            Refusal: An axis is named twice, or is none.
+        """
+        starts, sizes, strides, axes = (
+            list(static or ()) if value is None else host_numbers(value)
+            for static, value in (
+                (self.start, given[0]),
+                (self.shape, given[1]),
+                (self.stride, given[2]),
+                (self.axes, given[4]),
+            )
+        )
+        chosen = [a + rank if a < 0 else a for a in axes] if axes else list(range(rank))
+        if len(set(chosen)) != len(chosen) or not all(0 <= axis < rank for axis in chosen):
+            raise Refusal(f"axes {axes} are not distinct axes of rank {rank}")
+        if self._IS_FROZEN and self.mode is SampleMode.STRICT_BOUNDS and not any(value is not None for value in given):
+            windows = tuple(map(_Window, chosen, starts, sizes))
+            is_plain = all(window.start >= 0 and window.size > 0 for window in windows)
+            self._windows = windows if is_plain and all(stride == 1 for stride in strides) else None
+        return list(zip(chosen, starts, sizes, strides, strict=True))
 
 
 def _narrowed(x: Value, windows: Sequence[_Window]) -> Value | None:
