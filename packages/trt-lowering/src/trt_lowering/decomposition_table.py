@@ -18,6 +18,7 @@ from trt_core.modelopt_operators import modelopt_quantize, modelopt_quantize_blo
 from trt_core.quantization import fake_quantize
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
 from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, is_random, is_size_query
+from trt_lowering.small_matrices import SMALL_MATRICES
 
 
 def fake_quantize_per_tensor(
@@ -399,6 +400,7 @@ _OWN: Final[dict[str, Callable[..., Any]]] = {
     "aten::isin.Tensor_Tensor": is_in,
     **dict.fromkeys(("aten::quantile", "aten::quantile.scalar"), quantile),
     **dict.fromkeys(("aten::nanquantile", "aten::nanquantile.scalar"), functools.partial(quantile, ignore_nan=True)),
+    **SMALL_MATRICES,
     "aten::stft.center": short_time_fourier_transform,
     "aten::_neg_view": torch.neg,
 }
