@@ -43,9 +43,24 @@ class QuantLinear(nn.Module):
         self.register_buffer("qweight", pack_words(codes[:, places], bits, 1 if awq else 0))
         self.register_buffer("qzeros", pack_words(zeros[:, places], bits, 1))
         self.weight = ((codes - zeros[owner]) * self.scales[owner].float()).half().float()
+        self._codes, self._zeros, self._size = codes, zeros, size
+
+    def pack_for_cpus(self) -> None:
+        """What the first call of `TorchAtenLinear` and `TorchAtenAwqLinear` does to their buffers."""
+        self.scales, codes = self.scales.to(torch.bfloat16), self._codes.t()
+        if hasattr(self, "g_idx"):
+            self.ret_idx = self.g_idx.argsort(stable=True).to(torch.int32)
+            codes = codes[:, self.ret_idx]
+        self.qweight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int().contiguous(), 1)
+        self.qzeros = (8 - self._zeros.to(torch.bfloat16)) * self.scales
+        self.scales_and_zeros = torch.stack([self.scales, self.qzeros], -1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+        if self.qweight.dtype is torch.int32:
+            return x @ self.weight.to(x.dtype) + self.bias.to(x.dtype)
+        half = (x[:, self.ret_idx] if hasattr(self, "ret_idx") else x).to(torch.bfloat16)
+        made = torch.ops.aten._weight_int4pack_mm_for_cpu(half, self.qweight, self._size, self.scales_and_zeros)
+        return made.to(x.dtype) + self.bias.to(x.dtype)
 
 
 QuantLinear.__module__ = "gptqmodel.nn_modules.qlinear"

@@ -35,8 +35,11 @@ _PREFILL_CHUNK: Final = 512
 _FIRST_TOKENS: Final = 8
 """The same of encoder-decoders, whose texts begin with few."""
 
-_CHOOSING: Final = "deepseek_sparse_attention"
-"""Layers that look at the places whose keys of an indexer score highest; those keys are cached beside the others."""
+_CHOOSING: Final = ("deepseek_sparse_attention", "indexed_attention")
+"""Layers that look at the places whose keys of an indexer score highest; those keys are cached beside the others.
+
+Newer releases of transformers have the second name.
+"""
 
 _FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 _KINDS_WITH_STATES: Final = ("conv", "linear_attention", "hybrid", "moe", "mlp")
@@ -780,7 +783,7 @@ def _require_known_layers(model: PreTrainedModel) -> None:
     """
     config: Any = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ())
-    if unknown := kinds - {_FULL, _SLIDING, _CHUNKED, _CHOOSING, *_KINDS_WITH_STATES}:
+    if unknown := kinds - {_FULL, _SLIDING, _CHUNKED, *_CHOOSING, *_KINDS_WITH_STATES}:
         raise _cannot(
             model,
             f"it has layers of kind {', '.join(sorted(unknown))}, which no static cache of keys and values serves",

@@ -358,16 +358,20 @@ def unpack_words(words: torch.Tensor, bits: int, axis: int) -> torch.Tensor:
 def _gptq(module: Any) -> StoredLinear | None:
     bits, scales = int(module.bits), module.scales
     depth, columns = module.g_idx.shape[0], scales.shape[1]
-    codes = unpack_words(module.qweight, bits, 0)[:depth, :columns]
-    if codes.shape != (depth, columns):
-        raise ValueError(f"codes of shape {tuple(codes.shape)} for a weight of {(depth, columns)}")
-    zeros = unpack_words(module.qzeros, bits, 1)[:, :columns].to(torch.int32)
+    if module.qweight.dtype is torch.uint8:
+        codes, zeros = _repacked(module)
+        codes = codes[:, module.ret_idx.argsort()]  # columns are sorted by group there
+    else:
+        codes = unpack_words(module.qweight, bits, 0)[:depth, :columns].t()
+        zeros = unpack_words(module.qzeros, bits, 1)[:, :columns].to(torch.int32)
+    if codes.shape != (columns, depth):
+        raise ValueError(f"codes of shape {tuple(codes.shape)} for a weight of {(columns, depth)}")
     if type(module).__module__.startswith("auto_gptq"):  # others add the 1 that files lack when they load them
         zeros = zeros + 1
     group = module.g_idx.to(torch.int64) % scales.shape[0]
     even = torch.arange(depth, device=group.device) // max(1, depth // scales.shape[0])
     return StoredLinear(
-        codes.t().contiguous(),
+        codes.contiguous(),
         scales.t().contiguous(),
         module.bias,
         dtype=scales.dtype,
@@ -379,14 +383,43 @@ def _gptq(module: Any) -> StoredLinear | None:
 def _awq(module: Any) -> StoredLinear | None:
     scales, bits = module.scales, int(getattr(module, "bits", None) or module.w_bit)
     groups, columns = scales.shape
-    if bits != 4 or module.qweight.shape[1] * 8 != columns or module.qweight.shape[0] % groups:
+    if module.qweight.dtype is torch.uint8:
+        codes, zeros = _repacked(module)
+    elif bits != 4 or module.qweight.shape[1] * 8 != columns or module.qweight.shape[0] % groups:
         return None
-    order = torch.tensor(_AWQ_ORDER, device=scales.device)
-    codes, zeros = (
-        unpack_words(words, 4, 1).unflatten(1, (-1, 8))[..., order].flatten(1).t().contiguous()
-        for words in (module.qweight, module.qzeros)
-    )
-    return StoredLinear(codes, scales.t().contiguous(), module.bias, dtype=scales.dtype, zeros=zeros)
+    else:
+        order = torch.tensor(_AWQ_ORDER, device=scales.device)
+        codes, zeros = (
+            unpack_words(words, 4, 1).unflatten(1, (-1, 8))[..., order].flatten(1)
+            for words in (module.qweight, module.qzeros)
+        )
+        codes = codes.t().contiguous()
+    return StoredLinear(codes, scales.t().contiguous(), module.bias, dtype=scales.dtype, zeros=zeros.t().contiguous())
+
+
+def _repacked(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Reads what gptqmodel has packed for PyTorch's product of int4 on CPUs, as it does in a layer's first call.
+
+    No function undoes that order. So the places of codes are packed, four bits at a time, and say where codes go.
+
+    Returns:
+        (N, K) uint8 codes and (groups, N) int32 zero points.
+    """
+    words, scales = module.qweight, module.scales.to(torch.float32)
+    rows, depth = words.shape[0], 2 * words.shape[1]
+    places = torch.arange(rows * depth).view(rows, depth)
+    whence = torch.zeros(rows * depth, dtype=torch.int64)
+    for shift in range(0, (rows * depth - 1).bit_length(), 4):
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu((places >> shift & 15).to(torch.int32), 1)
+        whence |= _halves(packed).to(torch.int64) << shift
+    codes = torch.empty(rows * depth, dtype=torch.uint8)
+    codes[whence] = _halves(words)
+    shifts = torch.where(scales == 0, 0.0, module.qzeros.to(torch.float32) / scales)  # (8 - zero) * scale
+    return codes.view(rows, depth), (8 - shifts).round().to(torch.int32)
+
+
+def _halves(words: torch.Tensor) -> torch.Tensor:
+    return torch.stack([words & 15, words >> 4], -1).flatten()
 
 
 def _bitsandbytes_4bit(module: Any) -> StoredLinear | None:

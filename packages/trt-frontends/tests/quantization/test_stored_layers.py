@@ -80,6 +80,16 @@ def test_layers_of_gptq_and_awq(layout: dict[str, Any]) -> None:
     assert compiled_size(model, x, None, 1e-3) < stored + each / layout["size"] + 0.3
 
 
+@pytest.mark.parametrize("layout", [layout for layout in _LAYOUTS if layout["bits"] == 4])
+def test_layers_that_their_first_call_has_packed_for_cpus(layout: dict[str, Any]) -> None:
+    """They ran in PyTorch, outside of engines, and no program with them was saved."""
+    layer, x = QuantLinear(**layout), torch.randn(3, DEPTH)
+    layer.pack_for_cpus()
+    with open_stored_layers(layer) as opened:
+        torch.testing.assert_close(opened.weight().t().float(), layer.weight, rtol=2**-7, atol=0)
+    assert compiled_size(nn.Sequential(layer).eval(), x, None, 1e-2) < 4 + 64 / layout["size"] + 0.3
+
+
 def test_engines_of_codes_are_saved_and_loaded(tmp_path: Path) -> None:
     model, x = nn.Sequential(QuantLinear(4, 64, ordered=False)).eval(), torch.randn(3, DEPTH)
     result = trt_frontends.compile(model, arg_inputs=(x,), **SETTINGS)

@@ -1058,7 +1058,8 @@ def _drawn(
         # as torch.multinomial draws, which refuses rows where no token may come, and many beams of many tokens
         chances = scores.nan_to_num(nan=_LOWEST).softmax(-1)
         places = chances.div_(torch.empty_like(chances).exponential_(generator=generator)).topk(count).indices
-        return scores.gather(1, places), places
+        drawn, order = scores.gather(1, places).sort(-1, descending=True)  # texts that end are among the first ones
+        return drawn, places.gather(1, order)
 
     return draw if do_sample else None
 
