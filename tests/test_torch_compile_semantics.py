@@ -11,6 +11,8 @@ from torch.nn import functional
 from torch_compile_programs import Model, Program, matrix
 from torch_compile_reference import agree
 
+from trt_frontends import model_report
+
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
 
@@ -282,6 +284,49 @@ def test_a_program_behaves_as_with_aot_eager(name: str) -> None:
 
 def test_autocast_behaves_as_with_aot_eager() -> None:
     agree(lambda: Model(_autocast), matrix)
+
+
+def _assert_values(model: Model, x: torch.Tensor) -> Any:
+    torch._assert_async((x > 0).all(), "x is not positive")  # an assert, which pytest would rewrite
+    return model.linear(x), x.t()
+
+
+def _assert_what_is_computed(model: Model, x: torch.Tensor) -> Any:
+    hidden = torch.relu(model.linear(x))
+    torch._assert_async((x.sum(1) > 0).all(), "a row is not positive")
+    return model.linear(hidden).softmax(-1)
+
+
+def _assert_after_a_write(model: Model, x: torch.Tensor) -> Any:
+    model.count += 1
+    torch._assert_async((x > 0).any(), "nothing is positive")
+    return model.linear(x) * model.count
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_assert_values, _assert_what_is_computed, _assert_after_a_write])
+def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Program, dynamic: bool) -> None:
+    seen: dict[str, list[Any]] = {}
+    for backend in ("aot_eager", "torch_tensorrt"):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Model(function)
+        options = {"min_block_size": 1} if backend == "torch_tensorrt" else None
+        optimized = torch.compile(model, backend=backend, dynamic=dynamic, options=options)
+        seen[backend] = []
+        for x in (torch.ones(3, 4), -torch.ones(3, 4), torch.ones(3, 4) / 2):
+            error, results = "", None
+            try:
+                with torch.no_grad():
+                    results = optimized(x)
+            except RuntimeError as raised:
+                error = str(raised)
+            seen[backend].append((error, results, model.count.clone()))
+    assert model_report(optimized).engines == 1
+    assert [bool(error) for error, *_ in seen["aot_eager"]] == [False, True, False]
+    for found, expected in zip(seen["torch_tensorrt"], seen["aot_eager"], strict=True):
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1:], expected[1:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"precision": torch.float16}, {"enable_autocast": True}])

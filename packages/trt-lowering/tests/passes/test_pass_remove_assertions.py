@@ -46,3 +46,19 @@ def test_used_assertion_is_an_error():
     graph.output((check,))
     with pytest.raises(LoweringError, match="is used"):
         RemoveAssertions()(fx.GraphModule(torch.nn.Module(), graph))
+
+
+def test_checks_of_values_may_stay(captured):
+    def positive(x):
+        torch._assert_async((x > 0).all(), "not positive")
+        torch._check(x.max().item() < 10)
+        return torch.relu(x)
+
+    gm = captured(positive, torch.ones(3))
+    assert RemoveAssertions(keep_values=True)(gm).changed
+    gm.recompile()
+    kept = [node for node in gm.graph.nodes if is_assertion(node)]
+    assert [node.target for node in kept] == [torch.ops.aten._assert_async.msg]
+    assert kept[0].meta["val"] is None
+    with pytest.raises(RuntimeError, match="not positive"):
+        gm(-torch.ones(3))
