@@ -9,6 +9,7 @@ import io
 import json
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -348,7 +349,8 @@ def main(
     parsed, unknown = _parser(prog, peers).parse_known_args(arguments)
     if unknown:
         own: argparse.ArgumentParser = parsed.parser
-        near = next(filter(None, (did_you_mean(each, own._option_string_actions) for each in unknown)), "")
+        options = re.findall(r"--[\w-]+", own.format_usage())
+        near = next(filter(None, (did_you_mean(each, options) for each in unknown)), "")
         own.error(f"unrecognized arguments: {' '.join(unknown)}{near and f'; {near}'}")
     try:
         parsed.command(parsed)
