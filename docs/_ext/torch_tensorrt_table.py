@@ -67,7 +67,7 @@ DIFFERENCES: Final = {
     "torch_tensorrt.dynamo.trace": "takes modules and exported programs",
     "torch_tensorrt.dynamo.compile": "takes modules as well as exported programs",
     "torch_tensorrt.compile": 'captures with torch.export; `ir="torch_compile"` is `optimize`',
-    "torch_tensorrt.dynamo.runtime.TorchTensorRTModule": "takes the bytes of an engine there, as `TRTModule.of_engine` does",
+    "torch_tensorrt.dynamo.runtime.TorchTensorRTModule": "is made of bytes, as by `TRTModule.of_engine`",
     "torch_tensorrt.Input": "`dimensions=` is `shared_dims=`, and takes `8*length` too",
     "torch_tensorrt.save": "writes a format of its own; PyTorch's with `output_format='exported_program'`",
     "torch_tensorrt.load": (
