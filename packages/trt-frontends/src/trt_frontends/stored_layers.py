@@ -359,11 +359,12 @@ def _gptq(module: Any) -> StoredLinear | None:
     bits, scales = int(module.bits), module.scales
     depth, columns = module.g_idx.shape[0], scales.shape[1]
     if module.qweight.dtype is torch.uint8:
-        codes, zeros = _repacked(module)
+        codes, scales, zeros = _repacked(module)
         codes = codes[:, module.ret_idx.argsort()]  # columns are sorted by group there
     else:
         codes = unpack_words(module.qweight, bits, 0)[:depth, :columns].t()
-        zeros = unpack_words(module.qzeros, bits, 1)[:, :columns].to(torch.int32)
+        zeros = unpack_words(module.qzeros, bits, 1)[:, :columns]
+    zeros = zeros.to(torch.int32)
     if codes.shape != (columns, depth):
         raise ValueError(f"codes of shape {tuple(codes.shape)} for a weight of {(columns, depth)}")
     if type(module).__module__.startswith("auto_gptq"):  # others add the 1 that files lack when they load them
@@ -384,7 +385,7 @@ def _awq(module: Any) -> StoredLinear | None:
     scales, bits = module.scales, int(getattr(module, "bits", None) or module.w_bit)
     groups, columns = scales.shape
     if module.qweight.dtype is torch.uint8:
-        codes, zeros = _repacked(module)
+        codes, scales, zeros = _repacked(module)
     elif bits != 4 or module.qweight.shape[1] * 8 != columns or module.qweight.shape[0] % groups:
         return None
     else:
@@ -397,13 +398,13 @@ def _awq(module: Any) -> StoredLinear | None:
     return StoredLinear(codes, scales.t().contiguous(), module.bias, dtype=scales.dtype, zeros=zeros.t().contiguous())
 
 
-def _repacked(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _repacked(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Reads what gptqmodel has packed for PyTorch's product of int4 on CPUs, as it does in a layer's first call.
 
     No function undoes that order. So the places of codes are packed, four bits at a time, and say where codes go.
 
     Returns:
-        (N, K) uint8 codes and (groups, N) int32 zero points.
+        (N, K) uint8 codes, (groups, N) float16 scales, as layers have them before that, and (groups, N) uint8 zeros.
     """
     words, scales = module.qweight, module.scales.to(torch.float32)
     rows, depth = words.shape[0], 2 * words.shape[1]
@@ -415,7 +416,7 @@ def _repacked(module: Any) -> tuple[torch.Tensor, torch.Tensor]:
     codes = torch.empty(rows * depth, dtype=torch.uint8)
     codes[whence] = _halves(words)
     shifts = torch.where(scales == 0, 0.0, module.qzeros.to(torch.float32) / scales)  # (8 - zero) * scale
-    return codes.view(rows, depth), (8 - shifts).round().to(torch.int32)
+    return codes.view(rows, depth), scales.to(torch.float16), (8 - shifts).round().to(torch.uint8)
 
 
 def _halves(words: torch.Tensor) -> torch.Tensor:

@@ -96,6 +96,16 @@ def test_other_codes_give_what_a_new_build_gives(name: str, tmp_path: Path) -> N
             assert torch.equal(refit_module_weights(built, source)(x), expected)
 
 
+@pytest.mark.parametrize("name", ["GPTQ with act-order", "AWQ"])
+def test_layers_packed_for_cpus_refit_engines_of_those_that_are_not(name: str) -> None:
+    model, other, x = two_of(name)
+    built, fresh = compiled(model, x), compiled(other, x)(x)
+    other[0].pack_for_cpus()
+    expected = compiled(other, x)(x)
+    assert torch.equal(refit_module_weights(built, other)(x), expected)
+    torch.testing.assert_close(expected, fresh, rtol=0, atol=2**-7 * float(fresh.abs().max()))
+
+
 @pytest.mark.parametrize(("block", "bits"), [NVFP4, MXFP8])
 def test_codes_that_have_no_type_in_pytorch_are_right_or_refused(block: int, bits: tuple[int, int, int, int]) -> None:
     model, other, x = in_blocks(block, bits), in_blocks(block, bits), torch.randn(3, DEPTH)
