@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from trt_portable.dtypes import FLOATS, storage_bytes
-from trt_portable.enums import DataType, LayerType
-from trt_portable.errors import PortableError
+from trt_portable.enums import DataType, ElementWiseOperation, GatherMode, LayerType
+from trt_portable.errors import PortableError, present
 from trt_portable.execution.loaded_network import LoadedNetwork, load_network
 from trt_portable.execution.program import Program
 from trt_portable.fusion.epilogues import ProductChoice
 from trt_portable.fusion.programs import fused_program, host_program, prepacked_program
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
+from trt_portable.layers.indexing import IGatherLayer
+from trt_portable.layers.pointwise import IElementWiseLayer
 from trt_portable.libraries.library import Library
 from trt_portable.libraries.library_program import libraries, machine_with
-from trt_portable.network.layer import ILayer
+from trt_portable.network.layer import OPEN, ILayer, ITensor
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.onnx_export import PLAN_TYPES
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
@@ -61,10 +63,10 @@ class Subject:
         return tuple(self.info.allowed_shape(tensor, profile).opt for tensor in self.info.io if tensor.is_input)
 
     def example_inputs(self, profile: int, shapes: Sequence[Shape] | None = None) -> list[Value]:
-        """Inputs of some shapes, or the optimal ones: normal numbers, and zeros, which every table can be asked for.
+        """Inputs of some shapes, or the optimal ones: normal numbers, and integers that every table can be asked for.
 
-        Of truth values two in three are true: a mask that hides everything leaves attention without a result, of which
-        each way makes another one.
+        Of truth values, and of integers that are used as such, two in three are true: a mask that hides everything
+        leaves attention without a result, of which each way makes another one.
         """
         values: list[Value] = []
         inputs = [tensor for tensor in self.info.io if tensor.is_input]
@@ -77,11 +79,24 @@ class Subject:
             elif dtype in (torch.float32, torch.float16, torch.bfloat16):
                 values.append(torch.randn(shape, generator=generator).to(self.device, dtype))
             else:
-                value = torch.zeros(shape, dtype=dtype, device=self.device)
-                if dtype is torch.bool and shape:
-                    value |= torch.arange(shape[-1], device=self.device) % 3 != 1
+                most = 1 if dtype is torch.bool else self._greatest_integers.get(tensor.name, 0)
+                if most > 1:
+                    value = torch.randint(most + 1, shape, generator=generator).to(self.device, dtype)
+                else:
+                    value = torch.zeros(shape, dtype=dtype, device=self.device)
+                    if most and shape:
+                        value += (torch.arange(shape[-1], device=self.device) % 3 != 1).to(dtype)
                 values.append(value)
         return values
+
+    @cached_property
+    def _greatest_integers(self) -> Mapping[str, int]:
+        """Up to what number each input of integers may go, by name, where that can be told and is not 0."""
+        network = layers_from_json(self.structure)
+        given = [network.tensors[tensor] for tensor in network.inputs]
+        names = [tensor.name for tensor in self.info.io if tensor.is_input]
+        found = {name: _greatest_integer(network.layers, each) for name, each in zip(names, given, strict=True)}
+        return {name: most for name, most in found.items() if most}
 
     @cached_property
     def updated_inputs(self) -> frozenset[int]:
@@ -133,6 +148,64 @@ class Subject:
     def weights(self) -> WeightStore:
         """The weights as a loaded engine keeps them."""
         return self.loaded()[1]
+
+
+_COMPARISONS: Final = frozenset({ElementWiseOperation.EQUAL, ElementWiseOperation.GREATER, ElementWiseOperation.LESS})
+_JOINING: Final = frozenset({LayerType.CONCATENATION, LayerType.SELECT})
+_MOVING: Final = frozenset(
+    {LayerType.SHUFFLE, LayerType.SQUEEZE, LayerType.UNSQUEEZE, LayerType.IDENTITY, LayerType.SLICE, LayerType.GATHER}
+)
+"""Layers whose result holds elements of the first tensor that they read, and zeros at most."""
+
+
+def _greatest_integer(layers: Sequence[ILayer], start: ITensor) -> int:
+    """Up to what number an input of integers may go, so that no layer looks beyond the end of a table.
+
+    Args:
+        layers: Of the network, in executable order.
+        start: The input.
+
+    Returns:
+        1 where elements are compared and cast alone, as those of masks; 0 where they are computed with.
+    """
+    limits, made = [], {start}
+    truncates = any(map(_truncates, layers))
+    for layer in layers:
+        for at, read in enumerate(layer._inputs):
+            if read in made and _moves_integers(layer, at):
+                made.add(layer._outputs[0])
+            elif read in made and not _takes_any(layer, truncates):
+                limits.append(_last_index(layer, at))
+    return max(min(limits, default=1), 0) if start.dtype in _INTEGERS else 0
+
+
+def _moves_integers(layer: ILayer, at: int) -> bool:
+    """Whether a layer's result is made of the integers that it reads there."""
+    kind = layer._KIND
+    is_cast = kind is LayerType.CAST and layer._outputs[0].dtype in _INTEGERS
+    return is_cast or kind in _JOINING or (kind in _MOVING and at == 0)
+
+
+def _takes_any(layer: ILayer, truncates: bool) -> bool:
+    """Whether any integers will do; those that become floats only where none of these become integers again."""
+    if layer._KIND is LayerType.CAST:
+        return not truncates or layer._outputs[0].dtype is DataType.BOOL
+    return layer._KIND is LayerType.SHAPE or (isinstance(layer, IElementWiseLayer) and layer.op in _COMPARISONS)
+
+
+def _last_index(layer: ILayer, at: int) -> int:
+    """The greatest index that a layer may read there; 0 where that is not known."""
+    if not isinstance(layer, IGatherLayer) or at != 1 or layer.mode is not GatherMode.DEFAULT:
+        return 0
+    extents = present(layer._inputs[0])._extents
+    return 0 if extents is None or extents[layer.axis] is OPEN else extents[layer.axis] - 1
+
+
+def _truncates(layer: ILayer) -> bool:
+    """Whether it makes integers of floats."""
+    if layer._KIND is not LayerType.CAST:
+        return False
+    return present(layer._inputs[0]).dtype in FLOATS and layer._outputs[0].dtype in _INTEGERS
 
 
 class NotApplicable(PortableError):
@@ -192,6 +265,10 @@ MOST_WEIGHT_BYTES: Final = 1 << 30
 """Weights of larger networks are held once, by layers: a library's copies would take twice their memory in builds."""
 
 
+_GREATEST_EXACT: Final = 1 << 24
+"""Greatest integer up to which float32 holds all of them; some libraries compute with integers in floats."""
+
+
 class LibraryTactic(Tactic):
     """A library on the CPU.
 
@@ -227,10 +304,21 @@ class LibraryTactic(Tactic):
         return True
 
     def build(self, subject: Subject, profile: int) -> Artifact:
-        """Says what is to be compiled; whoever makes a program of it has it compiled."""
+        """Says what is to be compiled; whoever makes a program of it has it compiled.
+
+        Raises:
+            NotApplicable: It has integers that the library may round.
+        """
+        for slot, numbers in zip(subject.info.weight_slots, subject.tensors, strict=True):
+            if slot.dtype in (DataType.INT32, DataType.INT64) and _is_beyond(numbers, _GREATEST_EXACT):
+                raise NotApplicable(f"{slot.layer_name!r} has integers that float32 does not hold")
         machine = machine_with(self.name, machine_of(subject.device))
         varying = tuple(_varying(subject.info, profile))
         return Artifact(self.name, machine, subject.input_shapes(profile), {}, varying=varying)
+
+
+def _is_beyond(numbers: torch.Tensor, limit: int) -> bool:
+    return bool(((numbers > limit) | (numbers < -limit)).any())
 
 
 def _varying(info: EngineInfo, profile: int) -> Iterator[Varying]:
@@ -269,8 +357,7 @@ def _reasons_against(structure: Mapping[str, Any], info: EngineInfo) -> Iterator
             yield f"data decides how large the result of layer {made.name!r} is"
         if made._is_random:
             yield f"layer {made.name!r} draws random numbers"
-        given, result = made.get_input(0), made.get_output(0)
-        if made._KIND is LayerType.CAST and given and result and given.dtype in FLOATS and result.dtype in _INTEGERS:
+        if _truncates(made):
             yield f"layer {made.name!r} casts floats to integers, which saturate"
 
 

@@ -520,7 +520,9 @@ class Trial:
             if artifact.shapes != self._subject.input_shapes(self.profile):
                 raise ValueError(f"it is for inputs of the shapes {artifact.shapes}")
             program = self._program_of(artifact)
-            _ = self._expected  # of inputs as they are now
+            wanted = self._expected  # of inputs as they are now
+            if tactic.name in LIBRARIES and not any(bool(as_tensor(value).nan_to_num().any()) for value in wanted):
+                raise ValueError("all results of example inputs are 0, so nothing shows whether it computes the same")
             with torch.inference_mode():
                 found = program.run(self._subject.with_own_updates(self._values))
                 is_right = self._keeps_inputs(tactic.name) and self._is_right(tactic.name, found)
