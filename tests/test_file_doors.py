@@ -409,6 +409,8 @@ ELSEWHERE: Final = {
     ("trtc/quickstart.py", "torch.load"): "what the same command has written",
     ("trt_runtime/sharded.py", "os.open"): "a folder, for the disk to keep",
     ("trt_runtime/command_line/commands.py", "os.open"): "the null device",
+    ("trt_runtime/command_line/commands.py", "open"): "the null device",
+    ("trtc/app.py", "os.open"): "the null device",
     ("trt_partition/report/partition_report.py", "os.fdopen"): "a new file, written",
     (
         "trt_portable/builder/inductor/tactic.py",
