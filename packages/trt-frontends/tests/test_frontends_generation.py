@@ -1038,6 +1038,17 @@ def test_built_and_loaded_generators_refuse_what_does_not_fit_before_anything_is
         assert all(torch.equal(*pair) for pair in zip(caches, before, strict=True))
 
 
+@pytest.mark.parametrize("change", [lambda rows: rows.to("meta"), torch.Tensor.to_sparse])
+def test_prompts_without_dense_values_are_refused(change: Any) -> None:
+    """They ended in errors of PyTorch."""
+    limits = GenerationLimits(2, 16, 4, vocabulary=300)
+    generator = TextGenerator(_parts(model_of("Llama"), limits, 100, None).step, limits)
+    ids = torch.ones(2, 3, dtype=torch.int64)
+    for given in ((change(ids),), (ids, change(ids))):
+        with pytest.raises(InputError, match=r"no values|layout"):
+            generator.generate(*given, max_new_tokens=2)
+
+
 def test_other_programs_generate_nothing(tmp_path: Path) -> None:
     path = tmp_path / "relu.trtp"
     save(compile(nn.ReLU().eval(), arg_inputs=[torch.ones(2)], min_block_size=1), path)

@@ -747,6 +747,7 @@ class TextGenerator(nn.Module):
         """
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
             raise InputError(f"prompts are a tensor of int64 or int32 tokens, not {kind_of(ids)}", where=name)
+        _require_values(ids, name)
         if ids.dim() != 2 or 0 in ids.shape:
             raise InputError(
                 f"prompts have shape {tuple(ids.shape)}",
@@ -831,6 +832,13 @@ def _check_mask(mask: Any, rows: int, length: int) -> None:
             where="attention_mask",
             why=f"it is {kind_of(mask)}" + (f" of shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else ""),
         )
+    _require_values(mask, "attention_mask")
+
+
+def _require_values(tensor: torch.Tensor, name: str) -> None:
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        held = "no values, on the meta device" if tensor.is_meta else f"values in the layout {tensor.layout}"
+        raise InputError(f"{name} has {held}", where=name, hint="give a dense tensor")
 
 
 def _padding_of(mask: torch.Tensor, rows: int, length: int) -> torch.Tensor:
