@@ -57,6 +57,20 @@ SEVERAL = {
 }
 
 
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("transform", [torch.fft.fft, torch.fft.ifft, torch.fft.rfft])
+def test_results_lie_in_memory_as_they_did(dim, transform):
+    def function(x):
+        return transform(x, dim=dim)
+
+    x = torch.randn(5, 6, 7)
+    gm = _lower(function, x)
+    assert next(node.target for node in _complex_nodes(gm)) is torch.ops.aten.complex.default
+    found, wanted = gm(x), function(x)
+    _agree(found, wanted)
+    assert found.stride() == wanted.stride()
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from(sorted(TRANSFORMS)),
