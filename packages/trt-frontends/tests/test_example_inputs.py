@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import trt_frontends
 from trt_core import Device, Input, InputError
 from trt_frontends.example_inputs import ExampleInputs, get_dynamic_shapes_args, get_dynamic_shapes_kwargs
 
@@ -151,3 +155,21 @@ def test_named_dimensions_with_different_ranges_are_refused() -> None:
     y = Input(min_shape=(1,), opt_shape=(2,), max_shape=(8,), dimensions={0: "batch"})
     with pytest.raises(InputError, match="the dimension 'batch'"):
         ExampleInputs((x, y), {}).dynamic_shapes(_signature("x, y"))
+
+
+@pytest.mark.parametrize("name", ["class", "a-b", "a.b", "1a"])
+@pytest.mark.parametrize("enter", [trt_frontends.compile, trt_frontends.explain, trt_frontends.trace])
+def test_inputs_have_names_that_parameters_may_have(name: str, enter: Any) -> None:
+    class Keywords(nn.Module):
+        def forward(self, x: torch.Tensor, **others: torch.Tensor) -> torch.Tensor:
+            return x + others[name]
+
+    class Nested(nn.Module):
+        def forward(self, x: torch.Tensor, others: dict[str, torch.Tensor]) -> torch.Tensor:
+            return x + others[name]
+
+    x = torch.ones(2, 3)
+    with pytest.raises(InputError, match=f"an input is called '{re.escape(name)}'"):
+        enter(Keywords().eval(), arg_inputs=(x,), kwarg_inputs={name: x})
+    compiled = trt_frontends.compile(Nested().eval(), arg_inputs=(x, {name: x}), min_block_size=1)
+    torch.testing.assert_close(compiled(x, {name: x}), x + x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -249,6 +250,13 @@ def _require_names(kwarg_inputs: Any) -> None:
         raise InputError(
             f"kwarg_inputs must map names to inputs, not {found}", hint='write kwarg_inputs={"mask": mask}'
         )
+    for name in kwarg_inputs:
+        if keyword.iskeyword(name) or not name.isidentifier():
+            raise InputError(
+                f"an input is called {name!r}, and no parameter can be",
+                why="PyTorch writes what it captures as a function of Python, whose parameters are the inputs",
+                hint="give it another name, or pass it in a dictionary that has one",
+            )
 
 
 def _require_extents(examples: ExampleInputs) -> None:
