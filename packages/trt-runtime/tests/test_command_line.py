@@ -508,7 +508,8 @@ def test_an_interrupt_of_an_import_that_swallows_it_ends_the_process(tmp_path: P
         "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    print(1)\n"
     )
     script = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"import signal, sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # processes in the background ignore it\n"
         "from trt_runtime.interruption import end_imports_at_interrupts\n"
         "end_imports_at_interrupts()\n"
         "try:\n    import os, signal; os.kill(os.getpid(), signal.SIGINT)\n"

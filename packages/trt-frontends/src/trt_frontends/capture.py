@@ -167,6 +167,8 @@ def capture(
             f"cannot capture {kind_of(mod)}",
             hint="give an nn.Module or an ExportedProgram; wrap a function in a module's forward",
         )
+    if examples is not None:
+        examples.require_parameter_names()
     if examples is None:
         raise InputError("a module needs example inputs to be captured", hint="give arg_inputs and kwarg_inputs")
     signature = inspect.signature(mod.forward)

@@ -69,6 +69,20 @@ class ExampleInputs:
         _require_extents(examples)
         return examples
 
+    def require_parameter_names(self) -> None:
+        """Checks that parameters can be called as the keyword inputs are; inputs of ONNX models need not.
+
+        Raises:
+            InputError: One cannot.
+        """
+        for name in self.kwargs:
+            if keyword.iskeyword(name) or not name.isidentifier():
+                raise InputError(
+                    f"an input is called {name!r}, and no parameter can be",
+                    why="PyTorch writes what it captures as a function of Python, whose parameters are the inputs",
+                    hint="give it another name, or pass it in a dictionary that has one",
+                )
+
     def tensors(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns (args, kwargs) to export with: `Input`s become example tensors, the rest stays as it is.
 
@@ -250,13 +264,6 @@ def _require_names(kwarg_inputs: Any) -> None:
         raise InputError(
             f"kwarg_inputs must map names to inputs, not {found}", hint='write kwarg_inputs={"mask": mask}'
         )
-    for name in kwarg_inputs:
-        if keyword.iskeyword(name) or not name.isidentifier():
-            raise InputError(
-                f"an input is called {name!r}, and no parameter can be",
-                why="PyTorch writes what it captures as a function of Python, whose parameters are the inputs",
-                hint="give it another name, or pass it in a dictionary that has one",
-            )
 
 
 def _require_extents(examples: ExampleInputs) -> None:
