@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from function_module import Calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -263,18 +264,6 @@ def test_the_smallest_size_asked_for_is_taken_whatever_tracing_assumed() -> None
     for shape in [(1, 3, 16, 16), (1, 3, 16, 64), (4, 3, 64, 16), (2, 3, 32, 32)]:
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), patches(x), rtol=1e-4, atol=1e-4)
-
-
-class Calls(nn.Module):
-    """Runs a function."""
-
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        """x: (rows, 3), float32."""
-        return self.function(x)
 
 
 def _capped(x: torch.Tensor) -> torch.Tensor:

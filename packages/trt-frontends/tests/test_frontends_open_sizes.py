@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 import torch
-from torch import nn
+from function_module import Calls
 from torch.nn import functional
 
 import trt_frontends
@@ -56,15 +56,6 @@ OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     "avg_pool2d of elements": lambda x: functional.avg_pool2d(x.unsqueeze(0), 2, 3, 1, True, False),
     "avg_pool2d by a divisor": lambda x: functional.avg_pool2d(x.unsqueeze(0), 2, 3, 1, True, divisor_override=3),
 }
-
-
-class Calls(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 import torch
-from torch import nn
+from function_module import Calls
 
 import trt_frontends
 from trt_core import Input
@@ -29,15 +29,6 @@ OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     "solve_triangular, right": lambda x: torch.linalg.solve_triangular(x.triu(), x[..., :2, :], upper=True, left=False),
     "solve_triangular of ones": lambda x: torch.linalg.solve_triangular(x, x, upper=False, unitriangular=True),
 }
-
-
-class Calls(nn.Module):
-    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(x)
 
 
 def _matrices(count: int, rows: int) -> torch.Tensor:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from trt_core import CompilationSettings, Device
 from trt_lowering import check_graph_form, export_module, lower
+from trt_lowering.lower import begin_lowering
 
 CONVERTIBLE = frozenset(
     [
@@ -165,6 +166,17 @@ def lower_module(settings: CompilationSettings) -> Callable[..., fx.GraphModule]
         gm = lower(program, settings.replace(**changes), preserve=preserve)
         check_graph_form(gm)
         return gm
+
+    return run
+
+
+@pytest.fixture
+def decomposed(settings: CompilationSettings) -> Callable[..., fx.GraphModule]:
+    """Exports a function, and lowers it as far as constants are folded, which takes a device that is there."""
+
+    def run(function: Callable[..., Any], *args: Any, dynamic_shapes: Any = None, **changes: Any) -> fx.GraphModule:
+        program = export_module(Wrapped(function).eval(), args, dynamic_shapes=dynamic_shapes)
+        return begin_lowering(program, settings.replace(**changes), preserve=is_convertible).graph
 
     return run
 

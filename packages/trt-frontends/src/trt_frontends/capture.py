@@ -167,10 +167,9 @@ def capture(
             f"cannot capture {kind_of(mod)}",
             hint="give an nn.Module or an ExportedProgram; wrap a function in a module's forward",
         )
-    if examples is not None:
-        examples.require_parameter_names()
     if examples is None:
         raise InputError("a module needs example inputs to be captured", hint="give arg_inputs and kwarg_inputs")
+    examples.require_parameter_names()
     signature = inspect.signature(mod.forward)
     _require_fitting(mod, examples, signature)
     examples = examples.in_order(signature)

@@ -8,10 +8,7 @@ import torch
 from torch import fx
 from torch.export import Dim
 
-from trt_core import CompilationSettings
 from trt_core.internals import FakeTensorMode, ShapeEnv
-from trt_lowering import export_module
-from trt_lowering.lower import begin_lowering
 
 DYNAMIC = (({0: Dim("rows"), 1: Dim("columns", min=4)},),)
 
@@ -26,26 +23,6 @@ def on_gpu() -> Callable[..., torch.Tensor]:
             return torch.empty(*shape, device="cuda:0")
 
     return make
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any) -> Any:
-        return self.function(*args)
-
-
-@pytest.fixture
-def decomposed(settings: CompilationSettings, preserve: Any) -> Callable[..., fx.GraphModule]:
-    """Exports a function, and lowers it as far as constants are folded, which takes a device that is there."""
-
-    def run(function: Callable[..., Any], *args: Any, dynamic_shapes: Any = None, **changes: Any) -> fx.GraphModule:
-        program = export_module(Function(function).eval(), args, dynamic_shapes=dynamic_shapes)
-        return begin_lowering(program, settings.replace(**changes), preserve=preserve).graph
-
-    return run
 
 
 def moves(gm: fx.GraphModule) -> list[fx.Node]:

@@ -21,6 +21,7 @@ from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
 from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
+from trt_core.remembered import Remembered
 from trt_core.reports import DataReport
 from trt_core.weight_recipes import content_of
 from trt_frontends.accuracy.subject import (
@@ -506,8 +507,8 @@ class Experiment:
         self.asked = 0
         self._cases = cases
         self._expected = expected
-        self._pieces: dict[tuple[str, frozenset[str]], nn.Module] = {}
         self._operators = {name: _operators(block) for name, block in built.blocks.items()}
+        self._pieces: Remembered[tuple[str, frozenset[str]], nn.Module] = Remembered(2 * len(self._operators) + 5)
         self._answers = answers
         self._question = ""
 
@@ -592,10 +593,7 @@ class Experiment:
         piece = self._pieces.get((name, here))
         if piece is None:
             self.builds += 1
-            piece = self._build(name, here)
-            if len(self._pieces) > 2 * len(self._operators) + 4:
-                self._pieces.pop(next(iter(self._pieces)))
-            self._pieces[name, here] = piece
+            piece = self._pieces[name, here] = self._build(name, here)
         return piece
 
     def _build(self, name: str, kept: frozenset[str]) -> nn.Module:

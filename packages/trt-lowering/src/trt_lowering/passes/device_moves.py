@@ -89,7 +89,7 @@ def _is_on_cpu(node: fx.Node) -> bool:
 def _made_on(device: torch.device, node: fx.Node, made: dict[tuple[fx.Node, torch.device], fx.Node]) -> fx.Node:
     """Adds, behind a node, what makes the same on another device."""
 
-    def moved(read: fx.Node) -> fx.Node:
+    def there(read: fx.Node) -> fx.Node:
         return made.get((read, device), read)
 
     graph, before = node.graph, node.meta["val"]
@@ -101,8 +101,8 @@ def _made_on(device: torch.device, node: fx.Node, made: dict[tuple[fx.Node, torc
             return insert_call(graph, copy, (node,), {"device": device}, value=value, origin=node)
         target = node.target
         assert isinstance(target, OpOverload)
-        args = [fx.node.map_arg(item, moved) for item in node.args]
-        kwargs = {name: fx.node.map_arg(item, moved) for name, item in node.kwargs.items() if name != "pin_memory"}
+        args = [fx.node.map_arg(item, there) for item in node.args]
+        kwargs = {name: fx.node.map_arg(item, there) for name, item in node.kwargs.items() if name != "pin_memory"}
         for at, declared in enumerate(target._schema.arguments):
             if declared.name == "device" and at < len(args):
                 args[at] = device

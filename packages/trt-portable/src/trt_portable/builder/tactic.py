@@ -79,7 +79,7 @@ class Subject:
             elif dtype in (torch.float32, torch.float16, torch.bfloat16):
                 values.append(torch.randn(shape, generator=generator).to(self.device, dtype))
             else:
-                most = 1 if dtype is torch.bool else self._greatest_integers.get(tensor.name, 0)
+                most = 1 if dtype is torch.bool else self._greatest_integers[tensor.name]
                 if most > 1:
                     value = torch.randint(most + 1, shape, generator=generator).to(self.device, dtype)
                 else:
@@ -91,12 +91,11 @@ class Subject:
 
     @cached_property
     def _greatest_integers(self) -> Mapping[str, int]:
-        """Up to what number each input of integers may go, by name, where that can be told and is not 0."""
+        """Up to what number each input may go, by name; see `_greatest_integer`."""
         network = layers_from_json(self.structure)
         given = [network.tensors[tensor] for tensor in network.inputs]
         names = [tensor.name for tensor in self.info.io if tensor.is_input]
-        found = {name: _greatest_integer(network.layers, each) for name, each in zip(names, given, strict=True)}
-        return {name: most for name, most in found.items() if most}
+        return {name: _greatest_integer(network.layers, each) for name, each in zip(names, given, strict=True)}
 
     @cached_property
     def updated_inputs(self) -> frozenset[int]:
@@ -166,7 +165,7 @@ def _greatest_integer(layers: Sequence[ILayer], start: ITensor) -> int:
         start: The input.
 
     Returns:
-        1 where elements are compared and cast alone, as those of masks; 0 where they are computed with.
+        1 where elements are compared and cast alone, as those of masks; 0 where they are computed with, or no integers.
     """
     limits, made = [], {start}
     truncates = any(map(_truncates, layers))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from trt_core.limits import Account, CallLimits, Usage, charging, open_account
+from trt_core.remembered import Remembered
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
 from trt_portable.execution.program import LayerFailure, Program
@@ -38,7 +39,6 @@ def most_turns() -> int | None:
     return None if said is None else int(said)
 
 
-_MOST_SIZES: Final = 256
 _HINT: Final = (
     "if you trust whoever built the plan, give it more: Runtime.call_limits = CallLimits({field}=...), None for all, "
     "limits= of what loads it; of loops, " + TURNS_VARIABLE + " says how many turns they may take"
@@ -97,7 +97,7 @@ class BoundedRuns:
         self._bounds = bounds
         self._is_timed = bounds.limits.is_timed
         self._contracts = contracts_of(program)
-        self._passed: dict[tuple[Any, ...], _Passed] = {}
+        self._passed: Remembered[tuple[Any, ...], _Passed] = Remembered()
         self._constants: object = None
 
     @property
@@ -153,8 +153,8 @@ class BoundedRuns:
 
     def _remember(self, sizes: tuple[Any, ...], passed: _Passed, constants: object) -> None:
         """Keeps what later runs with inputs of these sizes use, and what they are watched for."""
-        if constants is not self._constants or len(self._passed) >= _MOST_SIZES:
-            self._passed = {}  # other constants may mean other sizes
+        if constants is not self._constants:
+            self._passed = Remembered()  # other constants may mean other sizes
             self._constants = constants
         self._passed[sizes] = passed
 

@@ -22,6 +22,7 @@ from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.nesting import reach_of, with_leaves
 from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT, own_rank
+from trt_core.remembered import Remembered
 from trt_core.sizes.expressions import Extent, evaluate_extent, functions_in, symbols_in
 from trt_core.sizes.functions import bounded
 from trt_core.wording import counted, kind_of
@@ -366,9 +367,6 @@ class Executor:
             raise self._all.failure(at, error) from error
 
 
-_MOST_SIZES: Final = 256
-
-
 class _Watch:
     """Which steps of a program are charged to an account: once for inputs of the same sizes, or in each call.
 
@@ -401,7 +399,7 @@ class _Watch:
                 loose.add(at)
         self._loose = self._all & loose
         self._is_loose = bool(self._loose | (self.engine_calls & loose))
-        self._passed: dict[tuple[Any, ...], bool] = {}
+        self._passed: Remembered[tuple[Any, ...], bool] = Remembered()
 
     @functools.cached_property
     def estimates(self) -> Mapping[int, Estimate]:
@@ -436,8 +434,6 @@ class _Watch:
 
     def passed(self, sizes: tuple[Any, ...], *, has_loose_engines: bool) -> None:
         """Notes that a call stayed inside of the limits, and whether what engines use depends on data."""
-        if len(self._passed) >= _MOST_SIZES:
-            self._passed.clear()
         self._passed[sizes] = has_loose_engines
 
     def charging(self, slots: Sequence[Any]) -> AbstractContextManager[Account]:
