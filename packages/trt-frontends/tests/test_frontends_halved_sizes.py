@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import pytest
 import torch
 import torch.nn.functional as F
+from function_module import Calls
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -191,6 +193,51 @@ def test_multiples_are_taken_at_their_least_values_together() -> None:
     for shape in (*shapes.values(), (1, 3, 8, 16), (2, 3, 8, 8)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), model(x))
+
+
+HALVED: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    # x: (batch, 2, 4 to 20), float32
+    "a quarter": lambda x: x[..., : x.shape[-1] // 4].exp(),
+    "a pool": lambda x: F.interpolate(F.avg_pool1d(x, 4, ceil_mode=True), size=x.shape[-1]),
+    "a stride": lambda x: F.conv1d(x, torch.ones(2, 2, 3), stride=4, padding=1),
+    "all but three": lambda x: x[..., 3:].cumsum(-1),
+    "rows of four": lambda x: x[..., : x.shape[-1] // 4 * 4].unflatten(-1, (-1, 4)).sum(-2),
+}
+
+
+@pytest.mark.parametrize("name", HALVED)
+def test_the_usual_size_may_leave_one_of_what_is_halved(name: str) -> None:
+    model = Calls(HALVED[name])
+    given = Input(min_shape=(1, 2, 4), opt_shape=(1, 2, 4), max_shape=(3, 2, 20))
+    compiled = compile_model(model, arg_inputs=[given], min_block_size=1)
+    for size in ((1, 2, 4), (2, 2, 4), (1, 2, 5), (3, 2, 13), (2, 2, 20)):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_pictures_that_come_to_a_map_of_one_pixel() -> None:
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(3, 3, 3, 2, 1), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval().requires_grad_(False)
+    given = Input(min_shape=(1, 3, 16, 16), opt_shape=(1, 3, 16, 16), max_shape=(2, 3, 64, 64))
+    compiled = compile_model(model, arg_inputs=[given])
+    for size in ((1, 3, 16, 16), (2, 3, 64, 64), (1, 3, 16, 50), (2, 3, 33, 16)):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "branch",
+    [
+        lambda x: x * 2 if x.shape[-1] == 4 else x + 1,
+        lambda x: x[..., : x.shape[-1] // 4] * 2 if x.shape[-1] < 8 else x[..., :1],
+    ],
+)
+def test_the_way_that_the_usual_size_takes_is_not_given_up_for_another(
+    branch: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    given = Input(min_shape=(1, 2, 4), opt_shape=(1, 2, 4), max_shape=(3, 2, 20))
+    with pytest.raises(InputError, match=r"x\.shape\[2\]|dimension 2 of input x"):
+        compile_model(Calls(branch), arg_inputs=[given], min_block_size=1)(torch.randn(1, 2, 20))
 
 
 def test_what_decides_where_a_condition_fails() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import pytest
 import torch
 from function_module import Calls
+from torch import nn
 from torch.nn import functional
 
 import trt_frontends
@@ -60,13 +61,46 @@ OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_every_size_of_a_range_has_the_values_of_eager(name: str) -> None:
-    model = Calls(OPERATORS[name])
+    _agrees_at(SIZES, Calls(OPERATORS[name]))
+
+
+def _agrees_at(sizes: Sequence[tuple[int, int]], model: nn.Module) -> None:
     inputs = [Input(min_shape=(4, 6), opt_shape=(6, 8), max_shape=(9, 13))]
     compiled = trt_frontends.compile(model, arg_inputs=inputs, min_block_size=1, optimization_level=0)
     assert not compiled.meta["partition_report"].torch_nodes
-    for size in SIZES:
+    for size in sizes:
         x = torch.randn(size)
         torch.testing.assert_close(compiled(x), model(x), equal_nan=True)
+
+
+class Rewrites(Calls):
+    """Writes to views of what a function returns, so that the program is traced again as a whole."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = torch.zeros_like(x)
+        rows[:, 1:] = 1
+        rows[:, 0].add_(2)
+        return super().forward(x), x * rows
+
+
+def _with_a_layer(name: str) -> Rewrites:
+    layer = getattr(nn, name)(1, 3, batch_first=True).eval().requires_grad_(False)
+    model = Rewrites(lambda x: layer(x.unsqueeze(-1))[0])
+    model.layer = layer
+    return model
+
+
+REWRITTEN: Final = {
+    **{name: Rewrites(OPERATORS[name]) for name in ("kron", "take_along_dim", "max_pool1d", "avg_pool2d to the end")},
+    "pixel_unshuffle": Rewrites(lambda x: functional.pixel_unshuffle(torch.stack([x, x]).tile(2, 2), 2)),
+    "inverse": Rewrites(lambda x: torch.linalg.inv(x[:, :4].reshape(-1, 2, 2) + 9 * torch.eye(2))),
+    "LSTM": _with_a_layer("LSTM"),
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_programs_that_write_to_views_keep_their_sizes_open(name: str) -> None:
+    _agrees_at(SIZES[::4], REWRITTEN[name])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ from trt_core.sizes.ranges import ShapeRanges, constrain_to_inputs
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
-from trt_frontends.smallest_sizes import settle_smallest_sizes
+from trt_frontends.smallest_sizes import accepts_usual_sizes, fixes_an_extent_at_one, settle_smallest_sizes
 from trt_frontends.stored_layers import open_shards, open_stored_layers, opened_after
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
@@ -183,24 +183,28 @@ def _export(
 ) -> torch.export.ExportedProgram:
     """Exports a module with inputs that fit it; see `capture`."""
     mod = with_fake_weights(mod)
-    args, kwargs = on_cpu(examples.tensors(device_of(mod, examples).torch_device))
+    device = device_of(mod, examples).torch_device
+    args, kwargs = on_cpu(examples.tensors(device))
     dynamic_shapes = examples.dynamic_shapes(signature)
     questions: list[SizeQuestion] = []
+    other = None
     try:
         program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
+        constrain_to_inputs(program, examples.leaves())
+        if fixes_an_extent_at_one(program):
+            other = _export_for_doubled_sizes(mod, examples, device, dynamic_shapes, strict=strict)
+        if other is None and not strict and _reads_numbers(program, questions):
+            other = _read_strictly(mod, examples, args, kwargs, dynamic_shapes)
+            other = None if other is None or _reads_numbers(*other) else other
     except ExportError as error:
         fixed = _fixed_dimension(error, questions)
-        retried = None if fixed is None or strict else _read_strictly(mod, args, kwargs, dynamic_shapes, questions)
-        if retried is None:
+        if _is_fixed_by_operators(error, questions):
+            other = _export_for_doubled_sizes(mod, examples, device, dynamic_shapes, strict=strict)
+        if other is None and fixed is not None and not strict:
+            other = _read_strictly(mod, examples, args, kwargs, dynamic_shapes)
+        if other is None:
             raise fixed or _other_types(mod, examples, signature) or error from error.__cause__
-        program = retried
-    constrain_to_inputs(program, examples.leaves())
-    if not strict and _reads_numbers(program, questions):
-        asked: list[SizeQuestion] = []
-        retried = _read_strictly(mod, args, kwargs, dynamic_shapes, asked)
-        if retried is not None:
-            constrain_to_inputs(retried, examples.leaves())
-            program, questions = (program, questions) if _reads_numbers(retried, asked) else (retried, asked)
+    program, questions = other or (program, questions)
     _warn_of_training(program, mod)
     if settle_sizes and dynamic_shapes is not None:
         settle_smallest_sizes(program, mod, examples, questions, device_of(mod, examples).torch_device)
@@ -332,16 +336,40 @@ def _other_types(
 _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")
 
 
+_Captured: TypeAlias = tuple[torch.export.ExportedProgram, list[SizeQuestion]]
+"""A program whose ranges are those that were asked for, and what the model asked of sizes."""
+
+
+def _export_for_doubled_sizes(
+    mod: nn.Module, examples: ExampleInputs, device: torch.device, dynamic_shapes: Any, *, strict: bool
+) -> _Captured | None:
+    """Captures a model for twice the sizes, since an extent that follows from those asked for is 1, which fixes it.
+
+    A network that halves pictures five times has maps of 1 by 1 for pictures of 32 by 32. None where the model takes
+    another way at twice the sizes, or has none.
+    """
+    questions: list[SizeQuestion] = []
+    args, kwargs = on_cpu(examples.tensors(device, doubled=True))
+    with contextlib.suppress(ExportError):
+        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
+        constrain_to_inputs(program, examples.leaves())
+        if accepts_usual_sizes(program, examples.leaves()) and not fixes_an_extent_at_one(program):
+            return program, questions
+    return None
+
+
 def _read_strictly(
-    mod: nn.Module, args: Any, kwargs: Any, dynamic_shapes: Any, questions: list[SizeQuestion]
-) -> torch.export.ExportedProgram | None:
+    mod: nn.Module, examples: ExampleInputs, args: Any, kwargs: Any, dynamic_shapes: Any
+) -> _Captured | None:
     """Captures a model whose code takes `len(x)` or `int(0.7 * x.shape[0])`, by reading the code.
 
     Running it fixes such numbers. None where reading finds them fixed as well, or does not understand the code.
     """
-    questions.clear()
+    questions: list[SizeQuestion] = []
     with contextlib.suppress(ExportError), unlogged("torch._guards"):  # it prints a trace of PyTorch's own code
-        return export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True, questions=questions)
+        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True, questions=questions)
+        constrain_to_inputs(program, examples.leaves())
+        return program, questions
     return None
 
 
@@ -355,6 +383,16 @@ def _reads_numbers(program: torch.export.ExportedProgram, questions: Iterable[Si
         return bool(answer.subs(sizes) == False)  # noqa: E712 - sympy's false
 
     return any(fails(answer, end) for answer in answers for end in (0, 2))
+
+
+_STATIC = re.compile(r"tracing inferred a static shape of (\d+)")
+
+
+def _is_fixed_by_operators(error: ExportError, questions: Iterable[SizeQuestion]) -> bool:
+    """Whether a dimension that was asked to vary is fixed, and no comparison or number of the model's code fixes it."""
+    text = str(error.__cause__)
+    extents = [int(found.groups()[-1]) for pattern in (_FIXED, _STATIC) for found in pattern.finditer(text)]
+    return bool(extents) and not any(question.fixes(extent) for question in questions for extent in extents)
 
 
 def _fixed_dimension(error: ExportError, questions: Iterable[SizeQuestion]) -> InputError | None:

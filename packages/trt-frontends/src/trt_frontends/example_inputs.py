@@ -83,14 +83,18 @@ class ExampleInputs:
                     hint="give it another name, or pass it in a dictionary that has one",
                 )
 
-    def tensors(self, device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def tensors(self, device: torch.device, *, doubled: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns (args, kwargs) to export with: `Input`s become example tensors, the rest stays as it is.
 
         The generators of random numbers are left as they were.
+
+        Args:
+            device: Where the tensors lie.
+            doubled: Whether extents that vary are twice those of the opt shape, as far as they may be.
         """
 
         def materialize(leaf: Any) -> Any:
-            return _export_example(leaf, device) if isinstance(leaf, Input) else leaf
+            return _export_example(leaf, device, doubled) if isinstance(leaf, Input) else leaf
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             return pytree.tree_map(materialize, self.args), pytree.tree_map(materialize, self.kwargs)
@@ -282,14 +286,16 @@ def _require_extents(examples: ExampleInputs) -> None:
 _LEAST_MAXIMUM: Final = 3
 
 
-def _export_example(spec: Input, device: torch.device) -> torch.Tensor:
+def _export_example(spec: Input, device: torch.device, doubled: bool = False) -> torch.Tensor:
     """An example of the opt shape; dynamic extents of 1, which export would take as fixed, are raised to the next."""
     shape = list(spec.opt_shape)
     for axis in spec.dynamic_axes:
         named = spec.dimensions.get(axis)
-        if named is not None and named.solve(shape[axis]) == 1:
-            shape[axis] = 2 * named.factor + named.offset
-        shape[axis] = max(shape[axis], LEAST_DYNAMIC)
+        size, most = shape[axis], spec.max_shape[axis]
+        if named is not None:
+            size, most = (named.solve(extent) or extent for extent in (size, most))
+        size = min(2 * max(size, LEAST_DYNAMIC), most) if doubled else max(size, LEAST_DYNAMIC)
+        shape[axis] = size if named is None else named.factor * size + named.offset
     return Input(shape, dtype=spec.dtype, format=spec.format, tensor_domain=spec.tensor_domain).example(device=device)
 
 

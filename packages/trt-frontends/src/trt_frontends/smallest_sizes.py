@@ -62,7 +62,7 @@ def settle_smallest_sizes(
     if env is None:
         return
     ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
-    demanded = [env.replace(guard.expr) for guard in env.guards if not (_is_of_small(guard) or is_of_strides(guard))]
+    demanded = _demanded(env)
     kept: dict[Any, str] = {}
     for sizes in smallest_sizes(program.graph, ranges):
         if not _all_hold((*demanded, *kept), sizes):
@@ -75,6 +75,53 @@ def settle_smallest_sizes(
     _add_guards(env, kept)
     drop_assumptions(program.graph, ranges, [question.answer for question in questions])
     rewrite_guard_text(program)
+
+
+def fixes_an_extent_at_one(program: ExportedProgram) -> bool:
+    """Whether an extent that follows from sizes was 1 (or 0) where a program was captured, and operators took it so.
+
+    Half of a row of two is one number, and a picture of 32 by 32 comes to a map of 1 by 1: PyTorch captures both for no
+    other size.
+
+    Args:
+        program: What was captured; its ranges are those that were asked for.
+    """
+    env = shape_environment(program.graph.nodes)
+    if env is None:
+        return False
+    ones = [
+        env.replace(guard.expr)
+        for guard in env.guards
+        if asker_of(guard) is not Asker.MODEL and relation_name(guard.expr) == "eq" and guard.expr.args[-1] in (0, 1)
+    ]
+    ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
+    return not all(_all_hold(ones, _sizes(env, ranges, end)) for end in (0, 2))
+
+
+def accepts_usual_sizes(program: ExportedProgram, inputs: Sequence[Any]) -> bool:
+    """Whether what a program demands of its sizes holds for the opt sizes of its inputs.
+
+    Args:
+        program: What was captured, for these or for other sizes.
+        inputs: What it is meant for, one per input of the user.
+    """
+    env = shape_environment(program.graph.nodes)
+    given = dict(zip(program.graph_signature.user_inputs, inputs, strict=True))
+    places = [given.get(node.name) for node in program.graph.nodes if node.op == "placeholder"]
+    ranges = ShapeRanges.from_placeholders(program.graph_module, places, program.range_constraints)
+    return env is None or _all_hold(_demanded(env), _sizes(env, ranges, 1))
+
+
+def _sizes(env: Any, ranges: ShapeRanges, end: int) -> dict[Any, Any]:
+    """Sizes by symbol: the least, the usual or the largest ones."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    symbols = {str(symbol): symbol for symbol in env.var_to_range}
+    return {symbols[name]: sympy.Integer(bounds[end]) for name, bounds in ranges.symbols.items() if name in symbols}
+
+
+def _demanded(env: Any) -> list[Any]:
+    return [env.replace(guard.expr) for guard in env.guards if not (_is_of_small(guard) or is_of_strides(guard))]
 
 
 def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any] = ()) -> None:
@@ -145,13 +192,7 @@ def smallest_sizes(graph: fx.Graph, ranges: ShapeRanges) -> Iterator[dict[Any, A
 def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
     """Sizes that a graph was captured for, by symbol, as numbers of sympy."""
     env = shape_environment(graph.nodes)
-    if env is None:
-        return {}
-    import sympy  # PyTorch has imported it where sizes vary
-
-    symbols = {str(symbol): symbol for symbol in env.var_to_range}
-    bounds = ranges.symbols.items()
-    return {symbols[name]: sympy.Integer(max(best, 2)) for name, (_, best, _) in bounds if name in symbols}
+    return {} if env is None else {symbol: max(size, 2) for symbol, size in _sizes(env, ranges, 1).items()}
 
 
 def _is_of_operators(guard: Any) -> bool:

@@ -465,8 +465,12 @@ class DecompositionRules:
         """
         table = torch.export.default_decompositions()
         for target in list(table):
-            if isinstance(target, OpOverload) and (self.keeps(target) or is_random(target)):
+            if not isinstance(target, OpOverload):
+                continue
+            if self.keeps(target) or is_random(target):
                 del table[target]
+            elif target.name() in _OWN:
+                table[target] = _OWN[target.name()]
         return table  # type: ignore[return-value]
 
     def _decide(self, target: OpOverload) -> bool:

@@ -39,6 +39,7 @@ from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.results import base_of
 from trt_lowering.tracing import traces
+from trt_lowering.whole_operators import keep_recurrent_layers
 
 
 @held_to_signature
@@ -136,7 +137,8 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
     single = with_free_names(with_single_names(program))
     try:
-        traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
+        with keep_recurrent_layers():
+            traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
     except Exception as error:
         overlapping = [
             str(spec.target) for sharing in _buffers_by_memory(single) if len(sharing) > 1 for spec in sharing
