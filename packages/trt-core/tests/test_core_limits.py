@@ -181,6 +181,54 @@ def test_room_is_what_would_be_assumed(limits: CallLimits) -> None:
     assert told.alive == asked.alive == 0.0
 
 
+def _made(size: float) -> torch.Tensor:
+    """A tensor of so many bytes."""
+    return torch.ones(int(size / 8), dtype=torch.float64)
+
+
+def test_what_is_alive_is_counted_once_for_a_call_and_its_parts() -> None:
+    """A part of a call has no room of its own beside what the call holds."""
+    with charging(Account(CallLimits(bytes_alive=8 * MIB, bytes_made=math.inf))) as outer:
+        with outer.watching():
+            held = _made(4 * MIB)
+        for _ in range(3):  # what a part has made is free where it ends
+            with charging(Account(CallLimits())) as inner, inner.watching():
+                _made(3 * MIB)
+            assert inner.used.alive == 3 * MIB and inner.used.made == 3 * MIB
+        with (
+            pytest.raises(ExecutionError, match="more than 8388608 bytes at once"),
+            charging(Account(CallLimits())) as inner,
+            inner.watching(),
+        ):
+            _made(4 * MIB + 8)
+        assert outer.use_again(inner.used._replace(alive=4 * MIB)) is True
+        assert outer.use_again(inner.used._replace(alive=4 * MIB + 8)) is False
+        del held
+        assert outer.use_again(inner.used._replace(alive=4 * MIB + 8)) is True
+        with charging(Account(CallLimits())) as inner, inner.watching():
+            _made(4 * MIB + 8)
+
+
+def test_parts_of_a_call_have_the_room_that_was_assumed_and_is_free() -> None:
+    """Estimates are large; what they leave free is found where a part wants it, at any depth."""
+    values: list[torch.Tensor] = []
+    with charging(Account(CallLimits(bytes_alive=8 * MIB, bytes_made=math.inf))) as outer:
+        outer.settle_by(lambda: values)
+        assert outer.assume(3 * MIB, 1)
+        values.append(_made(MIB))
+        with charging(Account(CallLimits())) as middle, charging(Account(CallLimits())) as inner:
+            assert inner.alive == 3 * MIB
+            with inner.watching():
+                _made(6 * MIB)
+            assert outer.alive == MIB
+            assert middle.alive == inner.alive - 6 * MIB == MIB
+            assert inner.used.alive == 6 * MIB
+        assert outer.used.alive == 7 * MIB
+        assert outer.assume(7 * MIB, 1)
+        with charging(Account(CallLimits())) as inner:
+            assert inner.alive == MIB  # counted closely at once, where little would be left
+
+
 def _sums(account: Account) -> list[float]:
     names = ("alive", "made", "elements", "steps", "turns", "_assumed", "_assumed_elements")
     return [getattr(account, name) for name in names]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-import sys
 from typing import Any
 
 import pytest
 import torch
+from counted_calls import count_calls
 from torch import fx, nn
 
 from trt_core import IncompleteCompilationError, PartitionError, Reason, SettingsError
@@ -230,22 +230,6 @@ def _long_chain(count: int) -> fx.GraphModule:
     return fx.GraphModule(nn.Module(), graph)
 
 
-def _count_calls(work: Any) -> int:
-    """Returns how many functions a piece of work calls: its cost, whatever else the machine does."""
-    calls = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
-
-
 @pytest.mark.parametrize("fast", [True, False])
 def test_cost_grows_with_the_graph(refuse: Any, settings: Any, fast: bool) -> None:
     config = settings(min_block_size=3, use_fast_partitioner=fast)
@@ -253,7 +237,7 @@ def test_cost_grows_with_the_graph(refuse: Any, settings: Any, fast: bool) -> No
     for count in (500, 5_000):
         gm = _long_chain(count)
         costs.append(
-            _count_calls(lambda gm=gm: make_report(gm, make_plan(gm, refuse("sigmoid.default"), config), config))
+            count_calls(lambda gm=gm: make_report(gm, make_plan(gm, refuse("sigmoid.default"), config), config))
         )
     assert costs[1] < 12 * costs[0]
 

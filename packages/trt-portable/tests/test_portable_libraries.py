@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -19,9 +20,11 @@ from trt_portable.builder import tactic
 from trt_portable.builder.autotune import engine_tactic
 from trt_portable.builder.tactic import LIBRARY_TACTICS
 from trt_portable.libraries import NAMES, library
-from trt_portable.libraries.library import SWITCH
+from trt_portable.libraries.library import SWITCH, Signature
 from trt_portable.libraries.library_program import LibraryExecutable, identities, libraries
+from trt_portable.onnx_export import ExportedPlan
 from trt_portable.plan import artifact as artifacts
+from trt_portable.plan.engine_info import IOTensor
 from trt_portable.reporting import Reporter
 
 INSTALLED = [name for name in NAMES if library._version(name) is not None and library._version("onnx") is not None]
@@ -244,6 +247,24 @@ def test_where_a_library_fails_the_layers_run(
 
     monkeypatch.setattr(program._model, "run", fail)
     same_as_layers(engine, execute, torch.randn(2, 4, 8, 8))
+
+
+@pytest.mark.parametrize("fails", ["when it is compiled", "when it runs"])
+def test_libraries_write_nothing_themselves(name: str, fails: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Messages of theirs hold names of layers as models have them: what commands a terminal, too."""
+    onnx = pytest.importorskip("onnx")
+    evil = "\x1b[2Jlayer"
+    ends = [onnx.helper.make_tensor_value_info(end, onnx.TensorProto.FLOAT, ["n"]) for end in "xy"]
+    shape = onnx.helper.make_tensor("shape", onnx.TensorProto.INT64, [1], [7])
+    operator = "Reshape" if fails == "when it runs" else "NoOperator"
+    node = onnx.helper.make_node(operator, ["x", "shape"], ["y"], name=evil)
+    graph = onnx.helper.make_graph([node], evil, ends[:1], ends[1:], [shape])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    io = [IOTensor(end, at, trt.float32, (-1,), end == "x") for at, end in enumerate("xy")]
+    with contextlib.suppress(Exception):  # of theirs, where they notice
+        compiled = libraries()[name].compile(ExportedPlan(model, {}), Signature(tuple(io[:1]), tuple(io[1:])), 1)
+        compiled.run([torch.ones(3)], [None])
+    assert not any(capfd.readouterr())
 
 
 def test_a_plan_holds_nothing_of_the_library(build: Build, logger: Any, name: str) -> None:

@@ -243,6 +243,24 @@ def test_a_run_has_the_limits_of_the_call_around_it() -> None:
     assert account.steps > 3 and account.elements > 0
 
 
+def test_what_is_known_counts_with_what_depends_on_data() -> None:
+    """Later runs watch what depends on data alone: what other layers have made is alive all the same."""
+    net = Net()
+    x = net.input("x", (1 << 18,))
+    places = [net.network.add_non_zero(x, trt.int64).get_output(0)]
+    sums = [net.network.add_elementwise(x, x, E.SUM).get_output(0) for _ in range(3)]  # 1 MiB each
+    places.append(net.network.add_non_zero(x, trt.int64).get_output(0))  # 2 MiB at most
+    runtime = trt.Runtime(Logger())
+    runtime.call_limits = CallLimits(bytes_alive=6 << 20, bytes_made=1 << 40)
+    engine = runtime.deserialize_cuda_engine(net.plan(*sums, *places))
+    runs = BoundedRuns(engine._state.program, engine._state.observable._bounds)
+    for _ in range(2):
+        with torch.inference_mode():
+            assert [made.numel() for made in runs.run([torch.zeros(1 << 18)])] == [1 << 18] * 3 + [0] * 2
+            with pytest.raises(LayerFailure, match="bytes at once"):
+                runs.run([torch.ones(1 << 18)])
+
+
 @pytest.mark.parametrize("name", ["attention", "lstm", "places", "codes"])
 def test_watched_and_other_runs_compute_the_same(name: str) -> None:
     """The first of these runs is watched, and the others are not."""

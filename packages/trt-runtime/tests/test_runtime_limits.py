@@ -252,6 +252,61 @@ def test_what_several_engines_make_is_counted_together(make_engine: Any) -> None
             program(large)
 
 
+def _large_on_the_way(network: Any, tensors: Any) -> list[Any]:
+    """Sums of an outer product: of rows, as large as their square on the way, and as small as they in the end."""
+    rows = tensors[0]
+    product = network.add_matrix_multiply(rows, trt.MatrixOperation.NONE, rows, trt.MatrixOperation.TRANSPOSE)
+    return [network.add_reduce(product.get_output(0), trt.ReduceOperation.SUM, 2, True).get_output(0)]
+
+
+@pytest.mark.parametrize("first", ["steps", "another engine"])
+def test_what_an_engine_makes_on_the_way_is_counted_with_what_the_program_holds(make_engine: Any, first: str) -> None:
+    """The program holds 6 MiB, and its engine takes 12 on the way: each of them alone is less than the limit of 16."""
+    rows = 1 << 10
+    inputs, outputs = [Binding("x", torch.float32, (rows, 1))], [Binding("y", torch.float32, (rows, 1))]
+    engine = make_engine(_large_on_the_way, inputs, outputs)
+    kind = hostile_files.tensor_type(torch.float32, 3 << 19)
+
+    def program(holds: bool, count: int) -> LoadedProgram:
+        fill = hostile_files.operator("full", [[3 << 19], 1.0], kind)
+        calls = [{"do": "engine", "engine": 0, "inputs": [0]}] * count
+        steps = [fill, *calls] if first == "steps" else [*calls, fill, *calls]
+        results = {"tuple": [hostile_files.value(1 + at) for at in range(len(steps))]}
+        last = {"tuple": [hostile_files.value(len(steps))]}
+        parts = hostile_files.program([(torch.float32, (rows, 1))], steps, results if holds else last)
+        parts.graph["engines"] = [{"name": "engine", "section": 1, "header": engine.header.to_json()}]
+        parts.plans = [bytes(engine.plan.tolist())]
+        limits = CallLimits(bytes_alive=16 << 20, bytes_made=1 << 40)
+        return program_from_memory(bytearray(parts.to_bytes()), limits=limits)
+
+    x = torch.ones(rows, 1)
+    for _ in range(2):  # what the program made and nobody reads is free by then
+        assert program(False, 3)(x)[0].sum() == rows * rows
+    refused = program(True, 1)
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="more than 16777216 bytes at once"):
+            refused(x)
+
+
+def test_what_is_known_counts_with_what_depends_on_data() -> None:
+    """In later calls only what depends on data is watched: what the others have made is alive all the same."""
+    size = 1 << 18
+    kind = hostile_files.tensor_type(torch.float32, 1 << 20)
+    steps = [
+        hostile_files.operator("full", [[1 << 20], 1.0], kind),
+        *[hostile_files.operator("nonzero", [hostile_files.value(0)], hostile_files.tensor_type(torch.int64, None, 1))]
+        * 3,
+    ]
+    results = {"tuple": [hostile_files.value(1 + at) for at in range(4)]}
+    parts = hostile_files.program([(torch.float32, (size,))], steps, results)
+    limits = CallLimits(bytes_alive=9 << 20, bytes_made=1 << 40)
+    program = program_from_memory(bytearray(parts.to_bytes()), limits=limits)
+    for _ in range(2):
+        assert len(program(torch.zeros(size))) == 4
+        with pytest.raises(ExecutionError, match="bytes at once"):
+            program(torch.ones(size))
+
+
 def _places(network: Any, tensors: Any) -> list[Any]:
     return [network.add_non_zero(tensors[0], trt.int64).get_output(0)]
 

@@ -137,19 +137,21 @@ class Usage(NamedTuple):
     Attributes:
         made, elements, steps: As an account counts them.
         assumed: Elements that were estimated.
+        alive: Bytes that were alive at once, at most.
     """
 
     made: float
     elements: float
     assumed: float
     steps: float
+    alive: float
 
 
 class Account:
     """What one call has used of its limits.
 
-    Inside of another account it is one of a part of that call, and counts on from what the call has used; what is alive
-    it counts by itself.
+    Inside of another account it is one of a part of that call, and counts on from what the call has used, and from what
+    is alive there.
 
     Args:
         limits: Of the call. No part of a call has more than the call: what one part has made is given to the next, and
@@ -179,7 +181,11 @@ class Account:
             self._count_on_from(outer)
             self._end = outer._end if limits.seconds == math.inf else min(outer._end, time.monotonic() + limits.seconds)
         self._begin = (self.made, self.elements, self._assumed_elements, self.steps)
-        self.alive = self._assumed = 0.0
+        self._outer = outer
+        self._outside = 0.0 if outer is None else outer._alive_for_parts()
+        self.alive = self._most_alive = self._outside
+        self._assumed = 0.0
+        self._living: Callable[[], Sequence[Any]] | None = None
         self.has_seen_data = self.has_loose_parts = False
         self._asked: CallLimits = limits
         self._is_exempt = is_exempt
@@ -194,6 +200,33 @@ class Account:
     def watching(self) -> TorchDispatchMode:
         """A block of operators that the account is charged with."""
         return _Watching(self)
+
+    def settle_by(self, living: Callable[[], Sequence[Any]]) -> None:
+        """Says how to find all that lives, which parts of the call ask for where room that was assumed is wanted."""
+        self._living = living
+
+    def _rise(self, alive: float) -> None:
+        self.alive = alive
+        if alive > self._most_alive:
+            self._most_alive = alive
+
+    def _alive_for_parts(self) -> float:
+        """Bytes that are alive where a part of the call begins, counted closely where there may be many."""
+        if 2 * self.alive > self.limits.bytes_alive:  # type: ignore[operator]  # each has a number
+            self._count_closely()
+        return self.alive
+
+    def _count_closely(self) -> None:
+        """Gives back the room of what is free, and that was assumed, here and in the call around."""
+        if self._living is not None:
+            self.settle(self._living())
+        self._sweep()
+        if self._outer is not None:
+            self._outer._count_closely()
+            change = self._outer.alive - self._outside
+            self._outside += change
+            self.alive += change
+            self._most_alive += change
 
     def assume(self, size: float, elements: float) -> bool:
         """Takes room for what an operator makes at most, if there is so much that it need not be looked at.
@@ -213,7 +246,7 @@ class Account:
         ):
             return False
         self.steps += 1
-        self.alive = alive
+        self._rise(alive)
         self._assumed += size
         self._assumed_elements = read
         return True
@@ -241,7 +274,7 @@ class Account:
             steps: Operators.
             made: Bytes that were made of it.
         """
-        self.alive += size
+        self._rise(self.alive + size)
         self._assumed += size
         self._assumed_elements += elements
         self.steps += steps
@@ -271,7 +304,7 @@ class Account:
         if self.alive + size > self.limits.bytes_alive or self.made + size > self.limits.bytes_made:  # type: ignore[operator]
             return False
         self.made += size
-        self.alive += size
+        self._rise(self.alive + size)
         self._assumed += size
         return True
 
@@ -373,12 +406,15 @@ class Account:
             if isinstance(made, torch.Tensor):
                 self._note(made, operator)
 
-    def lay_out(self, values: Sequence[Any], reader: str) -> None:
+    def lay_out(self, values: Sequence[Any], reader: str) -> int:
         """Sees whether there is room for dense copies of what lies otherwise in memory, or has no memory of its own.
 
         Args:
             values: What is read.
             reader: Who makes the copies.
+
+        Returns:
+            Their bytes.
 
         Raises:
             ExecutionError: There is none.
@@ -389,17 +425,30 @@ class Account:
                 size += value.nbytes
         if size:
             self._expect(size, 0, reader)
+        return size
+
+    def lend(self, size: int) -> None:
+        """Takes room that a part of the call fills until it ends; a negative size gives it back."""
+        self._rise(self.alive + size)
 
     def absorb(self, part: Account) -> None:
         """Counts on from what a part of the call has used; what of it is alive is noted by who has it."""
         self._count_on_from(part)
+        if part._outer is self:
+            self._most_alive = max(self._most_alive, part._most_alive)
         self.has_loose_parts |= part.has_loose_parts
 
     @property
     def used(self) -> Usage:
         """What was used by this account alone, but for turns of loops."""
         made, elements, assumed, steps = self._begin
-        return Usage(self.made - made, self.elements - elements, self._assumed_elements - assumed, self.steps - steps)
+        return Usage(
+            self.made - made,
+            self.elements - elements,
+            self._assumed_elements - assumed,
+            self.steps - steps,
+            self._most_alive - self._outside,
+        )
 
     def use_again(self, usage: Usage) -> bool:
         """Counts what a part of the call uses that is not looked at, if there is so much left.
@@ -417,7 +466,12 @@ class Account:
             or steps > limits.steps  # type: ignore[operator]
         ):
             return False
+        if self.alive + usage.alive > limits.bytes_alive:  # type: ignore[operator]
+            self._count_closely()
+            if self.alive + usage.alive > limits.bytes_alive:  # type: ignore[operator]
+                return False
         self.made, self.elements, self.steps, self._assumed_elements = made, elements, steps, read
+        self._most_alive = max(self._most_alive, self.alive + usage.alive)
         return True
 
     def note(self, result: Any) -> None:
@@ -445,7 +499,7 @@ class Account:
         if held is not None:
             self.alive -= held[1]
         self._held[key] = (reference, size)
-        self.alive += size
+        self._rise(self.alive + size)
         if len(self._held) > self._next_sweep:
             self._sweep()
         if self.alive > self.limits.bytes_alive:  # type: ignore[operator]  # each has a number
@@ -460,9 +514,11 @@ class Account:
         if self.made + size > limits.bytes_made:
             self._refuse("bytes_made", self.made + size, maker)
         if self.alive + size > limits.bytes_alive:
-            self._sweep()
+            self._count_closely()
             if self.alive + size > limits.bytes_alive:
                 self._refuse("bytes_alive", self.alive + size, maker)
+        if self.alive + size > self._most_alive:
+            self._most_alive = self.alive + size
 
     def _sweep(self) -> None:
         """Forgets what is free."""

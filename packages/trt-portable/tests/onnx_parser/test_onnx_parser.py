@@ -14,6 +14,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from counted_calls import count_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -92,6 +93,49 @@ def test_outputs_that_are_inputs_or_twice_the_same_are_copies() -> None:
     found = infer(model.SerializeToString(), {"x": data})
     for got, want in zip(found, (data, data.clip(0), data.clip(0)), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("many", ["inputs", "outputs", "copies of an output"])
+def test_ends_cost_no_more_the_more_there_are(many: str) -> None:
+    """Each was compared with all others: a file of two megabytes was parsed for an hour."""
+    costs = []
+    for count in (1, 100, 1000):  # the first imports what there is to import
+        names = [f"x{at}" for at in range(count if many == "inputs" else 1)]
+        made = [f"y{at}" for at in range(count if many == "outputs" else 1)]
+        nodes = [helper.make_node("Relu", [names[-1]], [name]) for name in made]
+        results = made * (count if many == "copies of an output" else 1)
+        model = model_of(nodes, [value(name, 1) for name in names], [value(name, 1) for name in results])
+        data = model.SerializeToString()
+        costs.append(count_calls(lambda data=data: parse(data)))
+    assert costs[2] < 12 * costs[1]
+
+
+def test_names_of_inputs_are_taken_as_long_as_an_input_has_them() -> None:
+    network = trt.Builder(QuietLogger()).create_network()
+    first = network.add_input("a", trt.float32, (1,))
+    assert network.add_input("a", trt.float32, (1,)) is None
+    first.name = "b"
+    assert network.add_input("b", trt.float32, (1,)) is None
+    second = network.add_input("a", trt.float32, (1,))
+    network.remove_tensor(second)
+    assert network.add_input("a", trt.float32, (1,)) is not None
+
+
+def test_outputs_are_those_that_are_marked() -> None:
+    network = trt.Builder(QuietLogger()).create_network()
+    x = network.add_input("x", trt.int32, (2,))
+    one, two, three = (network.add_identity(x).get_output(0) for _ in range(3))
+    network.mark_output(one)
+    network.mark_output(one)
+    assert network.mark_output_for_shapes(two) and not network.mark_output_for_shapes(one)
+    network.unmark_output(two)  # whose values are asked for, and stay so
+    network.unmark_output(three)
+    assert network.num_outputs == 2 and two.is_network_output and not three.is_network_output
+    assert network.get_output(0) is one and network.get_output(1) is two
+    assert network.get_output(2) is None and network.get_output(-1) is None
+    network.unmark_output(one)
+    assert network.unmark_output_for_shapes(two) and not network.unmark_output_for_shapes(two)
+    assert network.num_outputs == 0 and not one.is_network_output
 
 
 def test_a_layer_is_found_by_the_name_of_its_node() -> None:

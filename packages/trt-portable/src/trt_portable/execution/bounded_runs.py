@@ -251,6 +251,8 @@ class _Watcher:
                             is_assumed = True
                 if is_assumed or not is_watched:
                     results = compute(operands)
+                    if not is_watched:
+                        took_bytes += sum([made.nbytes for made in results if type(made) is torch.Tensor])
                 else:
                     account.took(took_bytes, took_elements, took_steps, made_so_far)
                     account.settle([value for value, before in zip(slots, given, strict=True) if value is not before])

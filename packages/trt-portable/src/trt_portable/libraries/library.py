@@ -120,7 +120,8 @@ def _version(package: str) -> str | None:
     return None
 
 
-_ERRORS: Final = 3  # of its levels of severity
+_FATAL: Final = 4
+"""Of its levels of severity: errors are raised as well, and what it writes of them holds names as models have them."""
 
 
 class OnnxRuntime(Library):
@@ -133,7 +134,7 @@ class OnnxRuntime(Library):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = _ERRORS
+        options.log_severity_level = _FATAL
         options.add_session_config_entry("session.force_spinning_stop", "1")  # threads are PyTorch's between runs
         names, values = [], []
         for initializer in exported.model.graph.initializer:

@@ -128,6 +128,8 @@ class ITensor:
             self._report(Refusal(f"a name has at most {NAME_LIMIT - 1} bytes"))
             return
         self._name = name
+        if self._producer is None and self._network is not None:
+            self._network._input_names = None
 
     @property
     def shape(self) -> Dims:

@@ -198,6 +198,9 @@ class INetworkDefinition(
         self._inputs: list[ITensor] = []
         self._marked: list[ITensor] = []
         self._marked_for_shapes: list[ITensor] = []
+        self._output_ids: set[int] = set()
+        self._input_names: set[str] | None = None
+        """None where one has another name since they were collected."""
         self._debug: list[ITensor] = []
         self._debug_unfused = False
         self._weight_names: dict[str, tuple[int, DataType, int]] = {}
@@ -255,12 +258,15 @@ class INetworkDefinition(
         if any(extent < -1 for extent in dims):
             self._reporter.refuse(f"input {label!r}", Refusal(f"shape {dims} has an extent below -1"))
             return None
-        if not label or any(tensor.name == label for tensor in self._inputs):
+        if self._input_names is None:
+            self._input_names = {tensor.name for tensor in self._inputs}
+        if not label or label in self._input_names:
             self._reporter.refuse(f"input {label!r}", Refusal("the name is empty or taken"))
             return None
         tensor = ITensor(self, None, 0, label, dtype)
         self._declare(tensor, dims)
         self._inputs.append(tensor)
+        self._input_names.add(label)
         self._revision += 1
         return tensor
 
@@ -294,11 +300,13 @@ class INetworkDefinition(
                 self._reporter.refuse(f"tensor {tensor.name!r}", Refusal(rule))
                 return
             self._marked.append(tensor)
+            self._output_ids.add(id(tensor))
             self._revision += 1
 
     def unmark_output(self, tensor: ITensor) -> None:
         """Makes an output an ordinary tensor again."""
-        if self._owns(tensor, "unmark_output"):
+        if self._owns(tensor, "unmark_output") and any(tensor is marked for marked in self._marked):
+            self._output_ids.discard(id(tensor))
             self._marked = [marked for marked in self._marked if marked is not tensor]
             self._revision += 1
 
@@ -312,6 +320,7 @@ class INetworkDefinition(
             self._reporter.refuse(f"tensor {tensor.name!r}", Refusal(rule))
             return False
         self._marked_for_shapes.append(tensor)
+        self._output_ids.add(id(tensor))
         self._revision += 1
         return True
 
@@ -320,6 +329,7 @@ class INetworkDefinition(
         expect_tensor(tensor, "tensor")
         if not any(tensor is marked for marked in self._marked_for_shapes):
             return False
+        self._output_ids.discard(id(tensor))
         self._marked_for_shapes = [t for t in self._marked_for_shapes if t is not tensor]
         self._revision += 1
         return True
@@ -329,17 +339,19 @@ class INetworkDefinition(
         return [*self._marked, *self._marked_for_shapes]
 
     def _is_output(self, tensor: ITensor) -> bool:
-        return any(tensor is output for output in self._outputs)
+        return id(tensor) in self._output_ids
 
     @property
     def num_outputs(self) -> int:
         """Number of outputs."""
-        return len(self._outputs)
+        return len(self._output_ids)
 
     def get_output(self, index: int) -> ITensor | None:
         """The output at an index; None if there is none."""
-        position, outputs = to_integer(index), self._outputs
-        return outputs[position] if 0 <= position < len(outputs) else None
+        position, count = to_integer(index), len(self._marked)
+        if not 0 <= position < self.num_outputs:
+            return None
+        return self._marked[position] if position < count else self._marked_for_shapes[position - count]
 
     def remove_tensor(self, tensor: ITensor) -> None:
         """Removes an input that no layer uses; anything else is left with a warning."""
@@ -349,6 +361,7 @@ class INetworkDefinition(
             self._reporter.warning(f"tensor {tensor.name!r} is in use and is not removed")
             return
         self._inputs = [other for other in self._inputs if other is not tensor]
+        self._input_names = None
         self._revision += 1
 
     def _owns(self, tensor: Any, what: str) -> bool:

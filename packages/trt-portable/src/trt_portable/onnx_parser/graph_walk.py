@@ -232,14 +232,14 @@ class GraphImporter:
     def _mark_outputs(self, graph: GraphProto, scope: Scope) -> None:
         self._innermost = ("", "")
         taken: set[int] = set()
+        given = {value.name for value in graph.input}
         for value in graph.output:
             self.writer.node = NodeFacts(value.name, "output", 0, 1)
             tensor = self._as_declared(self.writer.tensor(scope[value.name]), value)
             if tensor.is_network_input or tensor.is_network_output or id(tensor) in taken:
                 tensor = self.writer.output(self.network.add_identity(tensor))
             taken.add(id(tensor))
-            is_input = any(value.name == given.name for given in graph.input)
-            tensor.name = f"{value.name}_output" if is_input else value.name
+            tensor.name = f"{value.name}_output" if value.name in given else value.name
             self.network.mark_output(tensor)
 
     def _as_declared(self, tensor: ITensor, value: ValueInfoProto) -> ITensor:

@@ -337,6 +337,8 @@ class Executor:
         self, slots: list[Any], symbols: Symbols, watch: _Watch, steps: Collection[int], account: Account
     ) -> Any:
         at = self._all.first
+        account.settle_by(lambda: slots[self._all.first :])
+        is_known = steps is not watch.calls
         try:
             for run, at, dying in self._all.steps:
                 if watch.is_timed:
@@ -351,13 +353,15 @@ class Executor:
                         with account.watching():
                             slots[at] = run(slots, symbols)
                 elif at in watch.engine_calls:
-                    account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
+                    laid_out = account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
+                    account.lend(laid_out)
                     slots[at] = run(slots, symbols)
-                    if not account.assume_alive(slots[at]):
-                        account.settle(slots[self._all.first :])
-                        account.note(slots[at])
+                    account.lend(-laid_out)
+                    self._note(slots, at, account)
                 else:
                     slots[at] = run(slots, symbols)
+                    if is_known and at in watch.makers:
+                        self._note(slots, at, account)
                 for dead in dying:
                     slots[dead] = None
             return self._all.output(slots)
@@ -365,6 +369,12 @@ class Executor:
             raise
         except Exception as error:  # whatever an operator raises
             raise self._all.failure(at, error) from error
+
+    def _note(self, slots: list[Any], at: int, account: Account) -> None:
+        """Counts what a step has made that nobody watched."""
+        if not account.assume_alive(slots[at]):
+            account.settle(slots[self._all.first :])
+            account.note(slots[at])
 
 
 class _Watch:
@@ -376,6 +386,7 @@ class _Watch:
         bounds: What each call may use.
 
     Attributes:
+        calls: Slots of what operators make, branches and loops among them.
         engine_calls: Slots of what engines make, which keep accounts of their own.
         reads: Slots that the step reads which fills a slot.
         is_timed: Whether calls whose sizes have passed are watched as well, for the clock.
@@ -391,27 +402,33 @@ class _Watch:
         self._inputs = program.first_tensor
         slots = list(enumerate(program.steps, self._first))
         self.engine_calls = frozenset(at for at, step in slots if isinstance(step, EngineCall))
-        self._all = frozenset(at for at, step in slots if isinstance(step, OperatorCall | ControlFlowCall))
+        self.calls = frozenset(at for at, step in slots if isinstance(step, OperatorCall | ControlFlowCall))
         loose = {at for at, step in slots if isinstance(step, ControlFlowCall)}  # which branch, and how many turns
         self.reads = {at: values_read(step) for at, step in slots}
         for at, step in slots:
             if not loose.isdisjoint(self.reads[at]) or _depends_on_data(step, program):
                 loose.add(at)
-        self._loose = self._all & loose
+        self._loose = self.calls & loose
         self._is_loose = bool(self._loose | (self.engine_calls & loose))
         self._passed: Remembered[tuple[Any, ...], bool] = Remembered()
 
     @functools.cached_property
     def estimates(self) -> Mapping[int, Estimate]:
         """What the operators in slots use at most, where sizes of operands and results tell."""
+        found = {at: _estimate(operator, self.reads[at], step.result) for at, step, operator in self._not_loose()}
+        return {at: estimate for at, estimate in found.items() if estimate is not None}
+
+    @functools.cached_property
+    def makers(self) -> frozenset[int]:
+        """Slots that hold memory which operators have made that are watched once for the same sizes."""
+        return frozenset(at for at, _, operator in self._not_loose() if not operator.is_view)
+
+    def _not_loose(self) -> Iterator[tuple[int, OperatorCall, OpOverload]]:
         calls = zip(operator_calls(self._program.steps), self._operators, strict=True)
         operators = {id(step): operator for step, operator in calls}
-        found = {
-            at: _estimate(operators[id(step)], self.reads[at], step.result)
-            for at, step in enumerate(self._program.steps, self._first)
-            if isinstance(step, OperatorCall) and at not in self._loose
-        }
-        return {at: estimate for at, estimate in found.items() if estimate is not None}
+        for at, step in enumerate(self._program.steps, self._first):
+            if isinstance(step, OperatorCall) and at not in self._loose:
+                yield at, step, operators[id(step)]
 
     def sizes_of(self, slots: Sequence[Any]) -> tuple[Any, ...] | None:
         """What sizes follow from in a call: shapes, and numbers as they are; None where a call is traced."""
@@ -429,7 +446,7 @@ class _Watch:
         """Slots of the operators that are to be watched; None where nothing is, nor what engines make."""
         has_loose_engines = self._passed.get(sizes)
         if has_loose_engines is None:
-            return self._all
+            return self.calls
         return self._loose if self._is_loose or has_loose_engines else None
 
     def passed(self, sizes: tuple[Any, ...], *, has_loose_engines: bool) -> None:
