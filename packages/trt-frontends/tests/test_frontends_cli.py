@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -95,6 +96,50 @@ def test_explain_reads_saved_programs(tmp_path: Path, mlp: nn.Module) -> None:
     result = run("explain", "model.pt2")
     assert result.exit_code == 0
     assert "3 Total Operators" in result.stdout
+
+
+class _Code:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.made,)
+
+
+def _with_samples(model: nn.Module, path: Path, samples: Any) -> None:
+    """Saves a program of PyTorch whose example inputs are something else."""
+    content = io.BytesIO()
+    torch.export.save(torch.export.export(model, (torch.ones(2, 4),)), content)
+    with zipfile.ZipFile(content) as archive, zipfile.ZipFile(path, "w") as hostile:
+        for name in archive.namelist():
+            data = io.BytesIO(archive.read(name))
+            if name.endswith("sample_inputs/model.pt"):
+                torch.save(samples, data := io.BytesIO())
+            hostile.writestr(name, data.getvalue())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.trtp", "model", "model.json"])
+@pytest.mark.parametrize("command", [["explain"], ["compile", "-o", "out.trtp"], ["verify"], ["cache", "why-miss"]])
+def test_programs_of_pytorch_are_opened_by_their_name_alone(
+    tmp_path: Path, mlp: nn.Module, name: str, command: list[str]
+) -> None:
+    """PyTorch runs what is in them: nobody expects that of a file of weights, or of a plan."""
+    _with_samples(mlp, tmp_path / name, {"x": _Code(tmp_path / "made")})
+    result = run(*command, name)
+    assert result.exit_code == 2 and not (tmp_path / "made").exists()
+    assert "program of torch.export under another name" in result.stderr
+    assert "rename it to end in .pt2" in result.stderr
+
+
+@pytest.mark.parametrize("samples", [{}, {"x": 1}, (), ((),), ({}, ()), 3, "text", torch.ones(2, 4)])
+def test_programs_of_pytorch_without_inputs_are_refused(tmp_path: Path, mlp: nn.Module, samples: Any) -> None:
+    _with_samples(mlp, tmp_path / "model.pt2", samples)
+    for command in (["explain"], ["compile", "-o", "out.trtp"], ["verify"]):
+        result = run(*command, "model.pt2")
+        assert result.exit_code == 2, result.exception
+        assert "is not a saved program" in result.stderr
 
 
 def test_explain_takes_keyword_inputs_and_programs() -> None:
@@ -370,6 +415,7 @@ def test_programs_are_timed_beside_their_models(tmp_path: Path) -> None:
 def test_the_help_and_the_version_import_nothing_costly(words: str) -> None:
     code = f"""
 import sys
+import zipfile
 from trtc import main
 sys.argv = ["trtc", *{words.split()}]
 try:
@@ -395,6 +441,7 @@ def test_shells_complete_commands_and_options(words: str, found: str) -> None:
     asked = {"_TRTC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     code = """
 import sys
+import zipfile
 from trtc import main
 sys.argv = ["trtc"]
 try:

@@ -100,13 +100,33 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
     kind = foreign_file(path)
     if kind is not EXPORTED_PROGRAM:  # PyTorch would write of it to the log, with a traceback
         raise _no_program(path, f"it is {kind.what}" if kind else "it is no archive of torch.export", kind)
+    if path.suffix not in _EVALUATED:
+        raise InputError(
+            f"{path} is a program of torch.export under another name, and is not opened",
+            why="PyTorch evaluates and unpickles what it holds: whoever wrote it can run code here",
+            hint="if you trust it, rename it to end in .pt2",
+        )
     try:
         program = torch.export.load(path)
     except Exception as error:
         raise _no_program(path, str(error).partition("\n")[0]) from error
+    if not _are_inputs(program.example_inputs):
+        raise _no_program(path, "the example inputs in it are none")
     if engines_in(program):
         raise _already_compiled(path)
     return program
+
+
+_EVALUATED: Final = (".pt2", ".ep")
+"""Names by which PyTorch's users know files that it runs code of; weights and plans under other names run none."""
+
+
+def _are_inputs(value: Any) -> bool:
+    """Whether a value may be the example inputs of a program: positional ones and those by keyword, or nothing."""
+    if value is None:
+        return True
+    kinds = [type(part) for part in value] if isinstance(value, tuple) else []
+    return kinds in ([tuple, dict], [list, dict])
 
 
 def _no_program(path: Path, why: str, kind: ForeignFile | None = None) -> InputError:

@@ -55,6 +55,7 @@ class LayerOwner(Protocol):
 
     _reporter: Reporter
     _revision: int
+    _input_names: set[str] | None
 
     def _refresh(self, wanted: ILayer) -> None:
         """Infers a stale layer again, stale layers upstream first."""
