@@ -178,7 +178,8 @@ class Account:
             self._end: float = time.monotonic() + limits.seconds
         else:
             self.limits = outer.limits if limits is outer._asked else limits.of_part(outer.limits)
-            self._count_on_from(outer)
+            self.made, self.elements, self.steps, self.turns = outer.made, outer.elements, outer.steps, outer.turns
+            self._assumed_elements = outer._assumed_elements
             self._end = outer._end if limits.seconds == math.inf else min(outer._end, time.monotonic() + limits.seconds)
         self._begin = (self.made, self.elements, self._assumed_elements, self.steps)
         self._outer = outer
@@ -192,10 +193,6 @@ class Account:
         self._hint = hint
         self._held: dict[int, tuple[StorageWeakRef, int]] = {}
         self._next_sweep = 1 << 10
-
-    def _count_on_from(self, other: Account) -> None:
-        self.made, self.elements, self.steps, self.turns = other.made, other.elements, other.steps, other.turns
-        self._assumed_elements = other._assumed_elements
 
     def watching(self) -> TorchDispatchMode:
         """A block of operators that the account is charged with."""
@@ -246,7 +243,9 @@ class Account:
         ):
             return False
         self.steps += 1
-        self._rise(alive)
+        self.alive = alive
+        if alive > self._most_alive:
+            self._most_alive = alive
         self._assumed += size
         self._assumed_elements = read
         return True
@@ -433,9 +432,10 @@ class Account:
 
     def absorb(self, part: Account) -> None:
         """Counts on from what a part of the call has used; what of it is alive is noted by who has it."""
-        self._count_on_from(part)
-        if part._outer is self:
-            self._most_alive = max(self._most_alive, part._most_alive)
+        self.made, self.elements, self.steps, self.turns = part.made, part.elements, part.steps, part.turns
+        self._assumed_elements = part._assumed_elements
+        if part._outer is self and part._most_alive > self._most_alive:
+            self._most_alive = part._most_alive
         self.has_loose_parts |= part.has_loose_parts
 
     @property

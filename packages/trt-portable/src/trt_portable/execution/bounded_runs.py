@@ -97,6 +97,7 @@ class BoundedRuns:
         self._bounds = bounds
         self._is_timed = bounds.limits.is_timed
         self._contracts = contracts_of(program)
+        self._may_loop = None in self._contracts
         self._passed: Remembered[tuple[Any, ...], _Passed] = Remembered()
         self._constants: object = None
 
@@ -159,7 +160,8 @@ class BoundedRuns:
         self._passed[sizes] = passed
 
     def _account(self, values: Sequence[Value], limits: CallLimits) -> Account:
-        bounds, turns, given = self._bounds, most_turns(), 0
+        bounds, given = self._bounds, 0
+        turns = most_turns() if self._may_loop else None
         if open_account() is None:
             given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
         if turns is not None:

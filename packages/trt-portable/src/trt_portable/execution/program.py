@@ -6,8 +6,8 @@ import ctypes
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -443,10 +443,9 @@ class Program:
             raise LayerFailure(call.name if call else "", error) from error
         return [slots[at] for at in self.output_slots]  # type: ignore[misc]
 
-    @contextmanager
-    def running_steps(self) -> Iterator[Sequence[Step]]:
+    def running_steps(self) -> AbstractContextManager[Sequence[Step]]:
         """The steps of one run whose caller takes them, in order, one by one; see `start`."""
-        yield in_ranges(self.steps)
+        return nullcontext(in_ranges(self.steps))
 
     def _aimed(self, targets: Sequence[torch.Tensor | None]) -> Sequence[Step]:
         """The steps, of which some write to targets."""

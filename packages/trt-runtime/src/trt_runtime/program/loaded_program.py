@@ -354,9 +354,11 @@ class Executor:
                             slots[at] = run(slots, symbols)
                 elif at in watch.engine_calls:
                     laid_out = account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
-                    account.lend(laid_out)
+                    if laid_out:
+                        account.lend(laid_out)
                     slots[at] = run(slots, symbols)
-                    account.lend(-laid_out)
+                    if laid_out:
+                        account.lend(-laid_out)
                     self._note(slots, at, account)
                 else:
                     slots[at] = run(slots, symbols)
