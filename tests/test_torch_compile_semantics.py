@@ -303,8 +303,51 @@ def _assert_after_a_write(model: Model, x: torch.Tensor) -> Any:
     return model.linear(x) * model.count
 
 
+def _assert_a_number(model: Model, x: torch.Tensor) -> Any:
+    number = x[0, 0].item()
+    torch._check(number > 0, lambda: "the first number is not positive")
+    return model.linear(x) * number
+
+
+def _assert_a_count(model: Model, x: torch.Tensor) -> Any:
+    places = (x > 0).nonzero()
+    torch._check(places.shape[0] > 2, lambda: "too few are positive")
+    return places, model.linear(x)
+
+
+def _positive(x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x > 0).all(), "not positive inside")
+    return x * 2
+
+
+def _assert_in_a_branch(model: Model, x: torch.Tensor) -> Any:
+    return model.linear(torch.cond(x.sum() < 10, _positive, lambda v: v + 1, (x,)))
+
+
+def _assert_in_a_branch_of_a_branch(model: Model, x: torch.Tensor) -> Any:
+    def inner(v: torch.Tensor) -> torch.Tensor:
+        return torch.cond(v.mean() < 10, _positive, lambda w: w + 1, (v,))
+
+    return model.linear(torch.cond(x.sum() < 20, inner, lambda v: v + 1, (x,)))
+
+
+def _assert_in_a_loop(model: Model, x: torch.Tensor) -> Any:
+    done = torch.zeros((), dtype=torch.int64)
+    _, y = torch.while_loop(lambda i, v: i < 2, lambda i, v: (i + 1, _positive(v)), (done, model.linear(x).abs() + x))
+    return y, model.linear(x)
+
+
+ENGINES_OF_ASSERTING: dict[Program, int] = {
+    **dict.fromkeys([_assert_values, _assert_what_is_computed, _assert_after_a_write, _assert_a_count], 1),
+    **dict.fromkeys([_assert_a_number, _assert_in_a_branch, _assert_in_a_branch_of_a_branch], 2),  # around PyTorch's
+    _assert_in_a_loop: 1,
+}
+
+
+@pytest.mark.sampled
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function", [_assert_values, _assert_what_is_computed, _assert_after_a_write])
+@pytest.mark.parametrize("function", ENGINES_OF_ASSERTING)
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
 def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Program, dynamic: bool) -> None:
     seen: dict[str, list[Any]] = {}
     for backend in ("aot_eager", "torch_tensorrt"):
@@ -314,7 +357,7 @@ def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Progr
         options = {"min_block_size": 1} if backend == "torch_tensorrt" else None
         optimized = torch.compile(model, backend=backend, dynamic=dynamic, options=options)
         seen[backend] = []
-        for x in (torch.ones(3, 4), -torch.ones(3, 4), torch.ones(3, 4) / 2):
+        for x in (torch.ones(3, 4) / 4, -torch.ones(3, 4), torch.ones(3, 4) / 2):
             error, results = "", None
             try:
                 with torch.no_grad():
@@ -322,7 +365,7 @@ def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Progr
             except RuntimeError as raised:
                 error = str(raised)
             seen[backend].append((error, results, model.count.clone()))
-    assert model_report(optimized).engines == 1
+    assert model_report(optimized).engines == ENGINES_OF_ASSERTING[function]
     assert [bool(error) for error, *_ in seen["aot_eager"]] == [False, True, False]
     for found, expected in zip(seen["torch_tensorrt"], seen["aot_eager"], strict=True):
         assert found[0] == expected[0]

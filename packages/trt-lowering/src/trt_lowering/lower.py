@@ -482,7 +482,7 @@ def begin_lowering_graph(
             node.meta[STATE] = True
     _fix_constants(lowered, dict(constants or {}))
     run_passes(lowered, [RemoveAssertions(keep_values=True)], recompile=False)
-    return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings)
+    return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings, keep_checks=True)
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:

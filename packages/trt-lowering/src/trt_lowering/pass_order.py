@@ -42,7 +42,7 @@ from trt_lowering.tracing import traces
 
 
 def decomposing_passes(
-    rules: DecompositionRules, settings: CompilationSettings, precision: PrecisionRules
+    rules: DecompositionRules, settings: CompilationSettings, precision: PrecisionRules, *, keep_checks: bool = False
 ) -> list[GraphPass]:
     """Returns the passes that bring a flat functional graph to operators that convert.
 
@@ -65,7 +65,9 @@ def decomposing_passes(
         Decompose(rules),
         SplitComplex(settings),
         FoldConstants(settings, only_quantized=True, small_bytes=sys.maxsize),
-        LowerBodies(lambda: decomposing_passes(rules, settings, precision)),
+        LowerBodies(
+            lambda: decomposing_passes(rules, settings, precision, keep_checks=keep_checks), keep_checks=keep_checks
+        ),
     ]
 
 
@@ -116,8 +118,13 @@ class DecomposedGraph:
         rules: DecompositionRules,
         settings: CompilationSettings,
         observe: Observer | None = None,
+        *,
+        keep_checks: bool = False,
     ) -> None:
         """Decomposes a flat functional graph in place.
+
+        Args:
+            keep_checks: Whether branches and loops check the values that the model asserts.
 
         Raises:
             LoweringError: A pass broke its contract.
@@ -129,7 +136,7 @@ class DecomposedGraph:
         settle_extents(gm.graph)
         precision = PrecisionRules.of(settings)
         matched = precision.matched_exclusions(gm)
-        self._run(decomposing_passes(rules, settings, precision))
+        self._run(decomposing_passes(rules, settings, precision, keep_checks=keep_checks))
         matched |= precision.matched_exclusions(gm)
         self.unmatched_exclusions = frozenset({*precision.operators, *precision.patterns}) - matched
 

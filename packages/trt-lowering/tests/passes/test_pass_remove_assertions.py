@@ -55,10 +55,19 @@ def test_checks_of_values_may_stay(captured):
         return torch.relu(x)
 
     gm = captured(positive, torch.ones(3))
-    assert RemoveAssertions(keep_values=True)(gm).changed
+    assert not RemoveAssertions(keep_values=True)(gm).changed
     gm.recompile()
     kept = [node for node in gm.graph.nodes if is_assertion(node)]
-    assert [node.target for node in kept] == [torch.ops.aten._assert_async.msg]
-    assert kept[0].meta["val"] is None
-    with pytest.raises(RuntimeError, match="not positive"):
-        gm(-torch.ones(3))
+    assert [node.target for node in kept] == [torch.ops.aten._assert_async.msg, torch.ops.aten._assert_scalar.default]
+    assert all(node.meta["val"] is None for node in kept)
+    for x, message in ((-torch.ones(3), "not positive"), (10 * torch.ones(3), "10")):
+        with pytest.raises(RuntimeError, match=message):
+            gm(x)
+
+
+def test_checks_of_sizes_go_where_checks_of_values_stay(captured):
+    gm = captured(torch.relu, torch.ones(3))
+    with gm.graph.inserting_before(gm.graph.output_node()):
+        gm.graph.call_function(torch.ops.aten._assert_scalar.default, (True, "known"))
+    RemoveAssertions(keep_values=True)(gm)
+    assert not any(is_assertion(node) for node in gm.graph.nodes)

@@ -284,8 +284,8 @@ def multiple_in_words(factor: int, offset: int) -> str:
     return f"a multiple of {factor}" + (f", {'plus' if offset > 0 else 'minus'} {abs(offset)}" if offset else "")
 
 
-def depends_on_data(value: torch.SymInt) -> bool:
-    """Whether a dimension follows from values of tensors, not from shapes alone."""
+def depends_on_data(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
+    """Whether a dimension, or what is asked of one, follows from values of tensors, not from shapes alone."""
     return any(_is_unbacked(symbol) for symbol in value.node.expr.free_symbols)
 
 

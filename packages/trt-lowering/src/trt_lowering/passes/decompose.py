@@ -55,19 +55,25 @@ class LowerBodies(GraphPass):
 
     Args:
         passes: Makes the passes, which bring a flat functional graph to operators that convert.
+        keep_checks: Whether checks of values stay, and with them the branch or the loop in PyTorch.
     """
 
     name = "lower_bodies"
 
-    def __init__(self, passes: Callable[[], Sequence[GraphPass]]) -> None:
+    def __init__(self, passes: Callable[[], Sequence[GraphPass]], *, keep_checks: bool = False) -> None:
         self._passes = passes
+        self._keep_checks = keep_checks
 
     def call(self, gm: fx.GraphModule) -> int:
         """Lowers the graphs of every branch and loop; returns how many there are."""
         holders = {holder: body for node in gm.graph.nodes for holder, body in bodies_of(node)}
         for holder, body in holders.items():
             twin = fx.GraphModule(body, _copy(body.graph), class_name=type(body).__name__)
-            flattening = (InlineWrappedRegions(), RemoveAssertions(), Functionalize(write_back=False))
+            flattening = (
+                InlineWrappedRegions(),
+                RemoveAssertions(keep_values=self._keep_checks),
+                Functionalize(write_back=False),
+            )
             run_passes(twin, [*flattening, *self._passes()])
             name = f"body_{holder.name}"
             while hasattr(gm, name):

@@ -9,6 +9,7 @@ from torch import fx
 
 from trt_core.attributes import read_attribute
 from trt_core.internals import schema_name
+from trt_core.sizes.expressions import depends_on_data
 from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import replace_result
 
@@ -110,7 +111,7 @@ _CHECKS = (
     "aten::_functional_sym_constrain",
     "aten::_functional_assert",
 )
-_CHECKS_OF_VALUES = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+_CHECKS_OF_TENSORS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 
 
 class RemoveAssertions(GraphPass):
@@ -122,8 +123,8 @@ class RemoveAssertions(GraphPass):
     Ensures: no assertion and no call of a guard module is left, but for those that are kept.
 
     Args:
-        keep_values: Whether `_assert_async` stays, by which a model checks values of its tensors
-            (`assert (x > 0).all()`): no profile knows these.
+        keep_values: Whether checks of values stay (`assert (x > 0).all()`, `assert x.argmax().item() < 3`): no profile
+            knows these.
     """
 
     name = "remove_assertions"
@@ -157,7 +158,15 @@ class RemoveAssertions(GraphPass):
                 self.fail(node, "an assertion is left")
 
     def _goes(self, node: fx.Node) -> bool:
-        return is_assertion(node) and not (self._keep_values and node.target in _CHECKS_OF_VALUES)
+        return is_assertion(node) and not (self._keep_values and checks_values(node))
+
+
+def checks_values(node: fx.Node) -> bool:
+    """Whether the node checks values of tensors, or numbers that were read from them; guards check sizes of inputs."""
+    if node.target is torch.ops.aten._assert_scalar.default:
+        condition = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None
+        return isinstance(condition, (torch.SymBool, torch.SymInt, torch.SymFloat)) and depends_on_data(condition)
+    return node.target in _CHECKS_OF_TENSORS
 
 
 def is_assertion(node: fx.Node) -> bool:
