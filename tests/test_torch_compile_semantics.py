@@ -146,6 +146,17 @@ def strided(call: int) -> Sequence[Any]:
     return ((torch.randn(3, 8)[:, ::2], torch.randn(4, 3).t(), torch.randn(1, 4).expand(3, 4))[call % 3],)
 
 
+def one_number(call: int) -> Sequence[Any]:
+    return (torch.tensor((0.0, -0.0, float("nan"))[call % 3], dtype=torch.float64),)
+
+
+def _sum_in_64_bits(model: Model, x: torch.Tensor) -> Any:
+    if not hasattr(model, "total"):
+        model.register_buffer("total", torch.zeros((), dtype=torch.float64))
+    model.total += x.sum()
+    return model.linear(x)
+
+
 def shrinking_rows(call: int) -> Sequence[Any]:
     return (torch.randn((3, 1, 0)[call % 3], 4),)
 
@@ -227,6 +238,13 @@ CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]]
     "state in containers": (_keep_in_containers, matrix, {}),
     "a layer used three times": (_share_a_layer, matrix, {}),
     "a number that changes": (lambda m, x, k: m.linear(x) * k, numbered, {}),
+    "a number in a tensor that is written to": (
+        lambda m, x: x.exp_(),
+        lambda call: (torch.tensor(float(call), dtype=torch.float64),),
+        {},
+    ),
+    "a sum in 64 bits": (_sum_in_64_bits, matrix, {}),
+    "a zero with a sign": (lambda m, x: 1 / x, one_number, {}),
     "strides that change": (lambda m, x: (m.linear(x), torch.relu(x)), strided, {}),
     "another way at one row": (
         lambda m, x: m.linear(x) * 2 if x.shape[0] == 1 else m.linear(x),

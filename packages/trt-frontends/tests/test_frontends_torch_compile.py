@@ -241,6 +241,15 @@ def test_gradients_of_chosen_tensors_are_refused(mlp: nn.Module, unused: bool | 
     assert torch.autograd.grad((optimized(x).detach() * constant).sum(), constant)
 
 
+def test_gradients_of_complex_results_are_refused() -> None:
+    optimized = torch.compile(lambda x: (torch.fft.fft(x), x.to(torch.complex64) * 2, x > 0), backend="torch_tensorrt")
+    transformed, doubled, positive = optimized(torch.randn(4, requires_grad=True))
+    assert not positive.requires_grad
+    for result in (transformed, doubled):
+        with pytest.raises(ExecutionError, match="engines compute no gradients"):
+            result.abs().sum().backward()
+
+
 def test_gradients_behind_a_block_without_them_are_refused(mlp: nn.Module, reports: list[Any]) -> None:
     """The end of the block switches recording on, in the middle of a graph that is built without."""
 

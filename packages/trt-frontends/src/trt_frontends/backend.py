@@ -365,7 +365,7 @@ def mark_without_gradient(result: Any, sources: Sequence[torch.Tensor]) -> Any:
         The tensor; another one on the same memory where it is a view that autograd lets nobody write to, since it was
         made while gradients were off. What is no tensor, or requires a gradient already, stays as it is.
     """
-    if not isinstance(result, torch.Tensor) or result.requires_grad or not result.is_floating_point():
+    if not isinstance(result, torch.Tensor) or result.requires_grad or not _may_have_gradient(result):
         return result
     with torch.enable_grad():
         anchor = torch.empty((), requires_grad=True)
@@ -373,6 +373,10 @@ def mark_without_gradient(result: Any, sources: Sequence[torch.Tensor]) -> Any:
             return _NoGradient.apply(anchor, result, *sources)  # type: ignore[no-untyped-call]
         except RuntimeError:
             return _NoGradient.apply(anchor, result.detach(), *sources)  # type: ignore[no-untyped-call]
+
+
+def _may_have_gradient(result: torch.Tensor) -> bool:
+    return result.is_floating_point() or result.is_complex()
 
 
 class _NoGradient(torch.autograd.Function):

@@ -16,6 +16,7 @@ import gc
 import itertools
 import math
 import operator
+import struct
 import threading
 import warnings
 import weakref
@@ -98,7 +99,7 @@ class Build:
     take_frozen: Run
     frozen: FrozenTensors
     numbers_at: tuple[int, ...]
-    numbers: tuple[float, ...]
+    numbers: tuple[int | bytes, ...]
     ranges: ShapeRanges
     calls: int = 0
 
@@ -142,7 +143,7 @@ class CompiledGraph:
         self._engine_cache = engine_cache
         self._sizes = GraphSizes(gm)
         self._counts = set() if _has_seen_numbers_change() else {reading.position for reading in self._sizes.counts}
-        self._numbers = (_find_numbers(gm) - self._static) | self._counts
+        self._numbers = (_find_numbers(gm) - self._static - self._written) | self._counts
         self._instance_at: int | None = None  # position of a parameter, by which modules that share the graph are told
         self._builds: dict[int, Build] = {}
         self._short_changes: Counter[int] = Counter()
@@ -335,14 +336,14 @@ def _has_seen_numbers_change() -> bool:
     return bool(dynamo_config.assume_static_by_default)
 
 
-def _number(value: Any) -> float:
-    """The number that an input is: a size, or a tensor of one float64."""
-    number: float = value.item() if isinstance(value, torch.Tensor) else value
+def _number(value: Any) -> int | bytes:
+    """The number that an input is: a size, or the bytes of a tensor of one float64, which tell signs of zeros."""
+    number: int | bytes = struct.pack("d", value.item()) if isinstance(value, torch.Tensor) else value
     return number
 
 
 def _find_numbers(gm: fx.GraphModule) -> set[int]:
-    """Returns the positions of inputs that hold one float64 on the CPU.
+    """Returns the positions of inputs that hold one float64 on the CPU, written to or not.
 
     With sizes that vary, Dynamo takes the floats of a model (the epsilon of a norm) for inputs, too, and gives them as
     such tensors. Most never change.
