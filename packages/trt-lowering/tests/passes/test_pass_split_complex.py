@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -134,6 +136,49 @@ def test_chains_of_operators_are_computed_in_real_numbers(name):
     gm = _lower(lambda value, w: CHAINS[name](value, w), x, state={"w": w})
     assert not [(node, node.meta.get(LEFT_COMPLEX)) for node in _complex_nodes(gm)]
     _agree(gm(x), CHAINS[name](x, w))
+
+
+MIXED = {
+    "where, of integers": lambda z, whole, mask: torch.where(mask, z, whole),
+    "where, of booleans": lambda z, whole, mask: torch.where(mask, mask, z),
+    "where, of a number": lambda z, whole, mask: torch.where(mask, z, 2.0),
+    "where, of a complex number": lambda z, whole, mask: torch.where(mask, 2 + 3j, z),
+    "cat": lambda z, whole, mask: torch.cat([whole, z, mask]),
+    "copy": lambda z, whole, mask: z.clone().copy_(whole) + z,
+    "scatter": lambda z, whole, mask: torch.slice_scatter(z.select_scatter(whole[0], 0, 1), whole[:2], 0, 0, 2),
+    "indices": lambda z, whole, mask: z.gather(0, whole % 4)[whole[0] % 4],
+    "ones of another type": lambda z, whole, mask: z * torch.ones_like(z, dtype=torch.int32),
+    "a boolean": lambda z, whole, mask: ((z - z.real) * mask).to(torch.bool) * z,
+    "a large quotient": lambda z, whole, mask: z / (z * z * 1e-25) * 1e-25,
+    "a small quotient": lambda z, whole, mask: z / (z * 1e25),
+    "a quotient by a small number": lambda z, whole, mask: z / (1e-25 + 1e-25j),
+    "a large length": lambda z, whole, mask: (z * 1e25).abs() * z,
+    "a small length": lambda z, whole, mask: (z * 1e-25).abs() * 1e25 * z,
+    "a length of zero and an infinite one": lambda z, whole, mask: torch.where(mask, z * 0, z * math.inf).abs() + 0 * z,
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_is_real_or_of_another_type_stays_so_beside_complex_tensors(name):
+    def function(z, whole, mask):
+        return torch.view_as_real(MIXED[name](z * (1 + 1j), whole, mask))
+
+    whole = torch.arange(16).view(4, 4)
+    inputs = (torch.randn(4, 4, dtype=torch.complex64) + 1, whole, whole > 5)
+    gm = _lower(function, *inputs)
+    assert all(node.op == "placeholder" for node in _complex_nodes(gm))
+    wanted = function(*inputs)
+    torch.testing.assert_close(gm(*inputs), wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bool, None])
+def test_tensors_filled_like_complex_ones_have_the_type_that_is_asked_for(dtype):
+    def function(z):
+        made = z * (1 + 1j)
+        return torch.ones_like(made, dtype=dtype), made.new_ones(3, dtype=dtype), made.abs()
+
+    z = torch.randn(3, dtype=torch.complex64)
+    _agree(_lower(function, z)(z), function(z))
 
 
 def test_the_batch_may_vary():

@@ -105,6 +105,8 @@ class SplitComplex(OperatorPass):
             args: Any = fx.map_arg(node.args, lambda operand: parts.get(operand, operand))
             kwargs: Any = fx.map_arg(node.kwargs, lambda operand: parts.get(operand, operand))
             parts[node] = rule(emit, node, tuple(args), dict(kwargs))
+            if not _is_of_type(parts[node], node.meta["val"]):
+                raise NotExpressible(f"{node.target}, which has another type in real numbers")
         return parts
 
     def _replace(self, graph: fx.Graph, region: list[fx.Node], parts: dict[fx.Node, Any], emit: Emitter) -> None:
@@ -133,6 +135,16 @@ def _joined(emit: Emitter, parts: Parts, value: torch.Tensor) -> fx.Node:
     dense = [emit(aten.clone.default, half, memory_format=torch.contiguous_format) for half in halves]
     whole = emit(aten.complex.default, *dense)
     return emit(aten.permute.default, whole, [order.index(axis) for axis in range(value.dim())])
+
+
+def _is_of_type(found: Any, value: Any) -> bool:
+    """Whether what stands for a value is as complex as the value is, and of its type where it is real."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_of_type, found, value))
+    if isinstance(found, Parts):
+        halves = [half for half in (found.real, found.imaginary) if half is not None]
+        return bool(value.is_complex()) and all(half.meta["val"].dtype is torch.float32 for half in halves)
+    return not isinstance(value, torch.Tensor) or found.meta["val"].dtype is value.dtype
 
 
 def _find_regions(graph: fx.Graph) -> list[list[fx.Node]]:
@@ -321,6 +333,10 @@ _PART_BY_PART: Final = frozenset(
 """Operators that move, name, add up or negate elements, whose parts are their operands' parts."""
 
 
+_DATA: Final = {"where": (1, 2), "copy": (0, 1), "select_scatter": (0, 1), "slice_scatter": (0, 1)}
+"""Which operands of these hold elements; of the others it is the first. The rest are places, conditions and sizes."""
+
+
 def rule_of(target: Any) -> Rule | None:
     """Returns the rule of an operator, None where there is none."""
     if target is operator.getitem:
@@ -334,26 +350,38 @@ def rule_of(target: Any) -> Rule | None:
 def _part_by_part(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kwargs.get("dtype") is not None:
         raise NotExpressible(f"{node.target} with a type of its own")
-    real = emit(node.target, *with_leaves(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf), **kwargs)
+    schema = node.target._schema  # type: ignore[union-attr]  # rules are of operators
+    at = _DATA.get(schema.name.removeprefix("aten::"), (0,))
+    real = emit(node.target, *with_leaves(args, _real_operand), **kwargs)
     imaginary = None
-    if any(isinstance(leaf, Parts) and leaf.imaginary is not None for leaf in leaves_of(args)):
-        imaginary = emit(node.target, *with_leaves(args, lambda leaf: _imaginary_operand(emit, leaf)), **kwargs)
+    if any(_has_imaginary(leaf) for place in at for leaf in leaves_of(args[place])):
+        take = functools.partial(_imaginary_operand, emit)
+        others = [with_leaves(item, take if place in at else _real_operand) for place, item in enumerate(args)]
+        imaginary = emit(node.target, *others, **kwargs)
     value = node.meta["val"]
     if isinstance(value, torch.Tensor):
         return Parts(real, imaginary)
     items = range(len(value))
     reals = [emit(operator.getitem, real, index) for index in items]
-    others = [None if imaginary is None else emit(operator.getitem, imaginary, index) for index in items]
-    return [Parts(*pair) for pair in zip(reals, others, strict=True)]
+    rest = [None if imaginary is None else emit(operator.getitem, imaginary, index) for index in items]
+    return [Parts(*pair) for pair in zip(reals, rest, strict=True)]
+
+
+def _has_imaginary(leaf: Any) -> bool:
+    return leaf.imaginary is not None if isinstance(leaf, Parts) else isinstance(leaf, complex)
+
+
+def _real_operand(leaf: Any) -> Any:
+    return leaf.real if isinstance(leaf, (Parts, complex)) else leaf
 
 
 def _imaginary_operand(emit: Emitter, leaf: Any) -> Any:
-    """Zeros for a real operand beside complex ones; indices, conditions and sizes are the same for both parts."""
+    """The imaginary part of an operand that holds elements: zeros where it is real beside complex ones."""
     if isinstance(leaf, Parts):
         return emit.imaginary(leaf)
-    value = leaf.meta["val"] if isinstance(leaf, fx.Node) else None
-    is_real = isinstance(value, torch.Tensor) and value.is_floating_point()
-    return emit.zeros_like(leaf) if is_real else leaf
+    if isinstance(leaf, fx.Node):
+        return emit.zeros_like(leaf)
+    return leaf.imag if isinstance(leaf, complex) else 0.0
 
 
 def _pad(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
@@ -445,18 +473,27 @@ def _divided(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
     if d is None:
         imaginary = None if b is None else emit(aten.div.Tensor, b, c)
         return Parts(emit(aten.div.Tensor, a, c), imaginary)
-    size = _sum_of_squares(emit, c, d)
-    conjugate = Parts(c, emit(aten.neg.default, d)) if isinstance(d, fx.Node) else complex(c, -d)
+    size: Any
+    conjugate: Any
+    if isinstance(d, fx.Node):  # by numbers near 1, since squares leave the range of float32
+        larger, _ = _by_size(emit, c, d)
+        c, d = (emit(aten.div.Tensor, part, larger) for part in (c, d))
+        size = emit(aten.add.Tensor, emit(aten.mul.Tensor, c, c), emit(aten.mul.Tensor, d, d))
+        size, conjugate = emit(aten.mul.Tensor, size, larger), Parts(c, emit(aten.neg.default, d))
+    else:
+        size = abs(complex(c, d))
+        if not size:
+            raise NotExpressible("a division by zero")
+        conjugate = complex(c, -d) / size
     found = _bilinear(emit, args[0], conjugate, lambda left, right: _multiply(emit, left, right))
     imaginary = None if found.imaginary is None else emit(aten.div.Tensor, found.imaginary, size)
     return Parts(emit(aten.div.Tensor, found.real, size), imaginary)
 
 
-def _sum_of_squares(emit: Emitter, real: Any, imaginary: Any) -> Any:
-    if not isinstance(real, fx.Node):
-        return real * real + imaginary * imaginary
-    square = emit(aten.mul.Tensor, real, real)
-    return square if imaginary is None else emit(aten.add.Tensor, square, emit(aten.mul.Tensor, imaginary, imaginary))
+def _by_size(emit: Emitter, *halves: fx.Node) -> tuple[fx.Node, fx.Node]:
+    """The larger and the smaller one of two parts, without their signs."""
+    sizes = [emit(aten.abs.default, half) for half in halves]
+    return emit(aten.maximum.default, *sizes), emit(aten.minimum.default, *sizes)
 
 
 def _power(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
@@ -480,7 +517,13 @@ def _absolute(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[
     (x,) = args
     if x.imaginary is None:
         return emit(aten.abs.default, x.real)
-    return emit(aten.sqrt.default, _sum_of_squares(emit, x.real, x.imaginary))
+    # times a number near 1, since squares leave the range of float32
+    larger, smaller = _by_size(emit, x.real, x.imaginary)
+    least = torch.finfo(torch.float32).tiny
+    ratio = emit(aten.div.Tensor, smaller, emit(aten.clamp_min.default, larger, least))
+    root = emit(aten.sqrt.default, emit(aten.add.Tensor, emit(aten.mul.Tensor, ratio, ratio), 1.0))
+    is_infinite = emit(aten.eq.Scalar, larger, math.inf)
+    return emit(aten.where.self, is_infinite, larger, emit(aten.mul.Tensor, larger, root))
 
 
 def _angle(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
@@ -505,6 +548,8 @@ def _to_last_dimension(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwar
 
 def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, wanted = args[0], node.meta["val"].dtype
+    if wanted is torch.bool and isinstance(x, Parts) and x.imaginary is not None:
+        return emit(aten.logical_or.default, x.real, x.imaginary)
     real = x.real if isinstance(x, Parts) else x
     part = torch.float32 if wanted is torch.complex64 else wanted
     if real.meta["val"].dtype is not part:
@@ -514,12 +559,13 @@ def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
     return Parts(real, x.imaginary if isinstance(x, Parts) else None)
 
 
-def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
+def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(leaf, complex) for leaf in leaves_of(args)):
         raise NotExpressible("a tensor filled with a complex number")
-    given = {**kwargs, "dtype": torch.float32}
-    taken = with_leaves(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
-    return Parts(emit(node.target, *taken, **given), None)
+    taken = with_leaves(args, _real_operand)
+    if not node.meta["val"].is_complex():
+        return emit(node.target, *taken, **kwargs)
+    return Parts(emit(node.target, *taken, **{**kwargs, "dtype": torch.float32}), None)
 
 
 def _fft_c2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
