@@ -406,6 +406,17 @@ def test_half_precision_writes_back(options: dict[str, Any], function: Program) 
             torch.testing.assert_close(model.cache, twin.cache, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_statistics_in_half_are_those_of_aot_eager(dtype: torch.dtype) -> None:
+    """PyTorch describes them in float32, and its kernel makes halves, which the next engine was not built for."""
+
+    def run(model: Model, x: torch.Tensor) -> Any:
+        running = model.row_norm.running_mean, model.row_norm.running_var
+        return functional.instance_norm(model.row_norm(x), *running), x.sum(1)
+
+    agree(lambda: Model(run).to(dtype), lambda _: (torch.randn(3, 4, 5).to(dtype),), tolerance=4e-2)
+
+
 def test_results_whose_size_depends_on_data_keep_their_strides() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         agree(lambda: Model(lambda m, x: (torch.relu(x).nonzero(), torch.relu(x)[x > 0])), matrix)

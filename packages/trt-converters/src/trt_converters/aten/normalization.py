@@ -385,12 +385,13 @@ def aten__native_batch_norm_legit_functional(
         total = cast(ctx, count, torch.float32)
         correction = binary(ctx, "DIV", total, binary(ctx, "SUB", total, torch.ones(())))
     unbiased = binary(ctx, "PROD", variance, correction, "unbiased")
-    moved = (_moving(ctx, *pair, momentum) for pair in ((running_mean, mean), (running_var, unbiased)))
-    return result, mean, inverse, *moved
+    # PyTorch describes them as float32 whatever the type of the running ones is
+    types = [item.dtype for item in ctx.call.result[3:]]
+    pairs = zip((running_mean, running_var), (mean, unbiased), types, strict=True)
+    return result, mean, inverse, *(_moving(ctx, *pair, momentum) for pair in pairs)
 
 
-def _moving(ctx: ConversionContext, running: Operand, current: Operand, momentum: float) -> Any:
-    dtype = dtype_of(running)
+def _moving(ctx: ConversionContext, running: Operand, current: Operand, dtype: torch.dtype, momentum: float) -> Any:
     kept = binary(ctx, "PROD", cast(ctx, running, torch.float32), torch.tensor(1 - momentum))
     return cast(ctx, binary(ctx, "SUM", kept, binary(ctx, "PROD", current, torch.tensor(momentum))), dtype)
 
