@@ -224,6 +224,20 @@ CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]]
     ),
     "sizes that change": (lambda m, x: m.linear(x).reshape(-1), growing_rows, {}),
     "complex numbers": (lambda m, x: (torch.fft.fft(torch.relu(x)), torch.complex(x, x).conj()), matrix, {}),
+    "Fourier transforms along other axes": (
+        lambda m, x: (
+            torch.fft.hfft(x, dim=0),
+            torch.fft.irfft2(x, dim=(1, 0)),
+            torch.stft(x.flatten(), 4, return_complex=False),
+        ),
+        lambda call: (torch.randn(6, 5),),
+        {},
+    ),
+    "a type that is asked for with an order": (
+        lambda m, x: (x.cfloat(memory_format=torch.contiguous_format), x.cfloat()),
+        lambda call: (torch.randn(4, 3).t(),),
+        {},
+    ),
     "64 bits": (lambda m, x: (x.double() * 2, (x > 0).to(torch.int64).sum(1)), matrix, {}),
     "structures": (lambda m, x: {"a": [torch.relu(x), (x.sum(), 3)], "n": None, "s": "text"}, matrix, {}),
     "nothing": (lambda m, x: None, matrix, {}),

@@ -13,7 +13,6 @@
 | `torch.nn.modules.module._global_buffer_registration_hooks` | hooks of the process | |
 | `torch.nn.modules.module._global_module_registration_hooks` | hooks of the process | |
 | `torch.nn.modules.module._global_parameter_registration_hooks` | hooks of the process | |
-| `torch.utils._sympy.functions` | the larger of two sizes | |
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from torch._dynamo.backends.registry import lookup_backend
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.exc import TorchDynamoException
-    from torch.utils._sympy.functions import Max
 
 ATTRIBUTES: Final[dict[str, str]] = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
@@ -56,7 +54,6 @@ LATE: Final = {
     "lookup_backend": "torch._dynamo.backends.registry",
     "callback_handler": "torch._dynamo.callback",
     "TorchDynamoException": "torch._dynamo.exc",
-    "Max": "torch.utils._sympy.functions",
 }
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
 

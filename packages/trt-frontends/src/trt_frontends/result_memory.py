@@ -20,7 +20,8 @@ import torch
 from torch import fx
 
 from trt_core.sizes.expressions import depends_on_data
-from trt_lowering.node_metadata import graph_results, insert_call, same_extent
+from trt_lowering.memory_order import memory_order
+from trt_lowering.node_metadata import graph_results, insert_call
 from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten
@@ -77,30 +78,6 @@ def reshape_in_pytorch(split: fx.GraphModule, engines: Collection[str]) -> None:
             block.recompile()
 
 
-def memory_order(value: torch.Tensor) -> list[int] | None:
-    """Returns the axes of a dense tensor from the outermost in memory to the innermost.
-
-    Returns:
-        The axes, in order where they can be: one of extent 1 has no place of its own. None for a tensor with gaps or
-        overlaps, and for one of which that cannot be told for every value of its sizes.
-    """
-    axes = list(range(value.dim()))
-    if _lies_in(value, axes):
-        return axes
-    left = list(reversed(axes))
-    order: list[int] = []
-    step: int | torch.SymInt = 1
-    while left:
-        neighbors = [axis for axis in left if _same_step(value.stride(axis), step)]
-        neighbors += [axis for axis in left if same_extent(value.shape[axis], 1)]
-        if not neighbors:
-            return None
-        order.insert(0, neighbors[0])
-        left.remove(neighbors[0])
-        step = step * value.shape[neighbors[0]]
-    return order
-
-
 def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> bool:
     """Relays one output of a block through a permutation; whether it needs one.
 
@@ -130,42 +107,6 @@ def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequ
             if user is not view:
                 user.replace_input_with(arriving, view)
     return True
-
-
-def _lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
-    """Whether the axes follow each other in memory in that order, without gaps; axes of extent 1 do not count."""
-    step: int | torch.SymInt = 1
-    for axis in reversed(order):
-        if same_extent(value.shape[axis], 1):
-            continue
-        if not _same_step(value.stride(axis), step):
-            return False
-        step = step * value.shape[axis]
-    return True
-
-
-def _same_step(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
-    """Whether two strides are equal, however their products are written, in a tensor that is not empty.
-
-    PyTorch steps over an axis that may be empty by `Max(1, extent)`.
-    """
-    if same_extent(left, right):
-        return True
-    if isinstance(left, int) and isinstance(right, int):
-        return False
-    return bool((_polynomial(left) - _polynomial(right)).expand() == 0)
-
-
-def _polynomial(step: int | torch.SymInt) -> Any:
-    import sympy  # costly to import, and here already where sizes are symbolic
-
-    from trt_frontends.internals import Max
-
-    if isinstance(step, int):
-        return sympy.Integer(step)
-    return step.node.expr.replace(
-        lambda part: isinstance(part, Max) and len(part.args) == 2 and part.args[0] == 1, lambda part: part.args[1]
-    )
 
 
 # Views of results --------------------------------------------------------------------------------------------------
@@ -305,7 +246,7 @@ def _drop_unused_outputs(split: fx.GraphModule, name: str) -> None:
 def _laid_out(graph: fx.Graph, base: fx.Node, made: Any) -> Any:
     """Adds a call that lets a tensor of a block lie as it does for eager calls, where it may lie otherwise."""
     value = base.meta["val"]
-    order = None if _is_given(base) or _is_plain(value) else memory_order(value)
+    order = None if _is_given(base) or _is_plain(value) else memory_order(value, exact=True)
     return made if order is None else insert_call(graph, lay_out, (made, order), value=value, origin=base)
 
 

@@ -12,6 +12,7 @@
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental` | guards that are not a model's; how traces take sizes apart; what is asked of sizes | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
+| `torch.utils._sympy.functions` | the larger of two sizes | |
 | `torch.utils._traceback` | how the frames become lines of text that each node of a trace keeps | |
 """
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental import proxy_tensor, symbolic_shapes
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
     from torch.utils import _traceback as tracebacks
+    from torch.utils._sympy.functions import Max
 
 ATTRIBUTES: Final = {
     "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
@@ -59,6 +61,7 @@ ATTRIBUTES: Final = {
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
+    "Max": "torch.utils._sympy.functions",
     "composite_kernel": "torch._export.utils:_get_decomp_for_cia",
     "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
     "export_trace": "torch.export:_trace",

@@ -28,6 +28,7 @@ from trt_lowering.passes.decompose import Decompose, LowerBodies
 from trt_lowering.passes.dequantization import MergeDequantization, RecognizeDequantization
 from trt_lowering.passes.device_moves import MakeOnDevice
 from trt_lowering.passes.known_values import FoldConstants, SimplifySizes, StrideOverBases
+from trt_lowering.passes.lay_out_results import LayOutResults, captured_results
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
 from trt_lowering.passes.split_complex import SplitComplex
@@ -134,6 +135,7 @@ class DecomposedGraph:
         self._rules = rules
         self._observe = observe
         settle_extents(gm.graph)
+        self._captured = captured_results(gm.graph)
         precision = PrecisionRules.of(settings)
         matched = precision.matched_exclusions(gm)
         self._run(decomposing_passes(rules, settings, precision, keep_checks=keep_checks))
@@ -177,7 +179,7 @@ class DecomposedGraph:
             LoweringError: A pass broke its contract.
         """
         self.settle_types(precision)
-        self._run(finishing_passes(self.settings))
+        self._run([*finishing_passes(self.settings), LayOutResults(self._captured)])
         check_graph_form(self.graph)
         self.graph.recompile()
         return self.graph

@@ -120,21 +120,9 @@ class SplitComplex(OperatorPass):
                 node.replace_all_uses_with(found)
             elif node in returned:
                 emit.stand_at(node, before=output)
-                output.replace_input_with(node, _joined(emit, found, node.meta["val"]))
+                whole = emit(aten.complex.default, found.real, emit.imaginary(found))
+                output.replace_input_with(node, whole)
             graph.erase_node(node)
-
-
-def _joined(emit: Emitter, parts: Parts, value: torch.Tensor) -> fx.Node:
-    """A complex tensor again, whose axes lie in memory as those of the one that was taken apart."""
-    real, imaginary = parts.real, emit.imaginary(parts)
-    steps = [step.node.hint if isinstance(step, torch.SymInt) else step for step in value.stride()]
-    order = sorted(range(value.dim()), key=lambda axis: -steps[axis])
-    if order == sorted(order):
-        return emit(aten.complex.default, real, imaginary)
-    halves = (emit(aten.permute.default, half, order) for half in (real, imaginary))
-    dense = [emit(aten.clone.default, half, memory_format=torch.contiguous_format) for half in halves]
-    whole = emit(aten.complex.default, *dense)
-    return emit(aten.permute.default, whole, [order.index(axis) for axis in range(value.dim())])
 
 
 def _is_of_type(found: Any, value: Any) -> bool:

@@ -1,0 +1,73 @@
+"""Results lie in memory as they did in the captured program, whatever replaced the operators that made them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from trt_lowering.memory_order import memory_order
+from trt_lowering.passes.lay_out_results import LayOutResults, captured_results
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "order", "exact"),
+    [
+        ((2, 3, 4), (12, 4, 1), [0, 1, 2], [0, 1, 2]),
+        ((2, 3, 4), (1, 8, 2), [1, 2, 0], [1, 2, 0]),
+        ((3, 1), (1, 3), [0, 1], [1, 0]),
+        ((3, 1), (1, 1), [0, 1], [0, 1]),
+        ((2, 3, 1), (3, 1, 3), [0, 1, 2], [0, 2, 1]),
+        ((1, 3), (70, 1), [0, 1], [0, 1]),
+        ((2, 3), (4, 1), None, None),
+        ((2, 3), (0, 1), None, None),
+    ],
+)
+def test_orders_of_axes(shape, strides, order, exact):
+    value = torch.empty_strided(shape, strides)
+    assert memory_order(value) == order
+    assert memory_order(value, exact=True) == exact
+
+
+def _doubled_otherwise(captured, function, *args):
+    """Captures a function, and replaces doubling by what makes tensors whose last axis lies outermost."""
+    gm = captured(function, *args)
+    wanted = captured_results(gm.graph)
+    for node in gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor):
+        x = node.args[0]
+        with gm.graph.inserting_before(node), torch.no_grad():
+            moved = gm.graph.call_function(aten.permute.default, (x, [2, 0, 1]))
+            moved.meta["val"] = x.meta["val"].permute(2, 0, 1)
+            made = gm.graph.call_function(
+                aten.add.Tensor, (gm.graph.call_function(aten.clone.default, (moved,)), moved)
+            )
+            clone = made.args[0]
+            clone.kwargs = {"memory_format": torch.contiguous_format}
+            clone.meta["val"] = moved.meta["val"].clone(memory_format=torch.contiguous_format)
+            made.meta["val"] = clone.meta["val"] + clone.meta["val"]
+            back = gm.graph.call_function(aten.permute.default, (made, [1, 2, 0]))
+            back.meta["val"] = made.meta["val"].permute(1, 2, 0)
+        node.replace_all_uses_with(back)
+        gm.graph.erase_node(node)
+    return gm, wanted
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)])
+def test_results_that_lie_otherwise_are_copied(captured, order):
+    inverse = [order.index(axis) for axis in range(3)]
+    x = torch.randn(2, 3, 4).permute(order).contiguous().permute(inverse)
+    gm, wanted = _doubled_otherwise(captured, lambda x: x * 2, x)
+    assert LayOutResults(wanted)(gm).changed
+    gm.recompile()
+    found = gm(x)
+    assert torch.equal(found, x * 2)
+    assert found.stride() == (x * 2).stride()
+
+
+def test_results_that_share_memory_and_those_that_lie_well_stay(captured):
+    x = torch.randn(2, 3, 4)
+    gm, wanted = _doubled_otherwise(captured, lambda x: (lambda y: (y, y[1:]))(x * 2), x)
+    assert not LayOutResults(wanted)(gm).changed
+    gm = captured(lambda x: (x * 2, x.t()), x[0])
+    assert not LayOutResults(captured_results(gm.graph))(gm).changed
