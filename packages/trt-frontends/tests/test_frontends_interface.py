@@ -280,6 +280,34 @@ def test_ordered_dicts_come_back_as_such(keys: tuple[Any, Any], tmp_path: Path) 
     assert type(result[keys[1]][0]) is OrderedDict and torch.equal(result[keys[0]], x + 1)
 
 
+def test_results_of_classes_of_pytorch_come_back_as_such(tmp_path: Path) -> None:
+    class Largest(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.topk(2), {"max": (x + 1).max(1)}
+
+    x = torch.randn(3, 4)
+    _save(Largest(), tmp_path / "model.trtp", x)
+    largest, rest = trt_runtime.load(tmp_path / "model.trtp")(x)
+    assert type(largest) is torch.return_types.topk and torch.equal(largest.values, x.topk(2).values)
+    assert type(rest["max"]) is torch.return_types.max and torch.equal(rest["max"].indices, x.argmax(1))
+
+
+@pytest.mark.parametrize("name", ["torch.return_types:nothing", "torch.return_types:sys", "torch.return_types:"])
+def test_names_of_classes_that_pytorch_does_not_have_are_passed_over(name: str, tmp_path: Path) -> None:
+    class Largest(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.topk(2)
+
+    x = torch.randn(3, 4)
+    _save(Largest(), tmp_path / "model.trtp", x)
+    parts = ProgramFile.read((tmp_path / "model.trtp").read_bytes())
+    facts = parts.graph["metadata"][FACTS]
+    assert "torch.return_types:topk" in facts
+    parts.graph["metadata"][FACTS] = facts.replace("torch.return_types:topk", name)
+    parts.write(tmp_path / "renamed.trtp")
+    assert type(trt_runtime.load(tmp_path / "renamed.trtp")(x)) is tuple
+
+
 def test_results_are_of_the_classes_that_are_named(tmp_path: Path) -> None:
     x = torch.ones(3)
     _save(Returning(), tmp_path / "model.trtp", x)

@@ -34,6 +34,7 @@ MAX_BYTES: Final = 1 << 20
 
 _PLAIN: Final = frozenset({tuple, list, dict})
 _ORDERED: Final = "collections:OrderedDict"
+_RETURN_TYPES: Final = "torch.return_types:"
 
 
 class Record(dict[Any, Any]):
@@ -305,7 +306,7 @@ def _maker(tree: Any, found: ResultClass | None, chosen: Mapping[str, type]) -> 
     """Returns what makes one part of a result of its own class, or lets its parts be read as they were."""
     if found is None:
         return None
-    kind = chosen.get(found.name)
+    kind = chosen.get(found.name) or _class_of_pytorch(found.name)
     if kind is None and found.name == _ORDERED and isinstance(tree, dict):
         return OrderedDict
     if kind is None:
@@ -323,6 +324,13 @@ def _maker(tree: Any, found: ResultClass | None, chosen: Mapping[str, type]) -> 
             ) from error
 
     return checked
+
+
+def _class_of_pytorch(name: str) -> type | None:
+    """Returns a class of PyTorch's own results, such as that of `topk`; None where it is none."""
+    found = getattr(torch.return_types, name.removeprefix(_RETURN_TYPES), None)
+    is_known = name.startswith(_RETURN_TYPES) and isinstance(found, type) and found in pytree.SUPPORTED_NODES
+    return found if is_known else None
 
 
 def _made_by(kind: type, tree: Any, found: ResultClass) -> Rebuild:
