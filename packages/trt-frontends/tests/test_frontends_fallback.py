@@ -222,3 +222,13 @@ def test_numbers_that_are_sizes_stay_sizes(function: Callable[[torch.Tensor], to
     for shape in ((1, 4), (3, 6), (5, 12)):
         x = torch.randn(shape)
         torch.testing.assert_close(compiled(x), Model()(x))
+
+
+def test_compressed_tensors_inside_of_a_model_stay_in_pytorch() -> None:
+    class Compressing(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(x.to_sparse_csr(), y).relu()
+
+    x, y = torch.randn(3, 4), torch.randn(4, 5)
+    compiled = trt_frontends.compile(Compressing(), arg_inputs=[x, y], min_block_size=1)
+    torch.testing.assert_close(compiled(x, y), (x @ y).relu())

@@ -268,6 +268,8 @@ def call_signature(node: fx.Node) -> Any:
 def _value_key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         shape = tuple(map(str, value.shape))
+        if value.layout is not torch.strided:
+            return ("tensor", value.dtype, str(value.device), shape, str(value.layout))
         return ("tensor", value.dtype, str(value.device), shape, tuple(map(str, value.stride())))
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return ("symbolic", str(value.node.expr))

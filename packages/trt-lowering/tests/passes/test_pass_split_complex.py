@@ -181,6 +181,14 @@ def test_tensors_filled_like_complex_ones_have_the_type_that_is_asked_for(dtype)
     _agree(_lower(function, z)(z), function(z))
 
 
+def test_a_real_part_that_is_a_copy_has_memory_of_its_own():
+    z = torch.randn(3, dtype=torch.complex64)
+    gm = _lower(lambda z: (z.to(torch.float32), z.abs()), z)
+    found = gm(z)[0]
+    assert found.untyped_storage().data_ptr() != z.untyped_storage().data_ptr()
+    assert torch.equal(found, z.real) and found.stride() == (1,)
+
+
 def test_the_batch_may_vary():
     x = torch.randn(3, 6)
     gm = _lower(

@@ -542,6 +542,8 @@ def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
     part = torch.float32 if wanted is torch.complex64 else wanted
     if real.meta["val"].dtype is not part:
         real = emit(aten._to_copy.default, real, dtype=part)
+    elif wanted is part and isinstance(x, Parts):
+        real = emit(aten.clone.default, real)  # what is returned must not lie in the memory of an input
     if wanted is not torch.complex64:
         return real
     return Parts(real, x.imaginary if isinstance(x, Parts) else None)
