@@ -168,6 +168,11 @@ def test_power_of_floats(exponent: float) -> None:
         check_conversion(aten.pow.Tensor_Scalar, (torch.tensor([0.5, 1.0, 2.0, NAN], dtype=dtype), exponent))
 
 
+def test_negative_powers_of_integers_are_refused() -> None:
+    result = check_conversion(aten.pow.Tensor_Scalar, (torch.tensor([1, 2]), -1), expect_supported=False)
+    assert result.verdict.reason is Reason.UNSUPPORTED_ARGUMENT
+
+
 def test_powers_of_integers_are_exact() -> None:
     bases = torch.tensor([-3, -2, -1, 0, 1, 2, 3, 10])
     check_conversion(aten.pow.Tensor_Scalar, (bases, 13))

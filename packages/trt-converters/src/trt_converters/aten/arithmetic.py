@@ -362,7 +362,15 @@ def _split(ctx: ConversionContext, value: Operand) -> tuple[Any, Any]:
 # Powers -------------------------------------------------------------------------------------------------------------
 
 
-@converter(aten.pow.Tensor_Scalar, checks=computable)
+def _powers_exist(call: Call) -> Verdict | None:
+    """Refuses a known negative exponent of integers, for which PyTorch raises an error."""
+    exponent = call["exponent"]
+    if call.result.dtype.is_floating_point or isinstance(exponent, torch.SymInt) or exponent >= 0:
+        return None
+    return Verdict.refuse(Reason.UNSUPPORTED_ARGUMENT, f"integers have no power of {exponent}")
+
+
+@converter(aten.pow.Tensor_Scalar, checks=(computable, _powers_exist))
 def aten_pow_scalar(ctx: ConversionContext, self: Operand, exponent: Number) -> Any:
     """pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor"""
     dtype = ctx.result_dtype
