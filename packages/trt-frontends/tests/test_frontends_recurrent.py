@@ -132,3 +132,43 @@ def test_a_single_step(kind: str, batch_first: bool) -> None:
     compiled = trt_frontends.compile(model, arg_inputs=given, min_block_size=1, device="cpu")
     with torch.no_grad():
         torch.testing.assert_close(compiled(*given), model(*given))
+
+
+CELLS = {"LSTMCell": nn.LSTMCell, "GRUCell": nn.GRUCell, "RNNCell": nn.RNNCell}
+
+
+class Steps(nn.Module):
+    """Calls a cell three times, without a state at first."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(self, x: torch.Tensor) -> Any:
+        """Takes (N, 3, DEPTH), or (3, DEPTH) where there is no batch."""
+        state: Any = None
+        for step in range(3):
+            state = self.cell(x[..., step, :], state)
+        return state
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_are_in_one_engine(kind: str, bias: bool, dtype: torch.dtype) -> None:
+    model = Steps(CELLS[kind](DEPTH, 5, bias=bias)).to(dtype).eval()
+    described = Input(min_shape=(1, 3, DEPTH), opt_shape=(2, 3, DEPTH), max_shape=(9, 3, DEPTH), dtype=dtype)
+    compiled = trt_frontends.compile(model, arg_inputs=[described], require_full_compilation=True, device="cpu")
+    rtol, atol = TOLERANCES[dtype]
+    for batch in (1, 2, 9):
+        x = torch.randn(batch, 3, DEPTH, dtype=dtype)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_without_a_batch_are_in_one_engine(kind: str) -> None:
+    model, x = Steps(CELLS[kind](DEPTH, 5)).eval(), torch.randn(3, DEPTH)
+    compiled = trt_frontends.compile(model, arg_inputs=[x], require_full_compilation=True, device="cpu")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x))

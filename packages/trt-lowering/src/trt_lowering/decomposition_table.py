@@ -360,6 +360,50 @@ def quantile(
     return found.movedim(-1, 0) if parts.dim() else found.squeeze(-1)
 
 
+def gated_cell(
+    input: torch.Tensor,
+    hx: torch.Tensor,
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Decomposes `aten::gru_cell`, whose own kernel writes to parts of its products.
+
+    Args:
+        input: (N, inputs).
+        hx: (N, H), the state, which the result is like.
+        w_ih, w_hh: (3 * H, inputs) and (3 * H, H): what resets, what keeps, what is new.
+        b_ih, b_hh: (3 * H,).
+    """
+    reset, kept, new = functional.linear(input, w_ih, b_ih).chunk(3, 1)
+    reset_of_state, kept_of_state, new_of_state = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
+    proposed = (new + new_of_state * (reset_of_state + reset).sigmoid()).tanh()
+    return (hx - proposed) * (kept_of_state + kept).sigmoid() + proposed
+
+
+def long_memory_cell(
+    input: torch.Tensor,
+    hx: Sequence[torch.Tensor],
+    w_ih: torch.Tensor,
+    w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None,
+    b_hh: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decomposes `aten::lstm_cell`, whose own kernel writes to parts of its products.
+
+    Args:
+        input: (N, inputs).
+        hx: (N, H) twice, the state and what is remembered, which the results are like.
+        w_ih, w_hh: (4 * H, inputs) and (4 * H, H): what is taken in, what is remembered, what is new, what is shown.
+        b_ih, b_hh: (4 * H,).
+    """
+    gates = functional.linear(hx[0], w_hh, b_hh) + functional.linear(input, w_ih, b_ih)
+    taken, remembered, new, shown = gates.chunk(4, 1)
+    memory = remembered.sigmoid() * hx[1] + taken.sigmoid() * new.tanh()
+    return shown.sigmoid() * memory.tanh(), memory
+
+
 OPEN_SIZES: Final[dict[str, Callable[..., Any]]] = {
     "aten::kron": kronecker_product,
     "aten::take_along_dim": take_along_dim,
@@ -401,6 +445,8 @@ _OWN: Final[dict[str, Callable[..., Any]]] = {
     **dict.fromkeys(("aten::quantile", "aten::quantile.scalar"), quantile),
     **dict.fromkeys(("aten::nanquantile", "aten::nanquantile.scalar"), functools.partial(quantile, ignore_nan=True)),
     **SMALL_MATRICES,
+    "aten::gru_cell": gated_cell,
+    "aten::lstm_cell": long_memory_cell,
     "aten::stft.center": short_time_fourier_transform,
     "aten::_neg_view": torch.neg,
 }
