@@ -102,19 +102,38 @@ def test_distances(p: float) -> None:
     check_conversion(aten._pdist_forward.default, (randn(5, 3), p), rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 4, 3)])
+def test_bilinear(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    weight, bias = randn(6, 3, 5).to(dtype), randn(6).to(dtype)
+    pair = randn(*shape).to(dtype), randn(*shape[:-1], 5).to(dtype)
+    varied = {place: {0: (1, shape[0], 7)} for place in (0, 1)} if len(shape) > 1 else None
+    tolerance = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 2e-1}[dtype]
+    check_conversion(
+        aten.bilinear.default, (*pair, weight, bias), dynamic=varied, constants=(2, 3), rtol=tolerance, atol=tolerance
+    )
+    check_conversion(aten.bilinear.default, (*pair, weight, None), rtol=tolerance, atol=tolerance)
+
+
 def test_nms_keeps_the_best_boxes_in_order() -> None:
     pytest.importorskip("torchvision")  # defines the operator
     boxes = torch.rand(20, 4) * 10
     boxes[:, 2:] += boxes[:, :2]
     check_conversion(torch.ops.torchvision.nms.default, (boxes, randn(20), 0.3))
+    varied = {0: {0: (4, 20, 40)}, 1: {0: (4, 20, 40)}}
+    check_conversion(torch.ops.torchvision.nms.default, (boxes, randn(20), 0.3), dynamic=varied)
     many = torch.rand(6000, 4)
     result = check_conversion(torch.ops.torchvision.nms.default, (many, randn(6000), 0.3), expect_supported=False)
     assert result.verdict.reason is Reason.TENSORRT_LIMIT
+    varied = {0: {0: (4, 20, 6000)}, 1: {0: (4, 20, 6000)}}
+    args = (boxes, randn(20), 0.3)
+    result = check_conversion(torch.ops.torchvision.nms.default, args, dynamic=varied, expect_supported=False)
+    assert "up to 6000 boxes" in result.verdict.message
 
 
 def test_roi_align_says_why_it_is_refused() -> None:
     pytest.importorskip("torchvision")  # defines the operator
-    args = (randn(1, 3, 8, 8), tensor([[0.0, 1, 1, 5, 5]]), 1.0, 2, 2, 2, True)
+    args = (randn(1, 3, 8, 8), tensor([[0.0, 1, 1, 5, 5]]), 1.0, 2, 2, 0, True)
     result = check_conversion(torch.ops.torchvision.roi_align.default, args, expect_supported=False)
     assert "regions" in result.verdict.message
 

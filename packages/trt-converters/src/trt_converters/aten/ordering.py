@@ -44,6 +44,7 @@ from trt_converters.layers.reductions import extremum, first_extremum, positions
 from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict
 from trt_core.dtypes import INTEGERS
+from trt_core.sizes.ranges import largest_extent
 
 TOPK_LIMIT = 3840
 """Most elements that a top-k layer returns."""
@@ -108,14 +109,6 @@ aten = torch.ops.aten
 _COUNTED_LIMIT = 2048  # the mode compares every element with every other
 
 
-def _largest_extent(extent: int | torch.SymInt) -> int:
-    """Returns an upper bound of an extent from what the program was exported for."""
-    if isinstance(extent, int):
-        return extent
-    known = extent.node.shape_env.bound_sympy(extent.node.expr).upper
-    return int(known) if known.is_Integer else 1 << 62
-
-
 def _at_most(limit: int, axis: str | int | None, why: str) -> Check:
     """Refuses an axis (its parameter's name, a number, or None for all axes together) that may exceed a limit."""
 
@@ -123,13 +116,12 @@ def _at_most(limit: int, axis: str | int | None, why: str) -> Check:
     def check(call: Call) -> Verdict | None:
         shape = call.tensor("self").shape
         index = call[axis] if isinstance(axis, str) else axis
-        if index is None:
-            longest = math.prod(_largest_extent(extent) for extent in shape)
-        else:
-            longest = _largest_extent(shape[index]) if len(shape) else 1
-        if longest <= limit:
+        extents = shape if index is None else shape[index : index + 1 or None]
+        known = [largest_extent(extent) for extent in extents]
+        longest = None if None in known else math.prod(known)  # type: ignore[arg-type]
+        if longest is not None and longest <= limit:
             return None
-        found = "an unbounded number of" if longest >= 1 << 62 else f"up to {longest}"
+        found = "an unbounded number of" if longest is None else f"up to {longest}"
         return Verdict.refuse(Reason.TENSORRT_LIMIT, f"it works on {found} elements; {why} {limit}")
 
     return check
@@ -162,7 +154,8 @@ def aten_msort(ctx: ConversionContext, self: Operand) -> Any:
 
 def _k_in_limit(call: Call) -> Verdict | None:
     """Refuses more elements than a top-k layer returns."""
-    if _largest_extent(call["k"]) <= TOPK_LIMIT:
+    most = largest_extent(call["k"])
+    if most is not None and most <= TOPK_LIMIT:
         return None
     return Verdict.refuse(Reason.TENSORRT_LIMIT, f"k={call['k']}; a top-k layer returns at most {TOPK_LIMIT} elements")
 

@@ -13,7 +13,7 @@ import torch
 from trt_converters.aten.views import diagonal
 from trt_converters.call import Call
 from trt_converters.checks import computable, dtypes, refuses, static_axis
-from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, normalize_axis, rank_of
+from trt_converters.context import ConversionContext, Operand, dtype_of, is_exactly, normalize_axis, rank_of, shape_of
 from trt_converters.converter import Check
 from trt_converters.layers import (
     binary,
@@ -23,6 +23,7 @@ from trt_converters.layers import (
     gather,
     permute,
     reduce,
+    reshape,
     squeeze,
     unary,
     unsqueeze,
@@ -102,6 +103,19 @@ def aten_linear(ctx: ConversionContext, input: Operand, weight: Operand, bias: O
     if bias is not None:
         product = binary(ctx, "SUM", product, bias, "bias")
     return squeeze(ctx, product, (0,)) if rank == 1 else product
+
+
+@converter(aten.bilinear.default, checks=dtypes("input1", FLOATS))
+def aten_bilinear(
+    ctx: ConversionContext, input1: Operand, input2: Operand, weight: Operand, bias: Operand | None
+) -> Any:
+    """bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor"""
+    made, first, second = shape_of(weight)
+    matrix = reshape(ctx, permute(ctx, weight, (0, 2, 1)), [made * second, first])
+    mixed = matrix_multiply(ctx, reshape(ctx, input1, [-1, first]), matrix, transpose_right=True)
+    pairs = reshape(ctx, mixed, [-1, made, second]), reshape(ctx, input2, [-1, second, 1])
+    product = reshape(ctx, matrix_multiply(ctx, *pairs), ctx.result_shape)
+    return product if bias is None else binary(ctx, "SUM", product, bias, "bias")
 
 
 @converter(aten.mm.default, aten.bmm.default, checks=multiplies("self", "mat2"))

@@ -20,6 +20,14 @@ UNBOUNDED = 1 << 20
 """Maximum used for a dimension that nothing bounds; reported, so that users give a real one."""
 
 
+def largest_extent(extent: int | torch.SymInt) -> int | None:
+    """The most that an extent may be by what the program was captured for; None where nothing bounds it."""
+    if isinstance(extent, int):
+        return extent
+    most = extent.node.shape_env.bound_sympy(extent.node.expr).upper
+    return int(most) if most.is_Integer else None
+
+
 @dataclass(frozen=True)
 class ShapeRanges:
     """What the symbols of a graph may be.

@@ -15,6 +15,7 @@ from torch import fx
 from trt_core.attributes import add_constant
 from trt_core.internals import FakeTensorMode, OpOverload, enable_python_dispatcher
 from trt_core.nesting import leaves_of, with_leaves
+from trt_core.sizes.ranges import largest_extent
 from trt_core.verdicts import LEFT_COMPLEX
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.contract import OperatorPass
@@ -550,12 +551,17 @@ def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if any(isinstance(leaf, complex) for leaf in leaves_of(args)):
-        raise NotExpressible("a tensor filled with a complex number")
-    taken = with_leaves(args, _real_operand)
-    if not node.meta["val"].is_complex():
-        return emit(node.target, *taken, **kwargs)
-    return Parts(emit(node.target, *taken, **{**kwargs, "dtype": torch.float32}), None)
+    def filled(of_number: Callable[[complex], float], dtype: torch.dtype) -> fx.Node:
+        taken = with_leaves(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
+        taken = with_leaves(taken, lambda leaf: of_number(leaf) if isinstance(leaf, complex) else leaf)
+        return emit(node.target, *taken, **{**kwargs, "dtype": dtype})
+
+    dtype = node.meta["val"].dtype
+    if not dtype.is_complex:  # like a complex tensor in all but its type
+        return filled(lambda number: number.real, dtype)
+    is_real = not any(isinstance(leaf, complex) and leaf.imag for leaf in leaves_of(args))
+    real = filled(lambda number: number.real, torch.float32)
+    return Parts(real, None if is_real else filled(lambda number: number.imag, torch.float32))
 
 
 def _fft_c2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:
@@ -606,8 +612,10 @@ _RULES: Final[Mapping[str, Rule]] = {
     "full": _filled,
     "zeros_like": _filled,
     "ones_like": _filled,
+    "full_like": _filled,
     "new_zeros": _filled,
     "new_ones": _filled,
+    "new_full": _filled,
     "_fft_c2c": _fft_c2c,
     "_fft_r2c": _fft_r2c,
     "_fft_c2r": _fft_c2r,
@@ -757,10 +765,10 @@ def _points(emit: Emitter, x: fx.Node, dim: int) -> Points:
 
 
 def _require_short(size: int | torch.SymInt) -> None:
-    most = size if isinstance(size, int) else size.node.shape_env.bound_sympy(size.node.expr).upper
-    if most > MOST_POINTS:
+    most = largest_extent(size)
+    if most is None or most > MOST_POINTS:
         varies = "" if isinstance(size, int) else "up to "
-        what = f"a Fourier transform of {varies}{most} points"
+        what = f"a Fourier transform of {'any number of' if most is None else f'{varies}{most}'} points"
         raise NotExpressible(f"{what} (those of up to {MOST_POINTS} become products)")
 
 
