@@ -46,6 +46,24 @@ def determinant(self: torch.Tensor) -> torch.Tensor:
     return torch.where(is_zero, 0.0, pivots.prod(-1) * sign).to(self.dtype)
 
 
+def sign_and_logarithm(A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decomposes `aten::linalg_slogdet`: the sign of the determinant and the logarithm of its size, (...,) each."""
+    _, pivots, sign = _eliminated(A, None)
+    is_zero = (pivots == 0).any(-1)
+    sign = torch.where(is_zero, 0.0, pivots.sign().prod(-1) * sign).to(A.dtype)
+    return sign, torch.where(is_zero, -torch.inf, pivots.abs().log().sum(-1))
+
+
+def _sign_and_logarithm(self: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return sign_and_logarithm(self)
+
+
+def logarithm(self: torch.Tensor) -> torch.Tensor:
+    """Decomposes `aten::logdet`: the logarithm of determinants, NaN where one is negative, (...,)."""
+    sign, size = sign_and_logarithm(self)
+    return torch.where(sign < 0, torch.nan, size)
+
+
 def cholesky(self: torch.Tensor, *, upper: bool = False) -> torch.Tensor:
     """Decomposes `aten::linalg_cholesky`: (..., N, N) to its lower, or upper, triangular factor."""
     rows = _rows_of(self)
@@ -127,6 +145,9 @@ SMALL_MATRICES: Final[dict[str, Callable[..., Any]]] = {
     "aten::linalg_solve": solve,
     "aten::det": determinant,
     "aten::linalg_det": determinant,
+    "aten::linalg_slogdet": sign_and_logarithm,
+    "aten::slogdet": _sign_and_logarithm,
+    "aten::logdet": logarithm,
     "aten::linalg_cholesky": cholesky,
     "aten::linalg_solve_triangular": solve_triangular,
 }
