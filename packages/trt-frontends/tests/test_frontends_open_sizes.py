@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import trt_frontends
-from trt_core import Input
+from trt_core import Input, InputError
 
 SIZES: Final = [(rows, columns) for rows in range(4, 10) for columns in (6, 7, 8, 11, 13)]
 
@@ -101,6 +101,26 @@ REWRITTEN: Final = {
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_programs_that_write_to_views_keep_their_sizes_open(name: str) -> None:
     _agrees_at(SIZES[::4], REWRITTEN[name])
+
+
+class Aligned(nn.Module):
+    """Turns pictures by matrices that are given beside them."""
+
+    def forward(self, x: torch.Tensor, theta: torch.Tensor) -> torch.Tensor:
+        """Takes (N, C, H, W) and (N, 2, 3)."""
+        grid = functional.affine_grid(theta, list(x.shape), align_corners=False)
+        return functional.grid_sample(x, grid, align_corners=False)
+
+
+def test_pictures_and_their_matrices_are_as_many_from_one_on() -> None:
+    pictures = Input(min_shape=(1, 2, 5, 6), opt_shape=(3, 2, 8, 8), max_shape=(4, 2, 9, 9))
+    matrices = Input(min_shape=(1, 2, 3), opt_shape=(3, 2, 3), max_shape=(4, 2, 3))
+    compiled = trt_frontends.compile(Aligned(), arg_inputs=[pictures, matrices], min_block_size=1)
+    for count in (1, 2, 4):
+        x, theta = torch.randn(count, 2, 7, 6), torch.randn(count, 2, 3)
+        torch.testing.assert_close(compiled(x, theta), Aligned()(x, theta), rtol=1e-4, atol=1e-4)
+    with pytest.raises(InputError):
+        compiled(torch.randn(2, 2, 7, 6), torch.randn(3, 2, 3))
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,7 @@ def _unshuffled(picture: torch.Tensor, downscale_factor: int) -> torch.Tensor:
 
 def _grid(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
     """The result of `affine_grid_generator`: PyTorch counts its columns by `linspace`, which takes a number."""
+    torch._check(theta.shape[0] == size[0])
     return theta.new_empty((size[0], *size[2:], len(size) - 2))
 
 
