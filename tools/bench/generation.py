@@ -133,6 +133,7 @@ def measure(
         prompt = torch.randint(0, sizes["vocab_size"], (batch, 64), device=device)
         new = min(128, length - 64)
         generator.generate(prompt, max_new_tokens=3)
+        generator.generate(torch.randint(0, sizes["vocab_size"], (batch, length), device=device), max_new_tokens=1)
         wait_for_device()
         build = time.perf_counter() - started
     with among_others(fcntl.LOCK_EX):

@@ -785,6 +785,43 @@ def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
         generator.generate(ids, mask, max_new_tokens=2)
 
 
+@pytest.mark.parametrize("name", ["Llama", "Mistral", "Bart"])
+def test_steps_and_encoders_of_built_and_loaded_generators_know_their_tokens(name: str, tmp_path: Path) -> None:
+    """Engines read nothing where a table has no row; whoever calls them on the CPU is told."""
+    torch.manual_seed(0)
+    model = encoder_decoder_of(name)[0] if name in ENCODER_DECODERS else model_of(name)
+    model.generation_config.forced_bos_token_id = None
+    built = compile_generation(model, max_length=48, prefill_chunk=4)
+    built.save(tmp_path / "model.trtp")
+    zero = torch.zeros(1, dtype=torch.int64)
+    for generator in (built, TextGenerator.load(tmp_path / "model.trtp")):
+        generator.generate(torch.ones(1, 3, dtype=torch.int64), max_new_tokens=3)
+        before = [buffer.clone() for buffer in generator.step.buffers()]
+        for token in (-1, 300):
+            unknown = torch.tensor([[4, token]])
+            with pytest.raises(InputError, match=f"knows tokens 0 to 299, and the prompt has {token}"):
+                generator.generate(unknown, max_new_tokens=2)
+            with pytest.raises(InputError, match=f"knows tokens 0 to 299, and the prompt has {token}"):
+                if name in ENCODER_DECODERS:
+                    generator.generate(torch.tensor([[4]]), decoder_input_ids=unknown, max_new_tokens=2)
+                else:
+                    generator.step(unknown, zero, zero)
+        assert all(torch.equal(*pair) for pair in zip(generator.step.buffers(), before, strict=True))
+
+
+def test_rings_are_read_in_whole_pieces_and_forget_what_is_far_back(tmp_path: Path) -> None:
+    built = compile_generation(model_of("Mistral"), max_length=64, prefill_chunk=8)
+    built.save(tmp_path / "model.trtp")
+    zero = torch.zeros(1, dtype=torch.int64)
+    for generator in (built, TextGenerator.load(tmp_path / "model.trtp")):
+        generator.generate(torch.ones(1, 30, dtype=torch.int64), max_new_tokens=3)  # 32 are read
+        for start, count, said in ((20, 1, "forgets some"), (24, 1, "forgets some"), (30, 4, "two pieces of 8")):
+            with pytest.raises(InputError, match=said):
+                generator.step(torch.ones(1, count, dtype=torch.int64), zero + start, zero)
+        for start in (25, 26, 0):
+            generator.step(torch.ones(1, 1, dtype=torch.int64), zero + start, zero)
+
+
 @pytest.mark.slow
 def test_seeds_give_the_samples_of_transformers() -> None:
     model, (ids, mask) = model_of("Llama"), padded_prompts()
@@ -1022,8 +1059,8 @@ def test_built_and_loaded_generators_refuse_what_does_not_fit_before_anything_is
         ):
             with pytest.raises(InputError, match=said):
                 generator.generate(given, max_new_tokens=1)
-        for start in (-1, 21, 24):
-            with pytest.raises(TrtError, match="is a cache of 24 places, and a call writes to"):
+        for start, said in ((-1, "hold 24 tokens"), (21, "hold 24 tokens"), (12, "9 tokens of each row were read")):
+            with pytest.raises(InputError, match=said):
                 generator.step(ids[:, :4], torch.tensor([start]), torch.zeros(2, dtype=torch.int64))
         assert len(caches) == 2
         assert all(torch.equal(*pair) for pair in zip(caches, before, strict=True))

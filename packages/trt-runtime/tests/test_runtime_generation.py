@@ -339,6 +339,51 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
     assert generator.step.calls == []
 
 
+@pytest.mark.parametrize(
+    ("tokens", "start", "padding", "said"),
+    [
+        ([[1, 23]], 4, [0], "knows tokens 0 to 22, and the prompt has 23"),
+        ([[-1, 2]], 4, [0], "knows tokens 0 to 22, and the prompt has -1"),
+        ([[1, 2]], 5, [0], "4 tokens of each row were read, and a call begins at place 5"),
+        ([[1, 2]], -1, [0], "hold 40 tokens of a row, and a call reads places -1 to 0"),
+        ([[1]], 40, [0], "hold 40 tokens of a row, and a call reads places 40 to 40"),
+        ([[1, 2]], 4, [-1], "padding is 0 to 40 places"),
+        ([[1, 2]], 4, [41], "padding is 0 to 40 places"),
+    ],
+)
+def test_calls_of_the_step_follow_what_was_read(
+    tokens: list[list[int]], start: int, padding: list[int], said: str
+) -> None:
+    generator = generator_of(rows=1, vocabulary=VOCABULARY, pad_token_id=99)
+    step, zero = generator.step, torch.zeros(1, dtype=torch.int64)
+    step(torch.tensor([[99, 3, 1, 4]]), zero, zero + 1)
+    with pytest.raises(InputError, match=said):
+        step(torch.tensor(tokens), torch.tensor([start]), torch.tensor(padding))
+    assert step.calls == [(0, 4)]
+    assert step.seen[0, :5].tolist() == [99, 3, 1, 4, 0]
+    step(torch.tensor([[5]]), zero + 2, zero)  # places may be read again
+    with pytest.raises(InputError, match="3 tokens of each row were read"):
+        step(torch.tensor([[5]]), zero + 4, zero)
+    with pytest.raises(RuntimeError, match="must match"):
+        step(torch.tensor([[5, 6], [5, 6]]), zero + 3, zero)  # which the step refuses, and which counts for nothing
+    with pytest.raises(InputError, match="3 tokens of each row were read"):
+        step(torch.tensor([[5]]), zero + 4, zero)
+    generator.reset()
+    with pytest.raises(InputError, match="0 tokens of each row were read"):
+        step(torch.tensor([[5]]), zero + 3, zero)
+
+
+def test_states_go_on_or_begin_anew() -> None:
+    step, zero = generator_of(rows=1, chunk=1, has_states=True).step, torch.zeros(1, dtype=torch.int64)
+    for place in (0, 1, 2):
+        step(torch.tensor([[5]]), zero + place, zero)
+    with pytest.raises(InputError, match="3 tokens of each row were read, of which the step forgets some"):
+        step(torch.tensor([[5]]), zero + 1, zero)
+    step(torch.tensor([[5]]), zero, zero)
+    step(torch.tensor([[5]]), zero + 1, zero)
+    assert [first for first, _ in step.calls] == [0, 1, 2, 0, 1]
+
+
 BAD_CHOICE = GenerationLimits(1, 1, 1).to_text().replace('"temperature":1.0', '"temperature":-1')
 
 

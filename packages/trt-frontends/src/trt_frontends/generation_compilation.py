@@ -144,7 +144,7 @@ def compile_generation(
     limits = GenerationLimits(
         *(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends)),
         choice=_choice(model),
-        vocabulary=0 if is_seq2seq else _vocabulary(model),  # a text and its source may have two
+        vocabulary=_vocabulary(_decoder_of(model) if is_seq2seq else model),
     )
     parts = _parts(model, limits, max_source_length or max_length, source_inputs, cache_dtype)
     run = functools.partial(compile, progress=progress, registry=registry, **settings)
@@ -999,7 +999,8 @@ def _encoder_decoder(
     step = CrossCachedStep(model, limits, example, cache_dtype).eval()
     crossed = [_crossed(rows, shape, longest, model.dtype) for shape in step.crossed]
     context = (*(inputs[1:] if longest else ()), *crossed)
-    limits = replace(limits, source=SourceLimits(names, longest, start))
+    known = _vocabulary(model.get_encoder()) if longest else 0  # a text and its source may have two
+    limits = replace(limits, source=SourceLimits(names, longest, start, vocabulary=known))
     encoder = CrossEncoder(model, names).eval()
     step.require_own_scores(encoder)
     return GenerationParts(step, limits, context, encoder, inputs)

@@ -91,7 +91,8 @@ class SourceLimits(Grown):
         max_length: Most tokens of a row of a text; 0 where what it is given is no text.
         start_token_id: What the text of an encoder-decoder begins with; None for models that continue prompts.
         image_token_id: Stands in prompts for a row of a picture's features; None for encoder-decoders.
-        vocabulary: Tokens from this on are rows of the table of features.
+        vocabulary: Tokens from this on are rows of the table of features; of a text, tokens that the encoder knows, 0
+            where the file does not say.
         rows, width: Size of that table.
         pictures: How many pictures the encoder is given at once; fewer are filled up, and more come in turns.
         picture_rows: Rows of the table that each fills.
@@ -133,7 +134,7 @@ class GenerationLimits(Grown):
         rules: Tokens that may or must come.
         choice: How tokens are chosen, unless a call says otherwise.
         source: What the encoder takes; None where there is none.
-        vocabulary: Tokens that the model knows, from 0 on; 0 where the file does not say.
+        vocabulary: Tokens that the step knows, from 0 on; 0 where the file does not say.
         has_states: Whether caches hold states of all tokens that were read, of which none is taken back.
     """
 
@@ -252,6 +253,10 @@ class TextGenerator(nn.Module):
 
     Calls are made one after the other: they share the step's caches.
 
+    On the CPU, calls of the step itself are held to what it was compiled for: an unknown token, padding that is none,
+    and places that do not follow those that were read are an `InputError` before anything is written. On a GPU nothing
+    waits to look at them.
+
     Args:
         step: Called with `input_ids`, (max_batch, n) int64, n from 1 to `prefill_chunk`; `start`, (1,) int64, the place
             of the first of them in the caches; and `padding`, (max_batch,) int64, how many of the first places of each
@@ -276,7 +281,12 @@ class TextGenerator(nn.Module):
         self.step = step
         self.limits = limits
         self.encoder = encoder
-        self._cached: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._cached: tuple[torch.Tensor, torch.Tensor, int] | None = None
+        self._filled = 0  # places of the caches that were written to
+        self._passed: tuple[int, ...] = (limits.pad_token_id,)  # tokens that fill up rows, known or not
+        if self.device.type == "cpu":
+            step.register_forward_pre_hook(self._hold)
+            step.register_forward_hook(self._note)
 
     @classmethod
     @held_to_signature
@@ -483,6 +493,7 @@ class TextGenerator(nn.Module):
         if keep_cache:
             reader.known = self._known(reader)
         self._cached = None
+        self._passed = (self.limits.pad_token_id, pad)
         request = _Choosing(
             self.limits.rules,
             choice,
@@ -502,7 +513,7 @@ class TextGenerator(nn.Module):
         decoding = _Decoding(reader, request, begin + new)
         made = decoding.tokens(assistant, streamer)
         if keep_cache:
-            self._cached = decoding.read_tokens(), asked.padding
+            self._cached = decoding.read_tokens(), asked.padding, reader.filled
         if streamer is not None:
             streamer.end()
         return made.to(back)
@@ -511,20 +522,27 @@ class TextGenerator(nn.Module):
         """How many of the first places of the prompts the caches hold already: not all, since the last is asked for."""
         if self._cached is None:
             return 0
-        (tokens, padding), prompt = self._cached, reader.text
+        (tokens, padding, filled), prompt = self._cached, reader.text
         if len(tokens) != len(prompt) or not torch.equal(padding, reader.given[0]):
             return 0
         most = min(tokens.shape[1], prompt.shape[1] - 1)
         is_padding = torch.arange(most, device=prompt.device) < padding[: len(prompt), None]
         same = ((tokens[:, :most] == prompt[:, :most]) | is_padding).all(0)
         known = int(same.to(torch.int64).cumprod(0).sum())
-        limits = self.limits
-        if limits.has_states and known < tokens.shape[1]:
-            return 0
-        forgets = any(cache.dim() == 4 and cache.shape[2] < limits.max_length for cache in self._caches())
-        # rings of keys hold a window and a piece more: what is further back was written over
-        forgets |= isinstance(self.step, IsolatedProgram)  # another process holds them
-        return 0 if forgets and tokens.shape[1] - known >= limits.prefill_chunk else known
+        return known if self._goes_on(known, max(filled, tokens.shape[1])) else 0  # wrong guesses were read, too
+
+    def _goes_on(self, place: int, filled: int) -> bool:
+        """Whether what so many places of the caches hold may be gone on with from one of them."""
+        if self.limits.has_states:
+            return place == filled
+        return filled - place < self.limits.prefill_chunk or not self._forgets
+
+    @functools.cached_property
+    def _forgets(self) -> bool:
+        """Whether rings of keys hold a window and a piece more: what is further back was written over."""
+        if isinstance(self.step, IsolatedProgram):
+            return True  # another process holds them
+        return any(cache.dim() == 4 and cache.shape[2] < self.limits.max_length for cache in self._caches())
 
     def _search(self, reader: _Reader, request: _Choosing, options: BeamOptions, end: int, count: int) -> torch.Tensor:
         """Returns the best texts of a beam search, (rows * count, length) int64; see `_Choosing` and `Beams`."""
@@ -565,8 +583,71 @@ class TextGenerator(nn.Module):
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
         self._cached = None
+        self._filled = 0
         for cache in self._caches():
             cache.zero_()
+
+    def _hold(self, _: nn.Module, given: tuple[Any, ...]) -> None:
+        """Holds a call of the step on the CPU to what was read before it.
+
+        Raises:
+            InputError: It does not follow.
+        """
+        if not _is_call(given):
+            return  # which the step refuses itself, or a trace
+        tokens, start, padding = given[:3]
+        limits, source = self.limits, self.limits.source
+        known = limits.vocabulary
+        if known and source is not None and source.image_token_id is not None:
+            known = source.vocabulary + source.rows
+        if known:
+            _require_known(tokens, known, self._passed, "input_ids")
+        self._require_next(int(start), tokens.shape[1])
+        if bool(((padding < 0) | (padding > limits.max_length)).any()):
+            raise InputError(
+                f"padding is 0 to {limits.max_length} places of each row, not {padding.tolist()!r:.80}", where="padding"
+            )
+
+    def _note(self, _: nn.Module, given: tuple[Any, ...], __: Any) -> None:
+        """Notes up to which place a call of the step wrote to its caches."""
+        if _is_call(given):
+            self._filled = int(given[1]) + given[0].shape[1]
+
+    def _require_next(self, first: int, count: int) -> None:
+        """Holds places of tokens to those that follow, or were read before.
+
+        Raises:
+            InputError: Some between them were not, or states cannot go back.
+        """
+        filled, limits = self._filled, self.limits
+        if not 0 <= first <= limits.max_length - count:
+            raise InputError(
+                f"the caches hold {limits.max_length} tokens of a row, and a call reads places {first} to "
+                f"{first + count - 1}",
+                where="start",
+                hint="begin anew, or compile the model with a larger max_length",
+            )
+        if first > filled:
+            raise InputError(
+                f"{filled} tokens of each row were read, and a call begins at place {first}",
+                where="start",
+                hint="read what is between them first; generate does",
+            )
+        if first and not self._goes_on(first, filled):
+            raise InputError(
+                f"{filled} tokens of each row were read, of which the step forgets some, and a call begins at place "
+                f"{first}",
+                where="start",
+                hint="go on, or begin at place 0",
+            )
+        chunk = limits.prefill_chunk
+        if count > 1 and first % chunk + count > chunk and self._forgets:
+            raise InputError(
+                f"places {first} to {first + count - 1} are in two pieces of {chunk}, and layers that look back a "
+                "window are read in whole pieces",
+                where="start",
+                hint=f"give {chunk - first % chunk} tokens, and then others",
+            )
 
     def extra_repr(self) -> str:
         """Says what the step was compiled for."""
@@ -755,17 +836,11 @@ class TextGenerator(nn.Module):
                 hint="give (rows, length), each with a token at least",
             )
         self._require_rows(len(ids), name, copies)
-        count, source = self.limits.vocabulary, self.limits.source
-        if not count:
-            return
-        passed = {self.limits.pad_token_id, None if source is None else source.image_token_id}
-        unknown = [token for token in ids[(ids < 0) | (ids >= count)].unique().tolist() if token not in passed]
-        if unknown:
-            raise InputError(
-                f"the model knows tokens 0 to {count - 1}, and the prompt has {unknown[0]}",
-                where=name,
-                hint="give tokens of the tokenizer that belongs to the model",
-            )
+        limits, source = self.limits, self.limits.source
+        reads = source is not None and source.is_text and name == "input_ids"  # else the decoder does
+        if known := source.vocabulary if source is not None and reads else limits.vocabulary:
+            image = source.image_token_id if source is not None else None
+            _require_known(ids, known, (limits.pad_token_id, *(() if image is None else (image,))), name)
 
     def _require_rows(self, rows: int, name: str, copies: int) -> None:
         if rows * copies > self.limits.max_batch:
@@ -833,6 +908,36 @@ def _check_mask(mask: Any, rows: int, length: int) -> None:
             why=f"it is {kind_of(mask)}" + (f" of shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else ""),
         )
     _require_values(mask, "attention_mask")
+
+
+def _is_call(given: Sequence[Any]) -> bool:
+    """Whether a step is given tokens, a place and padding that may be looked at without waiting for a device."""
+    if len(given) < 3 or torch.compiler.is_compiling():
+        return False
+    return _is_read(given[0], 2) and _is_read(given[1], 1) and _is_read(given[2], 1) and given[1].numel() == 1
+
+
+def _is_read(value: Any, rank: int) -> bool:
+    is_dense = type(value) is torch.Tensor and value.device.type == "cpu" and value.layout is torch.strided
+    return is_dense and value.dim() == rank and not value.is_floating_point()
+
+
+def _require_known(ids: torch.Tensor, count: int, passed: Sequence[int], name: str) -> None:
+    """Holds tokens to those of a table, beside some that need not be in it.
+
+    Raises:
+        InputError: There is another one.
+    """
+    outside = (ids < 0) | (ids >= count)
+    if not bool(outside.any()):
+        return
+    unknown = [token for token in ids[outside].unique().tolist() if token not in passed]
+    if unknown:
+        raise InputError(
+            f"the model knows tokens 0 to {count - 1}, and the prompt has {unknown[0]}",
+            where=name,
+            hint="give tokens of the tokenizer that belongs to the model",
+        )
 
 
 def _require_values(tensor: torch.Tensor, name: str) -> None:
@@ -1101,6 +1206,7 @@ class _Reader:
         text: The prompts, (rows, length) int64.
         given: What each call of the step is given beside tokens and their place: padding, and what the encoder made.
         known: How many tokens of the prompts the caches hold already.
+        filled: Places up to the last token of a piece that was read.
 
     Raises:
         InputError: Prompts have another number of places for pictures than the pictures fill.
@@ -1129,7 +1235,7 @@ class _Reader:
             else:  # the table of pictures is that of all rows
                 context = (*context[:1], *(planes[:, rows] for planes in context[1:]))
         self.given = (padding, *context)
-        self.known = 0
+        self.known = self.filled = 0
         self._vocabulary = 0  # which the first call tells
         self._is_told = owner.limits.assisted_tokens > 1
         self._last = (torch.zeros(1, dtype=torch.int64, device=request.prompt.device),) if self._is_told else ()
@@ -1192,6 +1298,7 @@ class _Reader:
             if kept > 0:
                 found.append(logits)
             first = last
+        self.filled = start + count
         return found[0] if len(found) == 1 else torch.cat(found, 1)
 
     def _end_of_piece(self, begin: int) -> int:
@@ -1499,9 +1606,13 @@ class _Draft:
             self._reader.read(self._reader._prompt, 0)
             return begin
         pairs = zip(self._read, tokens[:-1])  # noqa: B905 - as far as both go
-        return next(
+        known = next(
             (index for index, (one, other) in enumerate(pairs) if one != other), min(len(self._read), len(tokens) - 1)
         )
+        if self._model._goes_on(known, len(self._read)):
+            return known
+        self._reader.read(self._reader._prompt, 0)
+        return begin
 
 
 def _read_tokens(value: Any, name: str) -> tuple[int, ...]:
