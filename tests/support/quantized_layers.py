@@ -66,6 +66,38 @@ class QuantLinear(nn.Module):
 QuantLinear.__module__ = "gptqmodel.nn_modules.qlinear"
 
 
+class _Held:
+    """A weight as `optimum.quanto` holds it: codes, and for each group of a row a scale, and what is subtracted."""
+
+    def __init__(self, codes: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor | None) -> None:
+        self._data, self._scale, self._shift, self.axis = codes, scale, shift, 0
+        self.shape, self.dtype, self.data = (COLUMNS, DEPTH), scale.dtype, self
+
+
+class QLinear(nn.Module):
+    """A frozen layer of `optimum.quanto`, of 2, 4 or 8 bits, or of float8; computed here from what was packed."""
+
+    def __init__(self, bits: int, size: int, dtype: torch.dtype, *, code: torch.dtype = torch.int8) -> None:
+        super().__init__()
+        torch.manual_seed(bits)
+        groups, self.activation_qtype = COLUMNS * DEPTH // size, None
+        self.register_buffer("bias", torch.randn(COLUMNS).to(dtype))
+        scale, shift = (torch.rand(groups, 1) * 0.01 + 0.001).to(dtype), None
+        if bits == 8:
+            codes = torch.randint(-100, 100, (groups, size)).to(code)
+        else:
+            codes = torch.randint(0, 2**bits, (groups, size), dtype=torch.uint8)
+            shift = (scale.float() * (2 ** (bits - 1) - 0.5)).to(dtype)
+        whole = codes.float() * scale.float() - (0.0 if shift is None else shift.float())
+        self.weight, self._whole = _Held(codes, scale, shift), whole.view(COLUMNS, DEPTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x.float(), self._whole, self.bias.float()).to(x.dtype)
+
+
+QLinear.__module__ = "optimum.quanto.nn.qlinear"
+
+
 class InBlocks(nn.Module):
     """Products as ModelOpt's export leaves them: weights, and activations if told so, in blocks."""
 

@@ -12,6 +12,7 @@ is all that a format takes:
 | bitsandbytes | `Linear4bit` (NF4, FP4, scales quantized or not), `Linear8bitLt` |
 | compressed_tensors | every format of linear layers, before its first call and after it |
 | transformers | `FP8Linear` |
+| optimum.quanto | `QLinear` that is frozen, of 2, 4 and 8 bits, whose activations stay floats |
 
 Experts of JetMoe read how many tokens chose each of them, and split the tokens by that; those of DBRX and LongCat-Flash
 are a loop over the experts that are hit. What stands for them leaves the counts where they are and multiplies rows in
@@ -190,6 +191,8 @@ def _reader_of(module: nn.Module) -> Callable[[Any], nn.Module | None] | None:
     if library == "bitsandbytes" and isinstance(module, nn.Linear):
         is_small = hasattr(module, "compute_dtype")
         return _bitsandbytes_4bit if is_small else _bitsandbytes_8bit if hasattr(module, "state") else None
+    if library == "optimum" and name == "QLinear" and hasattr(module.weight, "_data"):
+        return _quanto
     if library != "transformers":
         return None
     if name == "FP8Linear":
@@ -517,6 +520,29 @@ def _transformers_float8(module: Any) -> StoredLinear | None:
     if size is None:
         scale = scale.reshape(1, 1)
     return StoredLinear(module.weight, scale, module.bias, dtype=dtype, inputs=inputs)
+
+
+def _quanto(module: Any) -> StoredLinear:
+    weight = module.weight.data
+    if getattr(module, "activation_qtype", None) is not None:
+        raise ValueError("its activations are tensors of the library, too")
+    if hasattr(weight, "weight_qbits_tensor") and type(weight).__name__ != "WeightQBitsTensor":
+        weight = weight.weight_qbits_tensor()  # packed for the kernels of one library
+    data, scale, shift = weight._data, weight._scale, getattr(weight, "_shift", None)
+    rows, columns = weight.shape
+    axis = weight.axis
+    if data.dtype not in (torch.int8, torch.uint8, _FLOAT8) or axis not in (0, None):
+        raise ValueError(f"its codes are {data.dtype}, along axis {axis}")
+    codes = (data.unpack() if hasattr(data, "unpack") else data).reshape(rows, columns)
+    scale = scale.reshape(1, 1) if scale.numel() == 1 else scale.reshape(rows, -1)
+    zeros = None
+    if shift is not None:
+        zeros = shift.reshape(scale.shape)
+        if zeros.is_floating_point():  # the library takes scale * code - shift
+            if not bool(scale.all()):
+                raise ValueError("a scale is 0")
+            zeros = zeros.to(torch.float32) / scale.to(torch.float32)
+    return StoredLinear(codes, scale, module.bias, dtype=weight.dtype, zeros=zeros)
 
 
 class _CompressedInputs(nn.Module):

@@ -531,13 +531,22 @@ class PackedInt4(ProductKernel):
         return device.type == "cpu" or (device.type == "cuda" and form.left is DataType.BF16)
 
     def prepare(self, codes: torch.Tensor, scale: torch.Tensor, form: ProductForm) -> tuple[torch.Tensor, torch.Tensor]:
-        """Codes from 0 to 15, packed as the kernels want; scales and zeros (K / group, N, 2)."""
+        """Codes from 0 to 15, packed as the kernels want; scales and zeros (K / group, N, 2).
+
+        Fewer than 16 levels are moved to where their offset is least, which is rounded to the operand's type.
+        """
         group = present(_int4_group(form))
         groups = form.depth // group
         parts = scale if form.has_offset else torch.stack((scale, torch.zeros_like(scale)))
         scale, offset = (spread_blocks(part, (form.columns, groups)).expand(form.columns, groups) for part in parts)
-        pairs = torch.stack((scale.t(), -offset.t()), -1).to(CARRIERS[form.left]).contiguous()
         shifted = codes.to(torch.int32) + 8
+        if form.has_offset:
+            inside = shifted.view(form.columns, groups, group)
+            least, most = inside.amin(-1), inside.amax(-1)
+            moved = (offset / scale).nan_to_num(0.0, 0.0, 0.0).round().clamp(most - 15, least)
+            shifted = (inside - moved.to(torch.int32)[..., None]).view_as(shifted)
+            offset = offset - moved * scale
+        pairs = torch.stack((scale.t(), -offset.t()), -1).to(CARRIERS[form.left]).contiguous()
         if not codes.is_cuda:
             return torch._convert_weight_to_int4pack_for_cpu(shifted, 1), pairs
         even, odd = shifted[:, ::2], shifted[:, 1::2]
