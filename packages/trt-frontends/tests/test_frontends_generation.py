@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import functools
 import inspect
@@ -20,7 +21,8 @@ from torch import nn
 from trt_core import InputError, PlanError, TrtError
 from trt_frontends import compile, compile_generation, explain, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.generation_compilation import CachedStep, _choice, _parts, _rules, _vocabulary
+from trt_frontends.generation_compilation import CachedStep, _cache_classes, _choice, _parts, _rules, _vocabulary
+from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.generation import GenerationLimits
@@ -311,6 +313,18 @@ def test_caches_are_given_under_the_name_that_the_release_has(kind: str, name: s
     parts = _parts(_with_caches_as(model, name), limits, 100, None)
     made = TextGenerator(parts.step, parts.limits, parts.encoder).generate(**given, max_new_tokens=9, eos_token_id=())
     assert torch.equal(made, expected)
+
+
+def test_caches_are_those_of_older_releases_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In transformers 5.0, for one, a layer says its length under another name; no model was compiled there."""
+
+    class Older(transformers.cache_utils.CacheLayerMixin):
+        @abc.abstractmethod
+        def get_max_cache_shape(self) -> int: ...
+
+    monkeypatch.setattr(transformers.cache_utils, "CacheLayerMixin", Older)
+    layer = _cache_classes.__wrapped__()[1](torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+    assert layer.get_max_cache_shape() == layer.get_max_length() == 7
 
 
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
@@ -807,6 +821,32 @@ def test_steps_and_encoders_of_built_and_loaded_generators_know_their_tokens(nam
                 else:
                     generator.step(unknown, zero, zero)
         assert all(torch.equal(*pair) for pair in zip(generator.step.buffers(), before, strict=True))
+
+
+def test_codes_of_layers_whose_kernels_are_not_there_lead_to_tokens(tmp_path: Path) -> None:
+    """Those of transformers in float8 run on some GPUs alone, with another library, and so does the model itself."""
+    layers = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    sizes = {**SIZES, "hidden_size": 256, "intermediate_size": 256, "num_key_value_heads": 4, "num_hidden_layers": 1}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    for name, module in list(model.model.named_modules()):
+        if isinstance(module, nn.Linear):
+            layer = layers.FP8Linear(256, 256, block_size=(128, 128), activation_scheme="dynamic")
+            weight = (torch.randn(256, 256) * 100).to(torch.float8_e4m3fn)
+            layer.weight = nn.Parameter(weight, requires_grad=False)
+            layer.weight_scale_inv = nn.Parameter(torch.rand(2, 2) / 500, requires_grad=False)
+            model.model.set_submodule(name, layer)
+    generator = compile_generation(model, max_length=64, max_batch=2, prefill_chunk=16)
+    generator.save(tmp_path / "model.trtp")
+    floats = sum(parameter.numel() * 4 for parameter in model.parameters())
+    assert (tmp_path / "model.trtp").stat().st_size < 0.7 * floats
+    ids, mask = padded_prompts()
+    with open_stored_layers(model) as opened:
+        how: dict[str, Any] = {"max_new_tokens": 32, "do_sample": False, "eos_token_id": None}
+        expected = opened.generate(ids, attention_mask=mask, **how)
+    for made in (generator, TextGenerator.load(tmp_path / "model.trtp")):
+        assert torch.equal(made.generate(ids, mask, max_new_tokens=32, eos_token_id=()), expected)
+    assert isinstance(model.model.layers[0].mlp.up_proj, layers.FP8Linear)  # the model is left as it was
 
 
 def test_rings_are_read_in_whole_pieces_and_forget_what_is_far_back(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from trt_core.wording import human_bytes, kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
+from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime.generation import SOURCE_STEP, TOKEN_TYPES, GenerationLimits, SourceLimits, TextGenerator
 from trt_runtime.token_choice import TokenChoice, TokenRules
 
@@ -146,10 +147,11 @@ def compile_generation(
         choice=_choice(model),
         vocabulary=_vocabulary(_decoder_of(model) if is_seq2seq else model),
     )
-    parts = _parts(model, limits, max_source_length or max_length, source_inputs, cache_dtype)
-    run = functools.partial(compile, progress=progress, registry=registry, **settings)
-    encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
-    return TextGenerator(run(parts.step, arg_inputs=parts.step_inputs()), parts.limits, encoder)
+    with open_stored_layers(model) as opened:  # which runs where kernels of libraries do not
+        parts = _parts(opened, limits, max_source_length or max_length, source_inputs, cache_dtype)
+        run = functools.partial(compile, progress=progress, registry=registry, **settings)
+        encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
+        return TextGenerator(run(parts.step, arg_inputs=parts.step_inputs()), parts.limits, encoder)
 
 
 @dataclass(frozen=True)
@@ -1469,6 +1471,8 @@ def _cache_classes() -> tuple[Any, Any]:
 
         def get_max_length(self) -> int:
             return self.keys.shape[2]
+
+        get_max_cache_shape = get_max_length  # as older releases of transformers ask for it
 
     return Cache, Layer
 

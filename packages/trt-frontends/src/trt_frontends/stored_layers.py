@@ -516,10 +516,9 @@ def _transformers_float8(module: Any) -> StoredLinear | None:
         return None
     static = module.activation_scale if module.activation_scheme == "static" else None
     inputs = _Float8Groups(None if size is None else int(size[1]), static)
-    dtype = torch.bfloat16 if module.bias is None else module.bias.dtype
     if size is None:
         scale = scale.reshape(1, 1)
-    return StoredLinear(module.weight, scale, module.bias, dtype=dtype, inputs=inputs)
+    return StoredLinear(module.weight, scale, module.bias, dtype=torch.float32, inputs=inputs)
 
 
 def _quanto(module: Any) -> StoredLinear:
