@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -62,6 +63,27 @@ def test_modules_are_named_for_their_concept() -> None:
 def test_test_files_have_names_of_their_own() -> None:
     names = [path.name for path in [*ROOT.glob("packages/*/tests/**/test_*.py"), *ROOT.glob("tests/**/test_*.py")]]
     assert sorted(names) == sorted(set(names))
+
+
+FACTORIES: Final = re.compile(
+    "arange|as_?(?:tensor|array)|empty(?:_permuted|_strided)?|eye|full|(?:lin|log)space|ones|rand(?:int|n|perm)?|"
+    "(?:scalar_)?tensor|tri[lu]_indices|zeros"
+)
+ON_HOST: Final = ("trt-converters", "trt-lowering", "trt-partition")
+"""Packages whose functions run inside `trt_core.device.on_host`."""
+
+
+def test_tensors_are_made_on_a_device_that_is_named() -> None:
+    """Without one they lie on the default device of whoever calls, which is a GPU, or meta, where somebody said so."""
+    found = []
+    for package in ROOT.glob("packages/*"):
+        for path in package.rglob("src/**/*.py") if package.name not in ON_HOST else ():
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                match node:
+                    case ast.Call(func=ast.Attribute(value=ast.Name("torch"), attr=name)) if FACTORIES.fullmatch(name):
+                        if not any(keyword.arg in ("device", None) for keyword in node.keywords):
+                            found.append(f"{path.relative_to(ROOT)}:{node.lineno}: torch.{name}")
+    assert not found, "\n".join(found)
 
 
 def test_pages_name_files_that_exist() -> None:

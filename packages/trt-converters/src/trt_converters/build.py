@@ -22,6 +22,7 @@ from trt_converters.interpreter import BlockInterpreter, KnownPlace
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import BuildError, CompilationSettings, Provider, current_provider, device_scope, provider_identity, trt
 from trt_core.attributes import read_attribute
+from trt_core.device import on_host
 from trt_core.errors import TrtError
 from trt_core.files.folder import Folder
 from trt_core.files.opening import read_file
@@ -195,7 +196,7 @@ def build_block(
     """
     start = time.perf_counter()
     settings = ObservedSettings(settings)
-    with device_scope(settings.device.torch_device):
+    with device_scope(settings.device.torch_device), on_host():
         forget_errors()
         builder = new_builder(name)
         network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))

@@ -178,6 +178,16 @@ def without_autocast(*kinds: str) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def on_host() -> Iterator[None]:
+    """Has tensors that are made without naming a device lie on the CPU, whatever the caller's default device."""
+    if torch.get_default_device().type == "cpu":
+        yield  # a context of a device is asked at every call of PyTorch's
+        return
+    with torch.device("cpu"):
+        yield
+
+
 def copy_together(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Copies tensors to others without waiting: on a GPU, small ones of a type that lie alike in one launch.
 

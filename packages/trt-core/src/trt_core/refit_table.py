@@ -297,7 +297,7 @@ def _write_tensor(value: torch.Tensor) -> _Json:
 
 def _read_tensor(dtype: _Json, shape: _Json, content: _Json) -> torch.Tensor:
     data = bytearray(base64.b64decode(content, validate=True))
-    held = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+    held = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8, device="cpu")
     return held.view(parse_dtype(dtype)).reshape(_shape(shape))
 
 

@@ -368,7 +368,7 @@ def mark_without_gradient(result: Any, sources: Sequence[torch.Tensor]) -> Any:
     if not isinstance(result, torch.Tensor) or result.requires_grad or not _may_have_gradient(result):
         return result
     with torch.enable_grad():
-        anchor = torch.empty((), requires_grad=True)
+        anchor = torch.empty((), requires_grad=True, device="cpu")
         try:
             return _NoGradient.apply(anchor, result, *sources)  # type: ignore[no-untyped-call]
         except RuntimeError:

@@ -443,7 +443,7 @@ def on_cpu(inputs: Any) -> Any:
 
     def replace(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_meta and not isinstance(value, FakeTensor):
-            return torch.zeros(value.shape, dtype=value.dtype)
+            return torch.zeros(value.shape, dtype=value.dtype, device="cpu")
         return value
 
     return pytree.tree_map(replace, inputs)

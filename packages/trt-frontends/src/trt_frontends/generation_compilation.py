@@ -1216,7 +1216,7 @@ def _with_pictures(
 ) -> GenerationParts:
     source_inputs, told = dict(source_inputs), {}
     if (counts := source_inputs.pop("batch_num_images", None)) is not None and bool(
-        (torch.as_tensor(counts) > 1).any()
+        (torch.as_tensor(counts, device="cpu") > 1).any()
     ):
         told = {"batch_num_images": [2] * len(source_inputs.get("image_sizes", ()))}  # several in a prompt: no tiles
     names = _picture_inputs(model, source_inputs)
@@ -1275,7 +1275,7 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
     each, rows = 2 if told else 1, min(2, generator.limits.max_batch)
     ids, mask = _prompts_with_pictures(model, generator.limits, rows, each)
     draw = torch.Generator().manual_seed(0)
-    pictures = torch.randn(2, rows * each, *shape[1:], generator=draw).to(model.device, model.dtype)
+    pictures = torch.randn(2, rows * each, *shape[1:], generator=draw, device="cpu").to(model.device, model.dtype)
     named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in source.inputs[1:]}
     types = (ids == source.image_token_id).long() * (source.ahead != "prompts")
     more = {name: types for name in TOKEN_TYPES if name in inspect.signature(model.forward).parameters}

@@ -557,7 +557,7 @@ def _weights(archive: zipfile.ZipFile) -> dict[str, torch.Tensor]:
         content = _content(archive, f"weights/{number}", math.prod(shape) * dtype.itemsize)
         if len(content) != math.prod(shape) * dtype.itemsize:
             raise ValueError(f"weights/{number} has {len(content)} bytes, too few for {shape} of {dtype}")
-        flat = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype)
+        flat = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype, device="cpu")
         weights[text(entry["name"], "name")] = flat.reshape(shape)
     return weights
 

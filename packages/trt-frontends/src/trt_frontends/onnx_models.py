@@ -374,7 +374,7 @@ class _StandIn(nn.Module):
 
         def forward(*args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
             tensors = [*args, *kwargs.values()]
-            results = [tensors[0].clone() if tensors else torch.zeros(1) for _ in range(count)]
+            results = [tensors[0].clone() if tensors else torch.zeros(1, device="cpu") for _ in range(count)]
             return results[0] if count == 1 else tuple(results)
 
         forward.__signature__ = signature  # type: ignore[attr-defined]
@@ -561,7 +561,7 @@ def _result_metas(graph: fx.GraphModule, results: Sequence[Any]) -> Iterator[tor
     with mode:
         for end in results:
             shape = [extent if extent >= 0 else mode.shape_env.create_unbacked_symint() for extent in tuple(end.shape)]
-            yield torch.empty(shape, dtype=_torch_type(end))
+            yield torch.empty(shape, dtype=_torch_type(end), device="cpu")
 
 
 def _put_engine(graph: fx.GraphModule, engine: TRTModule, results: Sequence[torch.Tensor]) -> None:

@@ -411,12 +411,12 @@ def _repacked(module: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
     words, scales = module.qweight, module.scales.to(torch.float32)
     rows, depth = words.shape[0], 2 * words.shape[1]
-    places = torch.arange(rows * depth).view(rows, depth)
-    whence = torch.zeros(rows * depth, dtype=torch.int64)
+    places = torch.arange(rows * depth, device="cpu").view(rows, depth)
+    whence = torch.zeros(rows * depth, dtype=torch.int64, device="cpu")
     for shift in range(0, (rows * depth - 1).bit_length(), 4):
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu((places >> shift & 15).to(torch.int32), 1)
         whence |= _halves(packed).to(torch.int64) << shift
-    codes = torch.empty(rows * depth, dtype=torch.uint8)
+    codes = torch.empty(rows * depth, dtype=torch.uint8, device="cpu")
     codes[whence] = _halves(words)
     shifts = torch.where(scales == 0, 0.0, module.qzeros.to(torch.float32) / scales)  # (8 - zero) * scale
     return codes.view(rows, depth), scales.to(torch.float16), (8 - shifts).round().to(torch.uint8)

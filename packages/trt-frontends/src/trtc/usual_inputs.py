@@ -199,4 +199,4 @@ class _Trial:
 
     def _without_data(self, given: Input) -> torch.Tensor:
         kind = self._dtype if given.dtype.is_floating_point else given.dtype
-        return torch.zeros(given.opt_shape, dtype=kind)
+        return torch.zeros(given.opt_shape, dtype=kind, device="cpu")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from trt_core import LoweringError, TrtError
+from trt_core.device import on_host
 from trt_core.paused_collection import paused_collection
 
 P = ParamSpec("P")
@@ -28,6 +29,8 @@ def tracing_lock() -> contextlib.AbstractContextManager[object]:
 def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Makes a function hold the `tracing_lock`, and turns what it does not expect into a `LoweringError`.
 
+    The caller's default device does not reach into it: constants that passes make are the host's.
+
     Args:
         what: What fails when it fails, as a sentence.
     """
@@ -35,7 +38,7 @@ def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with tracing_lock(), paused_collection():
+            with tracing_lock(), paused_collection(), on_host():
                 try:
                     return function(*args, **kwargs)
                 except (TrtError, Warning):

@@ -109,7 +109,7 @@ class HostValues:
             return self._filled(numbers)
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return self._filled(numbers)  # not kept: its memory is the recording's
-        made = torch.tensor(numbers, dtype=self.dtype).reshape(self.shape).to(self.device)
+        made = torch.tensor(numbers, dtype=self.dtype, device="cpu").reshape(self.shape).to(self.device)
         self._materialized = made
         return made
 

@@ -128,7 +128,7 @@ class Weights:
         if self._elements is not None:
             return self._elements
         if not self._count:
-            return torch.empty(0, dtype=dtype)
+            return torch.empty(0, dtype=dtype, device="cpu")
         return torch.frombuffer(memoryview(self._buffer()), dtype=torch.uint8).view(dtype)
 
     @property

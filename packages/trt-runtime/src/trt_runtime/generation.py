@@ -759,7 +759,7 @@ class TextGenerator(nn.Module):
         else:
             rows, given = self._read_features(source, input_ids, others, copies)
         if decoder_input_ids is None:
-            decoder_input_ids = torch.full((rows, 1), source.start_token_id, dtype=torch.int64)
+            decoder_input_ids = torch.full((rows, 1), source.start_token_id, dtype=torch.int64, device="cpu")
         self._check_tokens(decoder_input_ids, "decoder_input_ids")
         if len(decoder_input_ids) != rows:
             raise InputError(
@@ -800,13 +800,13 @@ class TextGenerator(nn.Module):
                 where="input_ids",
                 hint="shorten it, or compile with a larger max_source_length",
             )
-        mask = torch.ones(rows, length) if attention_mask is None else attention_mask
+        mask = torch.ones(rows, length, device="cpu") if attention_mask is None else attention_mask
         _check_mask(mask, rows, length)
         if not bool((mask != 0).any(1).all()):
             raise InputError("a row of the text is all padding", where="attention_mask")
         whole = min(-(-length // SOURCE_STEP) * SOURCE_STEP, source.max_length)
-        ids = torch.full((self.limits.max_batch, whole), self.limits.pad_token_id, dtype=torch.int64)
-        real = torch.zeros(self.limits.max_batch, whole, dtype=torch.bool)
+        ids = torch.full((self.limits.max_batch, whole), self.limits.pad_token_id, dtype=torch.int64, device="cpu")
+        real = torch.zeros(self.limits.max_batch, whole, dtype=torch.bool, device="cpu")
         ids[:rows, :length], real[:rows, :length] = input_ids, mask != 0
         real[rows:] = True  # no row of a softmax is empty
         return rows, (ids.to(self.device), real.to(self.device))
@@ -815,7 +815,7 @@ class TextGenerator(nn.Module):
         """Returns the prompts, (rows, length), and the padding of each row of the step, on its device."""
         self._check_tokens(input_ids, "input_ids", copies)
         rows, length = input_ids.shape
-        padding = torch.zeros(self.limits.max_batch, dtype=torch.int64)
+        padding = torch.zeros(self.limits.max_batch, dtype=torch.int64, device="cpu")
         if attention_mask is not None:
             padding[:rows] = _padding_of(attention_mask, rows, length)
         return input_ids.to(self.device, torch.int64), padding.to(self.device)
@@ -1524,7 +1524,9 @@ class _Decoding:
             return bool(self._ended.all())
         if self._looked is None or self._made >= self._looked[0] + _STEPS:
             before = self._looked
-            flag = torch.empty((), dtype=torch.bool, pin_memory=True).copy_(self._ended.all(), non_blocking=True)
+            flag = torch.empty((), dtype=torch.bool, pin_memory=True, device="cpu").copy_(
+                self._ended.all(), non_blocking=True
+            )
             self._looked = (self._made, flag, torch.cuda.Event())
             self._looked[2].record(torch.cuda.current_stream(self._text.device))
             if before is not None:

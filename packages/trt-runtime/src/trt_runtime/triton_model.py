@@ -144,7 +144,8 @@ class TritonPythonModel:
         keywords = dict(zip(self._signature.names[positional:], values[positional:], strict=True))
         with torch.inference_mode():
             result = self._program(*values[:positional], **keywords)
-        return [torch.as_tensor(leaf) for _, leaf in walk(result, "output") if leaf is not None]
+        leaves = [leaf for _, leaf in walk(result, "output") if leaf is not None]
+        return [leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf, device="cpu") for leaf in leaves]
 
     def _tensors_of(self, request: Any) -> list[torch.Tensor]:
         backend = _backend()

@@ -26,7 +26,7 @@ def as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf
     is_long = isinstance(leaf, int) and not -(2**63) <= leaf < 2**63
-    return torch.tensor(float(leaf) if is_long else leaf)
+    return torch.tensor(float(leaf) if is_long else leaf, device="cpu")
 
 
 HISTOGRAM_LOW: Final = -12

@@ -147,9 +147,9 @@ def _redraw(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex() or not tensor.numel():
         return tensor
     if not tensor.is_floating_point():
-        return tensor.flatten()[torch.randperm(tensor.numel())].view(tensor.shape)
+        return tensor.flatten()[torch.randperm(tensor.numel(), device="cpu")].view(tensor.shape)
     low, high = _domain(tensor)
-    drawn = torch.rand(tensor.shape, dtype=torch.float32) * (high - low) + low
+    drawn = torch.rand(tensor.shape, dtype=torch.float32, device="cpu") * (high - low) + low
     return drawn.to(tensor.dtype).to(tensor.device)
 
 

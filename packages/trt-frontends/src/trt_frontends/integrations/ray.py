@@ -184,7 +184,8 @@ class BatchInference:
             array = np.stack(array.tolist())
         leaf = self._inputs[name]
         try:
-            found = torch.as_tensor(np.require(array, requirements=("C", "W")))  # Ray's arrays may not be written to
+            own = np.require(array, requirements=("C", "W"))  # Ray's arrays may not be written to
+            found = torch.as_tensor(own, device="cpu")
         except (TypeError, ValueError) as error:
             is_array = isinstance(array, np.ndarray)
             held = f"an array of {array.dtype.name.rstrip('0123456789')}" if is_array else kind_of(array)

@@ -161,7 +161,7 @@ class Histogram:
     """
 
     def __init__(self) -> None:
-        self.counts = torch.zeros(BINS, dtype=torch.float64)
+        self.counts = torch.zeros(BINS, dtype=torch.float64, device="cpu")
         self.limit = 0.0
         self.largest = 0.0
 
@@ -190,7 +190,7 @@ class Histogram:
     @property
     def centers(self) -> torch.Tensor:
         """The middle of each bin, (BINS,), float64."""
-        return (torch.arange(BINS, dtype=torch.float64) + 0.5) * self.width
+        return (torch.arange(BINS, dtype=torch.float64, device="cpu") + 0.5) * self.width
 
 
 class PercentileObserver:
@@ -279,8 +279,8 @@ class EntropyObserver(_SearchingObserver):
         _, level = torch.unique(steps, return_inverse=True)
         filled = (inside > 0).to(torch.float64)
         levels = int(level.max()) + 1
-        mass = torch.zeros(levels, dtype=torch.float64).index_add_(0, level, inside)
-        places = torch.zeros(levels, dtype=torch.float64).index_add_(0, level, filled)
+        mass = torch.zeros(levels, dtype=torch.float64, device="cpu").index_add_(0, level, inside)
+        places = torch.zeros(levels, dtype=torch.float64, device="cpu").index_add_(0, level, filled)
         spread = torch.where(filled > 0, (mass / places.clamp(min=1.0))[level], 0.0)
         p, q = reference / reference.sum(), spread / spread.sum().clamp(min=1e-300)
         # what a level cannot hold costs as much as a bin that is all but empty

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
-from trt_core.device import without_autocast
+from trt_core.device import on_host, without_autocast
 from trt_core.files import records
 from trt_core.paused_collection import paused_collection
 from trt_portable.application_interfaces import IStreamWriter, write_all
@@ -556,7 +556,7 @@ class Builder(HostSettings):
 
     def _guarded(self, subject: str, build: Callable[[], _R]) -> _R | None:
         try:
-            with without_autocast("cpu", current_device().type):  # constants are folded on the host
+            with on_host(), without_autocast("cpu", current_device().type):  # constants are folded on the host
                 return build()
         except BuildCancelled as cancelled:
             self._reporter.warning(f"{subject}: stopped by the progress monitor in {cancelled}")

@@ -77,11 +77,11 @@ class Subject:
                 numbers = self.info.profiles[profile].values[tensor.name].opt
                 values.append(HostValues.of(numbers, shape, dtype, self.device))
             elif dtype in (torch.float32, torch.float16, torch.bfloat16):
-                values.append(torch.randn(shape, generator=generator).to(self.device, dtype))
+                values.append(torch.randn(shape, generator=generator, device="cpu").to(self.device, dtype))
             else:
                 most = 1 if dtype is torch.bool else self._greatest_integers[tensor.name]
                 if most > 1:
-                    value = torch.randint(most + 1, shape, generator=generator).to(self.device, dtype)
+                    value = torch.randint(most + 1, shape, generator=generator, device="cpu").to(self.device, dtype)
                 else:
                     value = torch.zeros(shape, dtype=dtype, device=self.device)
                     if most and shape:

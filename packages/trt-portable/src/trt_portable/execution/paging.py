@@ -99,7 +99,7 @@ def passing_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
         strides: The copy's, dense: elements fill its memory.
     """
     if tensor.nbytes < _LEAST_BYTES:
-        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+        copy = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device="cpu")
     else:
         memory = torch.frombuffer(memoryview(mmap.mmap(-1, tensor.nbytes)), dtype=tensor.dtype)
         copy = memory.as_strided(tensor.shape, strides)

@@ -46,7 +46,7 @@ def onednn_is_exact() -> bool:
 
 def _onednn_product(left: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     zero = 128
-    scales, zeros = torch.ones(_COLUMNS), torch.zeros(_COLUMNS, dtype=torch.int64)
+    scales, zeros = torch.ones(_COLUMNS, device="cpu"), torch.zeros(_COLUMNS, dtype=torch.int64, device="cpu")
     packed = torch.ops.onednn.qlinear_prepack(matrix, None)
     unsigned = (left ^ -zero).view(torch.uint8)
     found: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
@@ -57,8 +57,8 @@ def _onednn_product(left: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 def _is_exact(multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> bool:
     with without_modes(), torch.no_grad():
-        left = torch.full((_ROWS, _DEPTH), _LARGEST, dtype=torch.int8)
-        matrix = torch.full((_COLUMNS, _DEPTH), _LARGEST, dtype=torch.int8)
+        left = torch.full((_ROWS, _DEPTH), _LARGEST, dtype=torch.int8, device="cpu")
+        matrix = torch.full((_COLUMNS, _DEPTH), _LARGEST, dtype=torch.int8, device="cpu")
         try:
             found = multiply(left, matrix)
         except (RuntimeError, NotImplementedError, AttributeError):  # no such kernel
@@ -683,7 +683,7 @@ def assembly(codes: torch.dtype, floats: torch.dtype, levels: tuple[float, ...],
         f".reg .b32 {', '.join(f'h{i}, l{i}' for i in range(4))};",
     ]
     if levels:
-        bits = torch.tensor(levels, dtype=floats).view(torch.int16).tolist()
+        bits = torch.tensor(levels, dtype=floats, device="cpu").view(torch.int16).tolist()
         for name, shift in (("h", 8), ("l", 0)):
             for i in range(4):
                 table = sum((bits[4 * i + k] >> shift & 255) << 8 * k for k in range(4))

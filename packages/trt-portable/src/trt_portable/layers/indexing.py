@@ -288,7 +288,7 @@ class INMSLayer(ILayer):
                 boxes[batch].float().cpu(), scores[batch].float().cpu(), int(most), overlap, floor
             )
         ]
-        indices = torch.tensor(rows, dtype=carrier).reshape(-1, 3).to(boxes.device)
+        indices = torch.tensor(rows, dtype=carrier, device="cpu").reshape(-1, 3).to(boxes.device)
         return indices, torch.tensor(len(rows), dtype=torch.int32, device=boxes.device)
 
     def _select(

@@ -93,7 +93,7 @@ class LibraryProgram:
             if target is not None and target.shape == shape and target.is_contiguous()
             else None
             if shape is None
-            else torch.empty(shape, dtype=tensor.torch_dtype)
+            else torch.empty(shape, dtype=tensor.torch_dtype, device="cpu")
             for target, shape, tensor in zip(given, known, self._signature.outputs, strict=True)
         ]
         try:

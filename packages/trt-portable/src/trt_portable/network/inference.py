@@ -99,7 +99,7 @@ class Inference:
         if not all(source is not None and source._host is not None and source._is_static for source in sources):
             return
         values = [
-            torch.tensor(source._host, dtype=CARRIERS[source._dtype]).reshape(source._extents or ())
+            torch.tensor(source._host, dtype=CARRIERS[source._dtype], device="cpu").reshape(source._extents or ())
             for source in sources
             if source is not None
         ]

@@ -299,10 +299,10 @@ def _open_weights(view: memoryview) -> tuple[torch.Tensor, dict[str, torch.Tenso
 def _bytes_tensor(view: memoryview) -> torch.Tensor:
     """A buffer as a uint8 tensor that keeps it; by address, since PyTorch's own adapter objects to read-only memory."""
     if not view.nbytes:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     address = _address_of(view)
     if address % 16:  # vector instructions of some kernels want aligned operands
-        return torch.tensor(bytearray(view), dtype=torch.uint8)
+        return torch.tensor(bytearray(view), dtype=torch.uint8, device="cpu")
     memory = (ctypes.c_uint8 * view.nbytes).from_address(address)
     memory.owner = view  # type: ignore[attr-defined]  # no map is closed under it
     return torch.frombuffer(memoryview(memory), dtype=torch.uint8)

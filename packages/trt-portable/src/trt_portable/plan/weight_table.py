@@ -71,7 +71,7 @@ class _Staging(threading.local):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._block = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+        self._block = torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True, device="cpu")
         self._stream = torch.cuda.Stream(device)
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -188,7 +188,7 @@ class WeightTable(MutableMapping[str, torch.Tensor]):
         if in_file is not None:
             self._entries.update(in_file)
             return found | in_file
-        block = torch.empty(num_bytes, dtype=torch.uint8)
+        block = torch.empty(num_bytes, dtype=torch.uint8, device="cpu")
         begin = 0
         for key, entry in on_host.items():
             found[key] = block[begin : begin + entry.count * entry.dtype.itemsize].view(entry.dtype)

@@ -315,7 +315,9 @@ class TensorRunner:
                     continue
                 if not targets or value is not targets[index]:
                     with below_autograd():
-                        value = torch.empty_strided(*strided, dtype=self._dtypes[index]).copy_(as_tensor(value))
+                        value = torch.empty_strided(*strided, dtype=self._dtypes[index], device="cpu").copy_(
+                            as_tensor(value)
+                        )
                     results[index] = value
         except RuntimeError as error:
             code = ErrorCodeTRT.FAILED_EXECUTION
@@ -324,7 +326,9 @@ class TensorRunner:
         return results  # type: ignore[return-value]  # all of them tensors by now
 
     def _targets(self, outputs: Sequence[Strided]) -> list[torch.Tensor]:
-        return [torch.empty_strided(*of, dtype=dtype) for of, dtype in zip(outputs, self._dtypes, strict=True)]
+        return [
+            torch.empty_strided(*of, dtype=dtype, device="cpu") for of, dtype in zip(outputs, self._dtypes, strict=True)
+        ]
 
 
 def _is_own(value: Value, strided: Strided, dtype: torch.dtype) -> bool:

@@ -329,7 +329,7 @@ class ContextShapes:
             raise RuntimeError(f"infer_shapes: {error}") from error
         for binding, value in zip(self.outputs, report.outputs, strict=True):
             if binding.tensor.is_host and binding.address and isinstance(value, HostValues):
-                numbers = torch.tensor(value.numbers(), dtype=value.dtype)
+                numbers = torch.tensor(value.numbers(), dtype=value.dtype, device="cpu")
                 binding.write(numbers.reshape(value.shape))
         return []
 

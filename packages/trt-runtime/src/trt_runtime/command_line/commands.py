@@ -798,8 +798,10 @@ def _made_up(leaf: Leaf, sizes: Mapping[str, int], generator: torch.Generator, s
     if isinstance(leaf, NumberInput):
         return sizes.get(leaf.symbol or "", _NUMBERS[leaf.kind])
     if leaf.dtype.is_floating_point:
-        return torch.randn(shape, generator=generator).to(leaf.dtype)
-    return torch.randint(0, 2, shape, generator=generator).to(leaf.dtype)  # valid as an index almost everywhere
+        return torch.randn(shape, generator=generator, device="cpu").to(leaf.dtype)
+    return torch.randint(0, 2, shape, generator=generator, device="cpu").to(
+        leaf.dtype
+    )  # valid as an index almost everywhere
 
 
 def _on_device(value: Any, leaf: Leaf, device: torch.device | None) -> Any:

@@ -466,7 +466,7 @@ class _Running:
         there = [arena.at(place) for place in places]
         if sum(tensor.nbytes for tensor in there) > arena.size:
             raise ValueError("tensors lie one upon the other")
-        return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype).copy_(one) for one in there]
+        return [torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="cpu").copy_(one) for one in there]
 
     def _provide(self, what: str, size: int) -> Arena:
         """Memory for tensors of the next call, of at least so many bytes."""

@@ -258,7 +258,7 @@ class Arena:
         if not count or begin % dtype.itemsize:
             if count:
                 raise ValueError("a tensor begins between elements")
-            return torch.empty(sizes, dtype=dtype)
+            return torch.empty(sizes, dtype=dtype, device="cpu")
         # no view of `bytes`: then all of them would count as written where one is
         memory, length = memoryview(self._memory), (last + 1) * dtype.itemsize
         flat = torch.frombuffer(memory, dtype=torch.uint8, count=length, offset=begin)

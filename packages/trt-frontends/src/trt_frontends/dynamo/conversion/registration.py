@@ -218,7 +218,7 @@ def get_trt_tensor(ctx: Any, input_val: Any, name: str = "", dtype: Any = None, 
     """
     value = input_val
     if not hasattr(value, "is_shape_tensor"):
-        value = torch.as_tensor(value)
+        value = torch.as_tensor(value, device="cpu")
         value = value if dtype is None else value.to(_torch_type(dtype))
     value = value if len(value.shape) >= min_rank else layers.with_rank(ctx, value, min_rank)
     return ctx.tensor(value)
@@ -236,7 +236,7 @@ def _torch_type(dtype: Any) -> torch.dtype:
         return dtype
     if type(dtype).__name__ == "DataType":
         return from_trt(dtype)
-    return torch.empty(0, dtype=getattr(torch, str(getattr(dtype, "__name__", dtype)))).dtype
+    return torch.empty(0, dtype=getattr(torch, str(getattr(dtype, "__name__", dtype))), device="cpu").dtype
 
 
 def set_layer_name(layer: Any, target: Any, name: str, source_ir: SourceIR | None = None) -> None:

@@ -164,7 +164,7 @@ class ColdWeights:
 
     @cached_property
     def _others(self) -> torch.Tensor:
-        return torch.ones(self._nbytes // torch.float32.itemsize)
+        return torch.ones(self._nbytes // torch.float32.itemsize, device="cpu")
 
 
 def as_engines_run(executable: Executable, values: Sequence[Value], device: torch.device) -> Callable[[], object]:

@@ -300,19 +300,21 @@ class Trial:
         return first_difference([_comparable(found)], [_comparable(self._expected)])
 
     def _floats(self, shape: Shape) -> torch.Tensor:
-        return torch.randn(shape, generator=self._generator)
+        return torch.randn(shape, generator=self._generator, device="cpu")
 
     def _factors(self, shape: Shape) -> torch.Tensor:
-        return ((torch.rand(shape, generator=self._generator) + 0.5) / 64).to(self._device)
+        return ((torch.rand(shape, generator=self._generator, device="cpu") + 0.5) / 64).to(self._device)
 
     def _made(self, dtype: DataType, shape: Shape) -> torch.Tensor:
         """Values of a type, in its carrier."""
         if dtype is DataType.INT8:
-            made = torch.randint(-127, 128, shape, generator=self._generator)
+            made = torch.randint(-127, 128, shape, generator=self._generator, device="cpu")
         elif dtype is DataType.INT4:
-            made = torch.randint(-8, 8, shape, generator=self._generator)
+            made = torch.randint(-8, 8, shape, generator=self._generator, device="cpu")
         elif dtype is DataType.FP4:
-            made = torch.tensor(FP4_VALUES)[torch.randint(0, 16, shape, generator=self._generator)]
+            made = torch.tensor(FP4_VALUES, device="cpu")[
+                torch.randint(0, 16, shape, generator=self._generator, device="cpu")
+            ]
         else:
             made = self._floats(shape)
         return made.to(CARRIERS[dtype]).to(self._device)

@@ -194,7 +194,7 @@ def _arithmetic(graph: PlanGraph, node: Node) -> _Scale | None:
     for x, other in (node.inputs, node.inputs[::-1]):
         value = graph.constant(other)
         if value is not None and value.dtype in _FLOATS and value.numel() == math.prod(value.shape[1:2]):
-            numbers, none = value.reshape(-1).double(), torch.zeros(1).double()
+            numbers, none = value.reshape(-1).double(), torch.zeros(1, device="cpu").double()
             is_product = operation is ElementWiseOperation.PROD
             return _Scale(x, numbers, none) if is_product else _Scale(x, none + 1, numbers)
     return None
@@ -215,7 +215,7 @@ def _is_plain(graph: PlanGraph, node: Node) -> bool:
 
 def _coefficients(table: WeightTable, uses: Mapping[str, WeightUse], role: str, default: float) -> torch.Tensor:
     use = uses.get(role)
-    return torch.tensor([default]).double() if use is None else table[use.key].double()
+    return torch.tensor([default], device="cpu").double() if use is None else table[use.key].double()
 
 
 def _merged(convolution: Node, node: Node, scale: _Scale, weights: WeightTable) -> Node | None:

@@ -146,7 +146,7 @@ def _meaning(mask: torch.Tensor | None) -> CausalMaskKind | None:
     rows, columns = mask.shape[-2:]
     if rows != columns or rows == 1:
         return None
-    causal = torch.ones(rows, columns, dtype=torch.bool).tril()
+    causal = torch.ones(rows, columns, dtype=torch.bool, device="cpu").tril()
     return CausalMaskKind.UPPER_LEFT if bool((mask == causal).all()) else None
 
 
