@@ -405,8 +405,56 @@ def test_a_program_that_is_dropped_leaves_no_process(path: Path) -> None:
 def test_it_is_not_copied_moved_or_pickled(isolated: IsolatedProgram) -> None:
     with pytest.raises(InputError, match="load its file again"):
         pickle.dumps(isolated)
-    with pytest.raises(InputError, match="stays on the device"):
-        isolated.half()
+    for change in (isolated.half, isolated.double, lambda: isolated.to("meta")):
+        with pytest.raises(InputError, match=r"an isolated program stays what it was compiled for: .* cannot become"):
+            change()
+
+
+def test_what_changes_nothing_is_taken(isolated: IsolatedProgram) -> None:
+    for same in (isolated.cpu(), isolated.float(), isolated.to("cpu", torch.float32), isolated.share_memory()):
+        assert same is isolated
+
+
+def test_it_is_neither_traced_nor_transformed(isolated: IsolatedProgram) -> None:
+    x, extra = _inputs()
+    for change in (
+        lambda: torch.vmap(lambda row: isolated(row[None], extra)["sum"])(x),
+        lambda: torch.func.grad(lambda x: isolated(x, extra)["sum"].sum())(x),
+        lambda: torch.jit.trace(lambda x: isolated(x, extra)["sum"], (x,)),
+    ):
+        with pytest.raises(InputError, match="an isolated program cannot be traced, nor mapped"):
+            change()
+
+
+def test_notebooks_show_what_it_takes_and_returns(isolated: IsolatedProgram) -> None:
+    shown = isolated._repr_html_()
+    assert shown.startswith("<pre>IsolatedProgram(x, extra)") and shown.count("<") == 2, shown
+    assert "\ntakes\n  x: float32[" in shown and "confined by seccomp" in shown, shown
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "for descriptor in (0, 1, 2): os.close(descriptor)",
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
+        "resource.setrlimit(resource.RLIMIT_CPU, (200, 200))",
+    ],
+)
+def test_callers_that_are_bound_themselves_isolate(path: Path, tmp_path: Path, bound: str) -> None:
+    script = textwrap.dedent(f"""
+        import os, resource, sys
+        import torch
+        import trt_runtime
+        from trt_runtime.isolation import Isolation
+        {bound}
+        with trt_runtime.load(sys.argv[1], isolated=Isolation(cpu_seconds=500)) as program:
+            made = program(torch.ones(4, 3), {{"count": torch.zeros(2, dtype=torch.int64)}})
+        with open(sys.argv[2], "w") as file:
+            file.write(str(made["parts"][1][0].tolist()))
+    """)
+    result = run_python(script, str(path), str(tmp_path / "made"))
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "made").read_text() == "[2, 2]"
 
 
 def test_a_forked_process_has_a_process_of_its_own(isolated: IsolatedProgram) -> None:

@@ -36,6 +36,7 @@ from trt_core.log import logger
 from trt_core.nesting import tensors_in
 from trt_core.provider import current_provider
 from trt_core.wording import printable
+from trt_runtime.internals import peek_interpreter_stack, tracing_state
 from trt_runtime.isolation import confinement
 from trt_runtime.isolation.messages import (
     MOST_RECORDS,
@@ -54,6 +55,8 @@ from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import Program
 from trt_runtime.program.input_memory import require_own_memory, require_own_places
 from trt_runtime.program.input_reader import InputReader
+from trt_runtime.program.interface import TensorSpec, notebook_html
+from trt_runtime.program.model_call import refuse_changes
 from trt_runtime.program.model_facts import as_record
 from trt_runtime.program_file import SectionKind, read_sections
 from trt_runtime.signatures import why_not_trusted
@@ -78,6 +81,7 @@ _PACKAGES: Final = (
     "typing_extensions",
 )
 _LEAST_MEMORY: Final = 4 << 30
+_STANDARD_ERROR: Final = 2
 _SIGNALS: Final = {int(one): one.name for one in signal.Signals}  # those in between have no names
 
 
@@ -176,6 +180,11 @@ class IsolatedProgram(nn.Module):
             InputError: An input does not fit, or cannot be sent; the message names it.
             ExecutionError: A step failed, the process ended, or a limit was reached.
         """
+        if tracing_state() is not None or peek_interpreter_stack() is not None:
+            raise InputError(
+                "an isolated program cannot be traced, nor mapped or differentiated by torch.func",
+                hint="load its file without isolated",
+            )
         tensors: list[torch.Tensor] = []
         given = {"do": "call", "args": encode(args, tensors), "kwargs": encode(kwargs, tensors)}
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors_in((args, kwargs))):
@@ -230,8 +239,16 @@ class IsolatedProgram(nn.Module):
         """Describes the inputs, and what confines the process."""
         return printable(f"{self._shown}, confined by {' and '.join(self.confined)}")
 
+    def _repr_html_(self) -> str:
+        return notebook_html(f"IsolatedProgram{self.extra_repr()}", self.inputs, self.outputs)
+
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> IsolatedProgram:
-        raise InputError("an isolated program stays on the device and in the types that it was compiled for")
+        """Refuses to move or cast, as a loaded program does; it moves to no other GPU either."""
+        ends = [*self.inputs, *self.outputs]
+        kinds = {(end.dtype, torch.device(end.device).type) for end in ends if isinstance(end, TensorSpec)}
+        held = {(dtype, self.device if kind == self.device.type else torch.device(kind)) for dtype, kind in kinds}
+        refuse_changes(held, fn, "an isolated program")
+        return self
 
     def _start(self) -> _Running:
         """The process, started where there is none."""
@@ -368,6 +385,8 @@ class _Running:
         self._source, self._name, self._limits = source, source.name, limits
         self._most: int = source.memory_bytes
         self._channel, theirs = socket.socketpair()
+        if theirs.fileno() <= _STANDARD_ERROR:  # this process has closed its own, and the other has its own there
+            theirs = _moved(theirs)
         self._said = os.memfd_create("stderr", os.MFD_CLOEXEC)
         self._arenas: dict[str, Arena] = {}
         path = json.dumps([entry for entry in sys.path if entry])
@@ -557,6 +576,14 @@ def _forget_spawner() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_spawner)  # its thread is not there
+
+
+def _moved(channel: socket.socket) -> socket.socket:
+    """The same channel behind the descriptors that are standard input, output and error of every process."""
+    import fcntl  # on systems that can isolate
+
+    with channel:
+        return socket.socket(fileno=fcntl.fcntl(channel, fcntl.F_DUPFD_CLOEXEC, _STANDARD_ERROR + 1))
 
 
 def _begin(command: Sequence[str], channel: int, said: int) -> subprocess.Popen[bytes]:

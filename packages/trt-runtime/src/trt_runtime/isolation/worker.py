@@ -227,6 +227,13 @@ def _gpu_is_usable() -> bool:
     return True
 
 
+def _limit(kind: int, most: int) -> None:
+    """Bounds this process, within what whoever started the caller has bounded it to already."""
+    _, bound = resource.getrlimit(kind)
+    most = most if bound == resource.RLIM_INFINITY else min(most, bound)
+    resource.setrlimit(kind, (most, most))
+
+
 def _confine(options: Mapping[str, Any]) -> list[str]:
     """Gives up everything that computing does not need; returns by what means."""
     confinement.die_with(options["parent"])
@@ -236,7 +243,7 @@ def _confine(options: Mapping[str, Any]) -> list[str]:
         (resource.RLIMIT_FSIZE, 1 << 16),
         (resource.RLIMIT_NOFILE, _MOST_FILES),
     ):
-        resource.setrlimit(limit, (most, most))
+        _limit(limit, most)
     confinement.give_up_privileges()
     uses_gpu = options["uses_gpu"]
     set_provider(options["provider"])
@@ -253,8 +260,8 @@ def _confine(options: Mapping[str, Any]) -> list[str]:
     limit, column = (resource.RLIMIT_DATA, _DATA) if uses_gpu else (resource.RLIMIT_AS, _ADDRESSES)
     used = int(FilePath("/proc/self/statm").read_text(encoding="ascii").split()[column]) * resource.getpagesize()
     most = options["memory_bytes"] + used
-    resource.setrlimit(limit, (most, most))
+    _limit(limit, most)
     if options["cpu_seconds"] is not None:
-        resource.setrlimit(resource.RLIMIT_CPU, (options["cpu_seconds"], options["cpu_seconds"]))
+        _limit(resource.RLIMIT_CPU, options["cpu_seconds"])
     confinement.restrict_calls(opens_devices=uses_gpu and has_landlock)
     return ["seccomp", *["landlock"] * has_landlock]

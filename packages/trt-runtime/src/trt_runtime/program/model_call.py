@@ -173,6 +173,21 @@ def refuse_moves(
     for engine in engines:
         place = device or present_device(engine.header.device)
         held.update((binding.dtype, place) for binding in engine.header.inputs)
+    refuse_changes(held, change, what)
+
+
+def refuse_changes(
+    held: Iterable[tuple[torch.dtype, torch.device]], change: Callable[[torch.Tensor], torch.Tensor], what: str
+) -> None:
+    """Refuses what makes other tensors of those that a model holds.
+
+    Args:
+        held: Types and devices of its tensors.
+        change, what: See `refuse_moves`.
+
+    Raises:
+        InputError: One would become another one.
+    """
     for dtype, at in sorted(held, key=str):
         moved = change(torch.empty(0, dtype=dtype, device=at))
         if (moved.dtype, moved.device) != (dtype, at):
