@@ -10,8 +10,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from trt_core import InputError, PlanError
-from trt_runtime import Binding, PlanHeader, TRTModule
+from trt_core import ExecutionError, InputError, PlanError
+from trt_runtime import ENGINES, Binding, PlanHeader, TRTModule
 from trt_runtime.operator import execute_engine
 
 
@@ -135,6 +135,53 @@ def test_torch_compile_without_graph_breaks(dynamic_engine: TRTModule, backend: 
 
 def test_results_need_no_gradient(static_engine: TRTModule) -> None:
     assert not static_engine(torch.randn(2, 3)).requires_grad
+
+
+class _Weighted(_Around):
+    """Has a weight before its engine, and one behind it."""
+
+    def __init__(self, engine: torch.nn.Module) -> None:
+        super().__init__(engine)
+        self.before, self.behind = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.behind(self.engine(self.before(x)))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_gradient_that_is_asked_for_of_a_captured_engine_is_an_error(dynamic_engine: TRTModule, backend: str) -> None:
+    """PyTorch would warn of an operator without one, and leave it out."""
+    torch._dynamo.reset()
+    model, x = _Weighted(dynamic_engine), torch.randn(2, 3)
+    compiled = torch.compile(model, backend=backend)
+    result = compiled(x)
+    with torch.no_grad():
+        torch.testing.assert_close(result, model(x))
+    with pytest.raises(ExecutionError, match=r"no gradients\n  where: backward\(\) through engine 'block'"):
+        result.sum().backward()
+
+
+def test_gradients_behind_a_captured_engine_are_those_of_eager(dynamic_engine: TRTModule) -> None:
+    torch._dynamo.reset()
+    model, x = _Weighted(dynamic_engine), torch.randn(2, 3)
+    model.before.requires_grad_(False)
+    torch.compile(model, backend="aot_eager")(x).sum().backward()
+    wanted = (2 * model.before(x)).sum(0).expand(3, 3)
+    torch.testing.assert_close(model.behind.weight.grad, wanted)
+
+
+def test_dynamo_leaves_alone_what_runs_an_engine(dynamic_engine: TRTModule) -> None:
+    """Where it could not capture a call, it meets the frames of what is called."""
+    torch._dynamo.reset()
+
+    @torch.compiler.disable(recursive=False)
+    def not_captured(x: torch.Tensor) -> torch.Tensor:
+        return ENGINES.run([x], dynamic_engine.plan, dynamic_engine.header)[0]
+
+    compiled = torch.compile(lambda x: not_captured(x.sin()).cos(), backend="eager")
+    for rows in (2, 4, 5):
+        x = torch.randn(rows, 3)
+        assert torch.equal(compiled(x), (2 * x.sin()).cos())
 
 
 def test_exported_program_runs(dynamic_engine: TRTModule) -> None:

@@ -8,7 +8,7 @@ gradients are asked for, to refuse them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -17,7 +17,15 @@ from torch.autograd import forward_ad, profiler
 from trt_core.errors import InputError
 from trt_core.internals import dispatch_modes
 from trt_runtime.header import PlanHeader
-from trt_runtime.internals import function_modes, is_batchedtensor, peek_interpreter_stack, tracing_state
+from trt_runtime.internals import (
+    FrameAction,
+    FrameExecStrategy,
+    function_modes,
+    is_batchedtensor,
+    peek_interpreter_stack,
+    set_code_exec_strategy,
+    tracing_state,
+)
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -39,6 +47,15 @@ def goes_direct(inputs: Sequence[Any]) -> bool:
         if type(value) not in _PLAIN or (needs_gradients and value.requires_grad):
             return False
     return True
+
+
+def leave_to_python(function: Callable[..., Any]) -> None:
+    """Has Dynamo leave a function alone, and all that it calls, where it meets its frame.
+
+    That is so behind a call that it could not capture as a whole: what runs engines looks at memory, which no capture
+    has. It costs a call nothing, as `torch.compiler.disable` would.
+    """
+    set_code_exec_strategy(function.__code__, FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
 
 
 def named_range(name: str) -> contextlib.AbstractContextManager[Any]:

@@ -21,6 +21,7 @@ from trt_core.wording import printable
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.context_pool import ContextPool
+from trt_runtime.direct_call import leave_to_python
 from trt_runtime.engine_context import CallShapes, EngineContext, TensorCalls
 from trt_runtime.engine_file import check_payload
 from trt_runtime.header import PlanHeader, parse_header
@@ -521,6 +522,9 @@ def _described(header: str | PlanHeader) -> PlanHeader:
 def _text(header: str | PlanHeader) -> str:
     return header if isinstance(header, str) else header.text
 
+
+for _running in (EngineStore.run, LoadedEngine.run):
+    leave_to_python(_running)
 
 ENGINES = EngineStore()
 """The engines of this process."""

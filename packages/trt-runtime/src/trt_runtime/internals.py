@@ -3,6 +3,7 @@
 | from | what for | releases |
 |---|---|---|
 | `torch._C` | who watches or rewrites operators; device and stream of a call | |
+| `torch._C._dynamo.eval_frame` | code whose frames Dynamo leaves alone | |
 | `torch._C._functorch` | function transforms | |
 | `torch.distributed.distributed_c10d._get_default_store` | what processes tell each other outside of collectives | |
 """
@@ -15,6 +16,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch._C import _get_tracing_state as tracing_state
 from torch._C import _len_torch_function_stack as function_modes
+from torch._C._dynamo.eval_frame import _FrameAction as FrameAction
+from torch._C._dynamo.eval_frame import _FrameExecStrategy as FrameExecStrategy
+from torch._C._dynamo.eval_frame import set_code_exec_strategy
 from torch._C._functorch import is_batchedtensor, peek_interpreter_stack
 
 from trt_core.lazy_names import lazy_names

@@ -4,9 +4,12 @@
     torch.ops.trt.update_by_engine(Tensor(a!)[] states, Tensor[] inputs, Tensor(b!)[] outputs, Tensor plan, str header)
         -> ()
     torch.ops.trt.engine_outputs(Tensor[] inputs, str header) -> Tensor[]
+    torch.ops.trt.refuse_gradients(Tensor[] gradients, Tensor[] inputs, str header) -> Tensor[]
 
 The second one is for engines that update inputs in place: it takes those apart from the others, each in their order,
-and writes to memory that the third one allocates, since PyTorch makes no operator functional that does both.
+and writes to memory that the third one allocates, since PyTorch makes no operator functional that does both. The fourth
+one is the gradient of the first, and an error where it is computed: whoever captures a call may record gradients that
+nobody asks for.
 
 `plan` is the serialized engine, uint8 of shape (bytes,) on the CPU; `header` is `PlanHeader.text`.
 Importing this module registers the operator.
@@ -14,10 +17,11 @@ Importing this module registers the operator.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import torch
 
+from trt_core.errors import ExecutionError
 from trt_runtime.bindings import require_addressable, shape_in_call, symbol_values
 from trt_runtime.engine import ENGINES
 from trt_runtime.header import parse_header
@@ -26,6 +30,7 @@ from trt_runtime.input_check import check_inputs, device_of
 OPERATOR: Final = "trt::execute_engine"
 UPDATING: Final = "trt::update_by_engine"
 ALLOCATING: Final = "trt::engine_outputs"
+REFUSING: Final = "trt::refuse_gradients"
 
 _library = torch.library.Library("trt", "FRAGMENT")
 _library.define(
@@ -36,6 +41,10 @@ _library.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define("engine_outputs(Tensor[] inputs, str header) -> Tensor[]", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define(
+    "refuse_gradients(Tensor[] gradients, Tensor[] inputs, str header) -> Tensor[]",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
 
 
 def _execute(inputs: list[torch.Tensor], plan: torch.Tensor, header: str) -> list[torch.Tensor]:
@@ -75,6 +84,32 @@ def _allocate(inputs: list[torch.Tensor], header: str) -> list[torch.Tensor]:
     return _infer(inputs, inputs[0], header)
 
 
+def _refuse(gradients: list[torch.Tensor], inputs: list[torch.Tensor], header: str) -> NoReturn:
+    """Says why there are none.
+
+    Raises:
+        ExecutionError: Always.
+    """
+    raise ExecutionError(
+        "engines compute no gradients",
+        where=f"backward() through {parse_header(header).title}",
+        hint="call the model under torch.no_grad() or torch.inference_mode(), or detach its inputs",
+    )
+
+
+def _keep_for_refusal(ctx: Any, inputs: tuple[list[torch.Tensor], torch.Tensor, str], output: Any) -> None:
+    taken, _, ctx.header = inputs
+    ctx.at = [at for at, value in enumerate(taken) if value.is_floating_point()]
+    ctx.count = len(taken)
+    ctx.save_for_backward(*(taken[at] for at in ctx.at))
+
+
+def _differentiate(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[list[torch.Tensor | None], None, None]:
+    known = [gradient for gradient in gradients if gradient is not None]
+    made = iter(torch.ops.trt.refuse_gradients(known, list(ctx.saved_tensors), ctx.header))
+    return [next(made) if at in ctx.at else None for at in range(ctx.count)], None, None
+
+
 def _in_order(states: list[torch.Tensor], inputs: list[torch.Tensor], header: str) -> list[torch.Tensor]:
     """All inputs of an engine in the order of its header."""
     written = {index: at for at, (index, _) in enumerate(parse_header(header).updates)}
@@ -91,6 +126,12 @@ torch.library.register_fake(ALLOCATING, _allocate, lib=_library)
 _library.impl("execute_engine", _execute, "CPU")
 _library.impl("execute_engine", _execute, "CUDA")
 torch.library.register_fake(OPERATOR, _infer, lib=_library)
+_library.impl("refuse_gradients", _refuse, "CPU")
+_library.impl("refuse_gradients", _refuse, "CUDA")
+torch.library.register_fake(
+    REFUSING, lambda gradients, inputs, header: [torch.empty_like(value) for value in inputs], lib=_library
+)
+torch.library.register_autograd(OPERATOR, _differentiate, setup_context=_keep_for_refusal, lib=_library)
 
 execute_engine: Final = torch.ops.trt.execute_engine.default
 """The registered operator."""
