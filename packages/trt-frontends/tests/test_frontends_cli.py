@@ -23,6 +23,8 @@ from typer.testing import CliRunner
 
 import trt_frontends
 from trt_partition import PartitionReport
+from trt_runtime.command_line import main as runtime_main
+from trt_runtime.command_line.table import COMMANDS, EXIT_CODES, Command
 
 MODELS = """
 import torch
@@ -411,7 +413,7 @@ def test_programs_are_timed_beside_their_models(tmp_path: Path) -> None:
     assert run("bench", str(path), "--beside", "trained:model", "--peer", "jit").exit_code == 2
 
 
-@pytest.mark.parametrize("words", ["--help", "--version", "compile --help", "cache list --help"])
+@pytest.mark.parametrize("words", ["--help", "--version", "compile --help", "cache list --help", "bench --help"])
 def test_the_help_and_the_version_import_nothing_costly(words: str) -> None:
     code = f"""
 import sys
@@ -435,7 +437,13 @@ def test_the_list_of_commands_has_whole_sentences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"), [("trtc expl", "explain"), ("trtc explain --ht", "--html"), ("trtc cache list --d", "--dir")]
+    ("words", "found"),
+    [
+        ("trtc expl", "explain"),
+        ("trtc explain --ht", "--html"),
+        ("trtc cache list --d", "--dir"),
+        ("trtc bench --th", "--threads"),
+    ],
 )
 def test_shells_complete_commands_and_options(words: str, found: str) -> None:
     asked = {"_TRTC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
@@ -453,6 +461,54 @@ assert not {"torch", "numpy", "rich", "pydantic"} & sys.modules.keys()
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **asked})
     assert done.stdout.split() == [found]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_both_command_lines_have_the_commands_of_trt_runtime(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = run(command.name, "--help")
+    with pytest.raises(SystemExit) as ended:
+        runtime_main([command.name, "--help"], prog="trtc")
+    theirs = capsys.readouterr().out
+    assert (ours.exit_code, ended.value.code) == (0, 0)
+    for shown in (ours.stdout, theirs):
+        assert shown.startswith(f"Usage: {'root' if shown is ours.stdout else 'trtc'} {command.name} [OPTIONS]")
+        words = " ".join(shown.split())
+        assert command.summary in words and EXIT_CODES in words
+        for parameter in command.parameters:
+            if shown is ours.stdout or not parameter.names_model:
+                assert parameter.name in words and parameter.help in words, parameter
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bench"], "Error: Missing argument 'file'."),
+        (["inspect", "model.trtp", "--jsn"], "Error: No such option: --jsn"),
+        (["inspect", "a.trtp", "b.trtp"], "Error: Got unexpected extra argument"),
+        (["bench", "model.trtp", "--calls", "0"], "Error: Invalid value for '--calls': "),
+        (["bench", "model.trtp", "--calls", "many"], "Error: Invalid value for '--calls': "),
+        (["bench", "model.trtp", "--duration", "nan"], "Error: Invalid value for '--duration': "),
+        (["inspekt", "model.trtp"], "Error: No such command 'inspekt'"),
+        (["inspect", "absent.trtp"], "error: absent.trtp: No such file or directory"),
+        (["run", "absent.trtp", "--outputs", "x.txt"], "error: x.txt has an unknown ending"),
+    ],
+)
+def test_both_command_lines_say_what_is_wrong_alike(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = run(*arguments)
+    try:
+        code: Any = runtime_main(arguments, prog="trtc")
+    except SystemExit as ended:
+        code = ended.code
+    theirs = capsys.readouterr().err
+    assert (ours.exit_code, code) == (2, 2)
+    for shown in (ours.stderr, theirs):
+        assert told in shown
+        if told.startswith("Error"):
+            assert shown.startswith("Usage: ") and "--help' for help.\n\nError: " in shown
 
 
 @pytest.mark.parametrize("program", ["trtc", "trt_runtime"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import sys
 from pathlib import Path
@@ -376,6 +377,12 @@ def test_the_command_line_says_what_is_there_and_why_not(folder: Path) -> None:
     compiled()
     assert "_run_on_acc_0: cached" in _run(*ask)
     assert "1 engine," in _run("list", *where)
+    listed = json.loads(_run("list", "--json", *where))
+    assert listed.keys() == {"format", "directory", "bytes", "engines"} and listed["format"] == 1
+    (entry,) = listed["engines"]
+    assert (entry["name"], entry["layers"] > 0, entry["bytes"]) == ("_run_on_acc_0", True, listed["bytes"])
+    assert entry.keys() == {"key", "name", "provider", "layers", "build_seconds", "bytes", "used"}
+    assert datetime.datetime.fromisoformat(entry["used"]) <= datetime.datetime.now()
     answer = _run(*ask, "--setting", "disable_tf32=true", code=1)
     assert "settings.disable_tf32: True is wanted, False is there" in answer
     assert "constants" not in answer and "graph" not in answer
@@ -408,6 +415,8 @@ def test_looking_into_the_users_own_cache_makes_none(
 ) -> None:
     monkeypatch.setenv("TRT_ENGINE_CACHE_DIR", str(folder / "none"))
     is_asked = command[0] == "why-miss"
+    if command[0] == "list":
+        assert json.loads(_run(*command, "--json"))["engines"] == []
     answer = _run(*command, code=1 if is_asked else 0)
     assert ("the cache is empty" if is_asked else "there is no folder") in answer
     assert not (folder / "none").exists()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import enum
 import importlib.util
+import inspect
 import os
 import sys
 import time
@@ -671,16 +673,36 @@ _Directory = Annotated[  # no Path: one of an empty text is the current folder
 
 
 @cache_app.command("list")
-def list_entries(directory: _Directory = None) -> None:
+def list_entries(
+    directory: _Directory = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Lists the cached engines, the most recently used first."""
+    path = _cache_folder(directory)
+    is_there = path.exists()
+    cache = _open(directory) if is_there or not json else None
+    entries = [] if cache is None else cache.entries()
+    total = sum(entry.bytes for entry in entries)
+    if json:
+        from json import dumps
+
+        engines = [
+            {
+                **{name: entry.built.get(name) for name in _FACTS},
+                "key": entry.digest,
+                "bytes": entry.bytes,
+                "used": _time_of(entry.used),
+            }
+            for entry in entries
+        ]
+        say(dumps({"format": 1, "directory": str(path), "bytes": total, "engines": engines}, indent=1))
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from trt_core.wording import printable
 
-    cache = _open(directory)
-    entries = cache.entries()
     table = Table(box=None, pad_edge=False)
     for name, justify in (("key", "left"), ("engine", "left"), ("provider", "left"), ("layers", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
@@ -688,16 +710,26 @@ def list_entries(directory: _Directory = None) -> None:
         table.add_column(name, justify="right")
     for entry in entries:
         built = entry.built
-        used = datetime.datetime.fromtimestamp(entry.used).isoformat(" ", "seconds")
         seconds = f"{built.get('build_seconds', 0):.2f} s"
         facts = (built.get("name", ""), built.get("provider", ""), built.get("layers", ""))
         table.add_row(
-            entry.digest[:12], *(Text(printable(str(fact))) for fact in facts), seconds, _size(entry.bytes), used
+            entry.digest[:12],
+            *(Text(printable(str(fact))) for fact in facts),
+            seconds,
+            _size(entry.bytes),
+            _time_of(entry.used).replace("T", " "),
         )
     if entries:
         Console().print(table)
-    total = sum(entry.bytes for entry in entries)
-    say(f"{_engines(len(entries))}, {_size(total)}, in {cache.directory}")
+    say(f"{_engines(len(entries))}, {_size(total)}, in {path}")
+
+
+_FACTS: Final = ("name", "provider", "layers", "build_seconds")
+"""What an entry of the cache says of how its engine was built."""
+
+
+def _time_of(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds).isoformat(timespec="seconds")
 
 
 @cache_app.command("clear")
@@ -807,7 +839,22 @@ def _size(count: int) -> str:
     return human_bytes(count)
 
 
-_EXIT_CODES = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted."
+def _without_package(name: str) -> Any:
+    """A module of trt-runtime without its package, which imports PyTorch."""
+    found = importlib.util.find_spec("trt_runtime")
+    assert found is not None
+    assert found.origin is not None
+    path = Path(found.origin).parent / f"{name}.py"
+    of_file = importlib.util.spec_from_file_location(path.stem, path)
+    assert of_file is not None
+    assert of_file.loader is not None
+    module: Any = importlib.util.module_from_spec(of_file)
+    of_file.loader.exec_module(module)
+    return module
+
+
+_TABLE: Final = _without_package("command_line/table")
+_EXIT_CODES: Final = _TABLE.EXIT_CODES
 
 
 class _Commands(TyperGroup):
@@ -1016,35 +1063,55 @@ def _read_report(path: Path) -> Any:
         raise typer.BadParameter(f"{path} is not a report: {str(error).partition(chr(10))[0]}") from error
 
 
-# argparse reads the arguments, `--help` too, so that both command lines are one
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+def _program_command(command: Any) -> Callable[..., None]:
+    """A function with the parameters of a command of trt-runtime, as typer reads them."""
 
-_SUMMARIES = {
-    "inspect": "Says what is in a saved program or plan; runs nothing.",
-    "run": "Runs a saved program once, on given or random inputs.",
-    "bench": "Times calls of a saved program, on request beside its model in PyTorch.",
-    "profile": "Times the layers of a saved program's engines.",
-    "trust": "Trusts what a key signs, or lists the keys that are trusted.",
-    "sign": "Signs a saved program with your key.",
-    "verify-signature": "Says who has signed a saved program.",
-}
+    def run(**given: Any) -> None:
+        from trt_runtime.command_line import run_command
+        from trtc.model_source import peers_of
 
+        plain = {
+            name: [_plain(item) for item in value] if isinstance(value, list) else value
+            for name, value in given.items()
+        }
+        run_command(command.name, plain, peers_of)
 
-def _program_command(name: str) -> Callable[[typer.Context], None]:
-    def run(context: typer.Context) -> None:
-        from trt_runtime.command_line import main
-        from trtc.model_source import PEERS
-
-        raise typer.Exit(main([name, *context.args], prog="trtc", peers=PEERS))
-
+    shown = [_typer_parameter(parameter) for parameter in command.parameters]
+    run.__doc__ = command.summary
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # it has one where it is given one
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return run
+
+
+_choices: Any = enum.Enum  # typer takes lists of these, and of no literals
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _typer_parameter(parameter: Any) -> inspect.Parameter:
+    kind: Any = Path if parameter.kind == "file" else parameter.kind
+    if parameter.choices:
+        kind = _choices(parameter.key, [(choice, choice) for choice in parameter.choices])
+    least, most = parameter.bounds or (None, None)
+    options: dict[str, Any] = {"help": parameter.help, "min": least, "max": most}
+    if kind is Path:
+        options["dir_okay"] = False
+    told: Any = typer.Option(parameter.name, **options) if parameter.is_option else typer.Argument(**options)
+    default: Any = inspect.Parameter.empty if parameter.default is ... else parameter.default
+    taken: Any = list[kind] if parameter.repeats else kind
+    taken = taken | None if default is None else taken
+    return inspect.Parameter(
+        parameter.key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[taken, told]
+    )
 
 
 # in the order of a reader's work, which is that of `trtc --help`
 for _command in (quickstart, explain, diff, verify, bisect, precision):
     app.command(epilog=_EXIT_CODES)(_command)
-for _name, _summary in _SUMMARIES.items():
-    app.command(_name, help=_summary, context_settings=_PASSED_ON, add_help_option=False)(_program_command(_name))
+for _listed in _TABLE.COMMANDS:
+    app.command(_listed.name, epilog=_EXIT_CODES)(_program_command(_listed))
 app.command("compile", epilog=_EXIT_CODES)(compile_model)
 app.command(epilog=_EXIT_CODES)(generate)
 app.add_typer(export_app, name="export", cls=_Commands, epilog=_EXIT_CODES)
@@ -1052,22 +1119,9 @@ app.command(epilog=_EXIT_CODES)(info)
 app.add_typer(cache_app, name="cache", cls=_Commands, epilog=_EXIT_CODES)
 
 
-def _end_imports_at_interrupts() -> None:
-    """What `trt_runtime.interruption` does, without its package, which imports PyTorch."""
-    found = importlib.util.find_spec("trt_runtime")
-    assert found is not None
-    assert found.origin is not None
-    of_file = importlib.util.spec_from_file_location("interruption", Path(found.origin).with_name("interruption.py"))
-    assert of_file is not None
-    assert of_file.loader is not None
-    module: Any = importlib.util.module_from_spec(of_file)
-    of_file.loader.exec_module(module)
-    module.end_imports_at_interrupts()
-
-
 def main() -> None:
     """Runs the command line."""
-    _end_imports_at_interrupts()
+    _without_package("interruption").end_imports_at_interrupts()
     try:
         app()
     except KeyboardInterrupt:  # before or after the command itself

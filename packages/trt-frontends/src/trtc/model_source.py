@@ -21,7 +21,6 @@ from trt_core.files.foreign import EXPORTED_PROGRAM, ForeignFile, foreign_file
 from trt_core.files.opening import opened
 from trt_core.internals import pytree
 from trt_core.wording import did_you_mean, kind_of
-from trt_runtime.command_line import Peers
 from trt_runtime.exchange import engines_in
 from trt_runtime.program_file import PROGRAM
 from trtc.usual_inputs import known_inputs, require_inputs, usual_inputs
@@ -395,9 +394,19 @@ _MODES: Final = {
 """Modes of `torch.compile` by the name of the peer."""
 
 
-def _make(
+def peers_of(
     source: str, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Callable[..., Any]]:
+    """What `trtc bench` times beside a program.
+
+    Args:
+        source: The model, as `load_model` names it.
+        names: `eager`, and modes of `torch.compile`.
+        args, kwargs: What the program is called with.
+
+    Raises:
+        InputError: See `load_model`.
+    """
     tensors = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
     model = _load(source, tensors)
     if tensors:
@@ -413,7 +422,3 @@ def _load(source: str, tensors: Sequence[torch.Tensor]) -> nn.Module:
         return named.eval()
     model = load_model(source, needs_inputs=False)[0]  # the program is called with inputs that suit it
     return module_of(model) if isinstance(model, torch.export.ExportedProgram) else model.eval()
-
-
-PEERS: Final = Peers(("eager", *_MODES), _make)
-"""Eager PyTorch, and `torch.compile` in its modes."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trt_runtime.command_line.commands import Peers, main
+from trt_runtime.command_line.commands import main, run_command
 
-__all__ = ["Peers", "main"]
+__all__ = ["main", "run_command"]

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, BinaryIO, Final, TextIO
+from types import ModuleType, SimpleNamespace
+from typing import Any, BinaryIO, Final, NoReturn, TextIO
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import did_you_mean, kind_of, printable
 from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection
+from trt_runtime.command_line.table import COMMANDS, ENDINGS, EXIT_CODES, PEERS, Parameter
 from trt_runtime.interruption import INTERRUPTED
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput
@@ -314,46 +315,25 @@ class _Runs:
 BAD_INPUT = 2
 _READER_LEFT = 141  # or a pipe
 
-_EXIT_CODES = "Exit codes: 0 success, 2 bad usage or input, 130 interrupted."
+Peers = Callable[[str, Sequence[str], Sequence[Any], Mapping[str, Any]], Mapping[str, Callable[..., Any]]]
+"""Makes what `bench` times beside a program, by name: from the name of the model that it was compiled from, those of
+`table.PEERS` that are asked for, and what the program is called with."""
 
 
-@dataclass(frozen=True)
-class Peers:
-    """Ways to run the model that a program was compiled from, which `bench` times beside it.
-
-    Attributes:
-        names: The ways, `eager` first.
-        make: Makes what to call from the model's name, the ways asked for, and what the program is called with.
-    """
-
-    names: tuple[str, ...]
-    make: Callable[[str, Sequence[str], Sequence[Any], Mapping[str, Any]], Mapping[str, Callable[..., Any]]]
-
-
-def main(
-    arguments: Sequence[str] | None = None, prog: str = "python -m trt_runtime", peers: Peers | None = None
-) -> int:
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runtime") -> int:
     """Runs one command.
 
     Args:
         arguments: What follows the program's name; by default that of this process.
         prog: How the program is called, for the help.
-        peers: What `bench` can time beside a program; None where there is nothing that models come from.
 
     Returns:
         The exit code.
     """
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # whoever started this has closed it
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-    parsed, unknown = _parser(prog, peers).parse_known_args(arguments)
-    if unknown:
-        own: argparse.ArgumentParser = parsed.parser
-        options = re.findall(r"--[\w-]+", own.format_usage())
-        near = next(filter(None, (did_you_mean(each, options) for each in unknown)), "")
-        own.error(f"unrecognized arguments: {' '.join(unknown)}{near and f'; {near}'}")
+    _open_outputs()
+    given = _parser(prog).read(arguments)
     try:
-        parsed.command(parsed)
+        run_command(given.pop("command"), given)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -367,6 +347,27 @@ def main(
     return 0
 
 
+def run_command(name: str, given: Mapping[str, Any], peers: Peers | None = None) -> None:
+    """Runs one command of `table.COMMANDS`.
+
+    Args:
+        name: Of the command.
+        given: Values of its parameters, by their names in Python.
+        peers: Makes what `bench` times beside a program; None where there is nothing that models come from.
+
+    Raises:
+        TrtError, OSError: What is given is wrong, or cannot be read or written.
+    """
+    _open_outputs()
+    _RUN[name](SimpleNamespace(**given, peers=peers))
+
+
+def _open_outputs() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # whoever started this has closed it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
 def _told(error: TrtError | OSError) -> str:
     """What went wrong, without the number that the system has for it."""
     if isinstance(error, OSError) and error.strerror:
@@ -374,153 +375,138 @@ def _told(error: TrtError | OSError) -> str:
     return str(error)
 
 
-def _parser(prog: str, peers: Peers | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog, description="Inspects, runs and times saved programs.", epilog=_EXIT_CODES
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+class _Parser(argparse.ArgumentParser):
+    """Shows itself, and says what is wrong, as the commands of `trtc` do."""
 
-    command = commands.add_parser("inspect", help="say what is in a program or plan; runs nothing")
-    command.add_argument("file", type=Path, help="a saved program, or the plan of one engine")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(command=_inspect)
-
-    command = commands.add_parser("trust", help="trust what a key signs; without a key, list those that are trusted")
-    command.add_argument("key", nargs="?", help="a public key, ed25519:..., or a program that is signed with it")
-    command.add_argument("--name", default="", help="what to call whoever has it")
-    command.add_argument("--remove", action="store_true", help="trust it no longer")
-    command.set_defaults(command=_trust)
-
-    command = commands.add_parser("sign", help="sign a program with this user's key, which says that you trust it")
-    command.add_argument("file", type=Path, help="a saved program; a signature that it has is replaced")
-    command.set_defaults(command=_sign)
-
-    command = commands.add_parser("verify-signature", help="say who has signed a program; exit code 2 if nobody has")
-    command.add_argument("file", type=Path, help="a saved program")
-    command.set_defaults(command=_verify_signature)
-
-    command = commands.add_parser("run", help="run a program once")
-    _add_call(command)
-    command.add_argument("--outputs", type=Path, metavar="FILE", help=f"write the outputs there: {ENDINGS}")
-    command.set_defaults(command=_run)
-
-    command = commands.add_parser("bench", help="time calls of a program")
-    _add_call(command)
-    command.add_argument(
-        "--calls", type=_whole(1, _MOST_CALLS), default=100, help="calls that are timed, at least (default 100)"
-    )
-    command.add_argument("--duration", type=_seconds, default=0.0, metavar="SECONDS", help="how long to call, at least")
-    command.add_argument("--warm-up", type=_whole(0, _MOST_CALLS), default=10, help="calls before that (default 10)")
-    command.add_argument(
-        "--threads", type=_whole(1, _MOST_THREADS), default=1, help="threads that call at the same time"
-    )
-    command.add_argument(
-        "--streams",
-        type=_whole(1, _MOST_THREADS),
-        default=1,
-        help="calls that each thread has in flight on the GPU, a stream each",
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
-    if peers is not None:
-        command.add_argument(
-            "--beside", metavar="MODEL", help="the model that it was compiled from, timed in turns with it"
+    def __init__(self, **given: Any) -> None:
+        super().__init__(
+            **given,
+            epilog=EXIT_CODES,
+            add_help=False,
+            allow_abbrev=False,
+            formatter_class=functools.partial(argparse.HelpFormatter, max_help_position=30),
         )
-        command.add_argument(
-            "--peer", action="append", choices=peers.names, help="how that runs; repeatable (default eager)"
-        )
-    command.set_defaults(command=functools.partial(_bench, peers=peers))
+        self._positionals.title, self._optionals.title = "Arguments", "Options"
 
-    command = commands.add_parser("profile", help="time the layers of a program's engines")
-    _add_call(command)
-    command.add_argument("--calls", type=_whole(1, _MOST_CALLS), default=20, help="calls that are timed (default 20)")
-    command.add_argument(
-        "--most", type=_whole(1, sys.maxsize), default=20, help="layers to show, the slowest (default 20)"
+    def read(self, arguments: Sequence[str] | None) -> dict[str, Any]:
+        """What is given, by name; who is told of an option that is not there is the command, and not the program."""
+        parsed, unknown = self.parse_known_args(arguments)
+        given = vars(parsed)
+        own: _Parser = given.pop("parser")
+        if unknown:
+            taken = next(command.parameters for command in COMMANDS if command.name == given["command"])
+            near = did_you_mean(unknown[0], [parameter.name for parameter in taken if parameter.is_option])
+            what = "No such option" if unknown[0].startswith("-") else "Got unexpected extra argument"
+            own.error(f"{what}: {unknown[0]}{near and f'; {near}'}")
+        return given
+
+    def format_help(self) -> str:
+        """The help, whose first word is written as all titles are."""
+        shown = super().format_help()
+        return shown[:1].upper() + shown[1:]
+
+    def error(self, message: str) -> NoReturn:
+        """Says on standard error what is wrong, and ends the process with 2."""
+        message = re.sub(r"^argument ([^:]+): ", lambda found: f"Invalid value for '{found[1]}': ", message)
+        message = re.sub(r"^the following arguments are required: (.*)", r"Missing argument '\1'.", message)
+        if unknown := re.match(r"Invalid value for 'COMMAND': invalid choice: '(.*?)'", message):
+            near = did_you_mean(unknown[1], [command.name for command in COMMANDS])
+            message = f"No such command '{unknown[1]}'{near and f'; {near}'}"
+        told = f"{self.format_usage()}Try '{self.prog} --help' for help.\n\nError: {message}\n"
+        self.exit(BAD_INPUT, printable(told[:1].upper() + told[1:]))
+
+
+def _parser(prog: str) -> _Parser:
+    parser = _Parser(
+        prog=prog, usage=f"{prog} [OPTIONS] COMMAND [ARGS]...", description="Inspects, runs and times saved programs."
     )
-    command.add_argument("--trace", type=Path, metavar="FILE", help="write a trace for Perfetto and chrome://tracing")
-    command.add_argument("--json", action="store_true", help="print JSON, all layers")
-    command.set_defaults(command=_profile)
-    for each in commands.choices.values():
-        each.set_defaults(parser=each)
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}", help="Show the version and exit."
+    )
+    parser.add_argument("--help", action="help", help=_HELP)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="Commands", prog=prog)
+    for command in COMMANDS:
+        arguments = "".join(
+            f" {parameter.name}" if parameter.default is ... else f" [{parameter.name}]"
+            for parameter in command.parameters
+            if not parameter.is_option
+        )
+        own = commands.add_parser(
+            command.name,
+            help=command.summary,
+            description=command.summary,
+            usage=f"{prog} {command.name} [OPTIONS]{arguments}",
+        )
+        own.set_defaults(command=command.name, parser=own)
+        for parameter in command.parameters:
+            if not parameter.names_model:
+                _add(own, parameter)
+        own.add_argument("--help", action="help", help=_HELP)
     return parser
 
 
-def _add_call(command: argparse.ArgumentParser) -> None:
-    command.add_argument("file", type=Path, help="a saved program")
-    command.add_argument(
-        "--inputs", type=Path, metavar="FILE", help=f"tensors by name of the input: {ENDINGS}; else random ones"
-    )
-    command.add_argument(
-        "--shapes", action="append", default=[], metavar="NAME=1x3x224x224", help="shape of a random input; repeatable"
-    )
-    command.add_argument(
-        "--seed", type=_whole(-(1 << 63), (1 << 63) - 1), default=0, help="seed of random inputs (default 0)"
-    )
-    command.add_argument(
-        "--operators", action="append", default=[], metavar="LIBRARY", help="library whose operators it may call"
-    )
-    command.add_argument("--trust", action="store_true", help="trust whoever wrote it, signed or not")
-    command.add_argument("--isolated", action="store_true", help="run it in a process that can only compute")
-    command.add_argument("--copy", action="store_true", help="read the file rather than map it")
-    command.add_argument(
-        "--data-dependent-elements",
-        type=_whole(1, sys.maxsize),
-        default=UNTOLD,
-        metavar="N",
-        help="elements that an operator may make where how many depends on data (default 2^26)",
-    )
+_HELP: Final = "Show this message and exit."
+_KINDS: Final[dict[Any, str]] = {"file": "<file>", str: "<str>", int: "<int>", float: "<float>"}
 
 
-_MOST_CALLS: Final = 10_000_000  # whose times are kept until the end
-_MOST_THREADS: Final = 1024
-_MOST_SECONDS: Final = 86_400
+def _add(command: argparse.ArgumentParser, parameter: Parameter) -> None:
+    """Has a parser take a parameter."""
+    if parameter.kind is bool:
+        command.add_argument(parameter.name, action="store_true", help=parameter.help)
+        return
+    is_shown = parameter.default not in (None, ..., "")
+    options: dict[str, Any] = {
+        "help": f"{parameter.help}{f'  [default: {parameter.default}]' if is_shown else ''}",
+        "default": [] if parameter.repeats else parameter.default,
+        "type": Path if parameter.kind == "file" else _number(parameter) if parameter.bounds else parameter.kind,
+    }
+    if parameter.is_option:
+        options["metavar"] = _KINDS[parameter.kind]
+    if parameter.repeats:
+        options["action"] = "append"
+    elif not parameter.is_option and parameter.default is not ...:
+        options["nargs"] = "?"
+    command.add_argument(parameter.name, **options)
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds <= _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"must be a number of seconds from 0 to {_MOST_SECONDS}")
-    return seconds
+def _number(parameter: Parameter) -> Callable[[str], Any]:
+    """Reads numbers within bounds; argparse adds the option to what is wrong."""
+    assert parameter.bounds is not None
+    least, most = parameter.bounds
+    of = "a whole number" if parameter.kind is int else "a number"
 
-
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    """Reads whole numbers from one to another; argparse adds the option to what is wrong."""
-
-    def read(text: str) -> int:
+    def read(text: str) -> Any:
         try:
-            value = int(text)
+            value = parameter.kind(text)
         except ValueError:
-            value = least - 1
+            value = math.nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"must be a whole number from {least} to {most}")
+            raise argparse.ArgumentTypeError(f"must be {of} from {least} to {most}")
         return value
 
     return read
 
 
-def _inspect(parsed: argparse.Namespace) -> None:
+def _inspect(parsed: SimpleNamespace) -> None:
     found = inspection.inspect_file(parsed.file)
     _say(json.dumps(found, indent=1) if parsed.json else inspection.to_text(found))
 
 
-def _load(parsed: argparse.Namespace) -> nn.Module:
+def _load(parsed: SimpleNamespace) -> nn.Module:
     from trt_runtime.program import load
 
     loaded: nn.Module = load(
         parsed.file,
-        operators=parsed.operators,
+        operators=parsed.operators or (),
         trust=parsed.trust,
-        data_dependent_elements=parsed.data_dependent_elements,
+        data_dependent_elements=parsed.data_dependent_elements or UNTOLD,
         copy=parsed.copy or None,
         isolated=parsed.isolated,
     )
     return loaded
 
 
-def _trust(parsed: argparse.Namespace) -> None:
+def _trust(parsed: SimpleNamespace) -> None:
     if parsed.key is None:
         for key, why in signatures.trusted_keys().items():
             _say(f"{key}  {why}")
@@ -536,17 +522,17 @@ def _trust(parsed: argparse.Namespace) -> None:
         raise InputError(f"{key} is not listed", hint="`python -m trt_runtime trust` lists those that are")
 
 
-def _sign(parsed: argparse.Namespace) -> None:
+def _sign(parsed: SimpleNamespace) -> None:
     _say(f"signed with {signatures.sign(parsed.file)}")
 
 
-def _verify_signature(parsed: argparse.Namespace) -> None:
+def _verify_signature(parsed: SimpleNamespace) -> None:
     key = signatures.verified_signer(parsed.file)
     why = signatures.trusted_keys().get(key)
     _say(f"signed with {key}, {'which is not trusted here' if why is None else f'trusted: {why}'}")
 
 
-def _run(parsed: argparse.Namespace) -> None:
+def _run(parsed: SimpleNamespace) -> None:
     if parsed.outputs is not None:
         require_writable(parsed.outputs)
     program = _load(parsed)
@@ -559,14 +545,14 @@ def _run(parsed: argparse.Namespace) -> None:
         write_tensors(parsed.outputs, outputs)
 
 
-def _bench(parsed: argparse.Namespace, peers: Peers | None) -> None:
+def _bench(parsed: SimpleNamespace) -> None:
     begin = time.perf_counter()
     program = _load(parsed)
     load_seconds = time.perf_counter() - begin
     args, kwargs = _call_of(parsed, program)
     ways: dict[str, Callable[..., Any]] = {"program": program}
-    if peers is not None and parsed.beside is not None:
-        ways |= peers.make(parsed.beside, parsed.peer or peers.names[:1], args, kwargs)
+    if parsed.peers is not None and parsed.beside is not None:
+        ways |= parsed.peers(parsed.beside, parsed.peer or PEERS[:1], args, kwargs)
     load = Load(parsed.calls, parsed.warm_up, parsed.threads, parsed.streams, parsed.duration)
     errors = {
         name: _error_beside(f"{name} {parsed.beside}", program, way, args, kwargs)
@@ -639,9 +625,9 @@ def _plain(result: Any) -> Any:
     return dict(result) if isinstance(result, Mapping) else result
 
 
-def _call_of(parsed: argparse.Namespace, program: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _call_of(parsed: SimpleNamespace, program: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
     given = None if parsed.inputs is None else read_tensors(parsed.inputs)
-    return example_call(program, given, parsed.seed, read_shapes(parsed.shapes))
+    return example_call(program, given, parsed.seed, read_shapes(parsed.shapes or ()))
 
 
 def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -660,7 +646,7 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _profile(parsed: argparse.Namespace) -> None:
+def _profile(parsed: SimpleNamespace) -> None:
     from trt_runtime.profiling import profile_layers
 
     if parsed.trace is not None:
@@ -672,6 +658,17 @@ def _profile(parsed: argparse.Namespace) -> None:
     if parsed.trace is not None:
         with replacing(parsed.trace) as file:
             file.write(json.dumps(profile.to_chrome_trace()).encode())
+
+
+_RUN: Final = {
+    "bench": _bench,
+    "inspect": _inspect,
+    "profile": _profile,
+    "run": _run,
+    "sign": _sign,
+    "trust": _trust,
+    "verify-signature": _verify_signature,
+}
 
 
 def _say(text: str, stream: TextIO | None = None) -> None:
@@ -809,8 +806,6 @@ def _on_device(value: Any, leaf: Leaf, device: torch.device | None) -> Any:
         return value
     return value.to(device if device is not None and device.type == leaf.device else leaf.device)
 
-
-ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"
 
 _WIDEST_MADE_UP: Final = 8
 """Bytes of an element while it is made up."""
