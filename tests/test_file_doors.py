@@ -376,8 +376,6 @@ METHODS: Final = {"open", "read_bytes", "read_text", "mmap", "from_file"}
 
 ELSEWHERE: Final = {
     # what was opened through the ground, or by descriptor
-    ("trt_frontends/mutable_module.py", "zipfile.ZipFile"): "in an open file",
-    ("trt_frontends/mutable_module.py", "archive.open"): "in an open archive",
     ("trt_runtime/command_line/commands.py", "np.load"): "from an open file, without pickles",
     ("trt_runtime/command_line/commands.py", "torch.load"): "from an open file, weights only",
     ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.export import Dim
 
 import trt_frontends
-from trt_core import FileError, InputError
+import trt_runtime
+from trt_core import InputError, PlanError
+from trt_core.internals import pytree
 from trt_frontends import MutableModule, MutableTorchTensorRTModule, mutable_module
 
 X = torch.ones(3, 4)
@@ -128,23 +131,51 @@ class _Counter(nn.Module):
         return torch.relu(x) + self.count
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mutable.pkl"
     mutable = MutableModule(_model(), min_block_size=1)
     mutable(X)
     MutableModule.save(mutable, path)
     whole = path.read_bytes()
-    for damaged in (b"", b"no archive", whole[:-40], whole.replace(b"float32", b"float99")):
+    weights = whole.index(mutable.state_dict()["0.weight"].numpy().tobytes())
+    flipped = whole[:weights] + bytes([whole[weights] ^ 1]) + whole[weights + 1 :]
+    for damaged in (b"", b"no program", whole[:-40], whole.replace(b"float32", b"float99"), flipped):
         path.write_bytes(damaged)
-        with pytest.raises(FileError, match="no saved mutable module"):
+        with pytest.raises(PlanError, match=r"not a saved program|truncated or corrupt"):
             MutableModule.load(path)
-    path.write_bytes(whole)
-    with zipfile.ZipFile(path) as archive:
-        start = archive.getinfo("weights/0").header_offset + 60
-    path.write_bytes(whole[:start] + bytes([whole[start] ^ 1]) + whole[start + 1 :])
-    with pytest.raises(FileError, match="CRC"):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("weights.json", "[]")
+    with pytest.raises(PlanError, match="a mutable module in the archive that earlier versions wrote"):
         MutableModule.load(path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("weights.json", "[" + " " * 100000 + "]")
-    with pytest.raises(FileError, match="compressed"):
+
+
+@pytest.mark.parametrize(
+    ("held", "metadata"),
+    [
+        (lambda: {"weight": torch.ones(3)}, {}),
+        (lambda: {"weight": torch.ones(1).expand(1 << 30)}, {"mutable_module": "1"}),
+        (lambda: [torch.ones(3)], {"mutable_module": "1"}),
+    ],
+)
+def test_programs_that_hold_no_weights_are_refused(
+    held: Callable[[], Any], metadata: dict[str, str], tmp_path: Path
+) -> None:
+    path, graph, tensors = tmp_path / "other.trtp", fx.Graph(), {}
+    leaves, structure = pytree.tree_flatten(held())
+    for number, tensor in enumerate(leaves):
+        tensors[f"held_{number}"] = tensor
+    graph.output(pytree.tree_unflatten([graph.get_attr(name) for name in tensors], structure))
+    trt_runtime.save(fx.GraphModule(tensors, graph), path, metadata=metadata)
+    with pytest.raises(PlanError, match="no saved mutable module"):
         MutableModule.load(path)
+
+
+def test_weights_that_are_tied_or_called_like_parts_of_modules_are_kept(tmp_path: Path) -> None:
+    tied = torch.randn(8, 4)
+    weights = {"graph": tied, "a.meta": tied, "a.b": tied.t(), "empty": torch.empty(0, 3), "half": tied.half()}
+    path = tmp_path / "mutable.trtp"
+    mutable_module.write_file(path, weights, [])
+    found, programs = mutable_module.read_file(path)
+    assert not programs and found.keys() == weights.keys()
+    for name, value in weights.items():
+        assert found[name].dtype is value.dtype and torch.equal(found[name], value), name

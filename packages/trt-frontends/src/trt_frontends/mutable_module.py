@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import json
-import math
-import shutil
-import tempfile
 import threading
-import zipfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import FileError, Input, InputError, RefitError, logger
+from trt_core import Input, InputError, PlanError, RefitError, logger
 from trt_core.attributes import owner_of
-from trt_core.dtypes import dtype_name, parse_dtype
-from trt_core.errors import TrtError
 from trt_core.exported_programs import module_of
-from trt_core.files.opening import opened
-from trt_core.files.replacing import Path, file_name, replacing
-from trt_core.files.strict_json import parse_json
-from trt_core.files.typed import fields, integers, items, text
+from trt_core.files.replacing import Path, file_name
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.settings_reader import present_settings
-from trt_core.weight_recipes import content_of, opened_weights
+from trt_core.weight_recipes import opened_weights
 from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import LoadedProgram
 from trt_runtime.program.loaded_program import takes
-from trt_runtime.program.loading import TrustKeywords, program_from_memory
-from trt_runtime.program.saving import program_of, write_program
+from trt_runtime.program.loading import TrustKeywords, load_with
+from trt_runtime.program.saving import save_with
 from trt_runtime.refit import refit_module
 
 if TYPE_CHECKING:
@@ -263,7 +253,7 @@ class MutableModule:
 
         Raises:
             InputError: The model has other weights than those that were saved.
-            FileError, PlanError: The file is none of ours, damaged, or its engines cannot run here.
+            PlanError: The file is none of ours, damaged, or its engines cannot run here.
             OSError: The file cannot be read.
         """
         given: dict[str, Any] = {**settings}
@@ -484,12 +474,10 @@ def _versions(module: nn.Module) -> list[tuple[int, int, int]]:
 
 
 # Files of mutable modules -------------------------------------------------------------------------------------------
-# A file is a ZIP archive without compression: `weights.json` (name, type and shape of each tensor), `weights/N` (its
-# bytes), and `programs/N.trtp`, the programs that were compiled. Nothing in one is executed.
+# A file is that of a saved program, which takes nothing and returns the weights by name, with the compiled ones inside.
 
 
-_TABLE: Final = "weights.json"
-_MAX_TABLE_BYTES: Final = 64 << 20
+_METADATA: Final = "mutable_module"
 
 
 def write_file(path: Path, weights: Mapping[str, torch.Tensor], programs: Sequence[nn.Module]) -> None:
@@ -501,97 +489,38 @@ def write_file(path: Path, weights: Mapping[str, torch.Tensor], programs: Sequen
         programs: What `compile` or `load` returned.
 
     Raises:
-        ExportError: A program holds something that has no place in the format.
+        ExportError: A weight or a program has no place in the format.
         OSError: The file cannot be written.
     """
-    table = [
-        {"name": name, "dtype": dtype_name(value.dtype), "shape": list(value.shape)} for name, value in weights.items()
-    ]
-    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(_TABLE, json.dumps(table))
-        for number, value in enumerate(weights.values()):
-            with archive.open(f"weights/{number}", "w", force_zip64=True) as entry:
-                entry.write(content_of(value).numpy().data)
-        for number, program in enumerate(programs):
-            with tempfile.TemporaryFile() as whole:
-                write_program(whole, program_of(program))
-                whole.seek(0)
-                with archive.open(f"programs/{number}.trtp", "w", force_zip64=True) as entry:
-                    shutil.copyfileobj(whole, entry)
+    held = {f"weight_{number}": value.cpu().contiguous() for number, value in enumerate(weights.values())}
+    graph = fx.Graph()
+    graph.output(dict(zip(weights, map(graph.get_attr, held), strict=True)))
+    save_with(fx.GraphModule(held, graph), programs, path, {_METADATA: "1"})
 
 
-def read_file(path: Path, **trust: Any) -> tuple[dict[str, torch.Tensor], list[LoadedProgram]]:
+def read_file(path: Path, **options: Any) -> tuple[dict[str, torch.Tensor], list[LoadedProgram]]:
     """Reads what `write_file` wrote; it may come from anyone.
 
     Args:
         path: The file.
-        trust: See `trt_runtime.load`.
+        options: See `trt_runtime.load`.
 
     Returns:
         The weights, on the CPU, and the programs.
 
     Raises:
-        FileError: It is no such file, or damaged.
-        PlanError: A program cannot be loaded; see `trt_runtime.load`.
+        PlanError: It is no such file, or damaged, or a program cannot be loaded; see `trt_runtime.load`.
         OSError: The file cannot be read.
     """
-    name = file_name(path)
-    try:
-        with opened(name) as file, zipfile.ZipFile(file) as archive:
-            return _weights(archive), _programs(archive, trust)
-    except (TrtError, OSError):
-        raise
-    except (zipfile.BadZipFile, KeyError, ValueError, RuntimeError, NotImplementedError) as error:
-        raise FileError(
-            "this is no saved mutable module", where=name, why=str(error), hint="save it with MutableModule.save"
-        ) from error
+    held, *programs = load_with(path, **options)
+    weights = held() if _METADATA in getattr(held, "meta", {}) else None
+    if not isinstance(weights, dict) or not all(map(_is_dense, weights.values())):
+        raise PlanError(
+            "this is no saved mutable module", where=file_name(path), hint="save it with MutableModule.save"
+        )
+    return weights, cast("list[LoadedProgram]", programs)
 
 
-def _weights(archive: zipfile.ZipFile) -> dict[str, torch.Tensor]:
-    table = parse_json(bytes(_content(archive, _TABLE, _MAX_TABLE_BYTES)), max_bytes=_MAX_TABLE_BYTES)
-    weights = {}
-    for number, value in enumerate(items(table, _TABLE)):
-        entry = fields(value, f"{_TABLE}[{number}]", ("name", "dtype", "shape"))
-        dtype = parse_dtype(text(entry["dtype"], "dtype"))
-        shape = integers(entry["shape"], "shape")
-        content = _content(archive, f"weights/{number}", math.prod(shape) * dtype.itemsize)
-        if len(content) != math.prod(shape) * dtype.itemsize:
-            raise ValueError(f"weights/{number} has {len(content)} bytes, too few for {shape} of {dtype}")
-        flat = torch.frombuffer(content, dtype=dtype) if content else torch.empty(0, dtype=dtype, device="cpu")
-        weights[text(entry["name"], "name")] = flat.reshape(shape)
-    return weights
-
-
-def _programs(archive: zipfile.ZipFile, trust: Mapping[str, Any]) -> list[LoadedProgram]:
-    names = sorted(name for name in archive.namelist() if name.startswith("programs/"))
-    return [program_from_memory(_content(archive, name), **trust) for name in names]
-
-
-def _content(archive: zipfile.ZipFile, name: str, most: int | None = None) -> bytearray:
-    """Reads an entry, whose checksum is verified; one that says it is larger than the file is damaged."""
-    entry = archive.getinfo(name)
-    if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-        raise ValueError(f"{name} is compressed")
-    if most is not None and entry.file_size > most:
-        raise ValueError(f"{name} has {entry.file_size} bytes, at most {most} belong there")
-    file: Any = archive.fp
-    end = _size_of(file)
-    if entry.file_size > end:
-        raise ValueError(f"{name} says it has {entry.file_size} bytes, and the file has {end}")
-    content = bytearray(entry.file_size)
-    with archive.open(entry) as stream:
-        view, done = memoryview(content), 0
-        while done < len(content):
-            count = stream.readinto(view[done:])  # type: ignore[attr-defined]  # its stub does not know
-            if not count:
-                raise ValueError(f"{name} ends early")
-            done += count
-        stream.read(1)  # past the end, where the checksum is compared
-    return content
-
-
-def _size_of(file: BinaryIO) -> int:
-    place = file.tell()
-    end = file.seek(0, 2)
-    file.seek(place)
-    return end
+def _is_dense(value: Any) -> bool:
+    """Whether a weight is a tensor whose elements all lie in the file: strides of strangers may repeat one."""
+    return isinstance(value, torch.Tensor) and value.is_contiguous()

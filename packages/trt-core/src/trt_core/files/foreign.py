@@ -39,6 +39,9 @@ _ENGINE: Final = ForeignFile(
     "an engine without what ours are saved with",
     "run it through the API of the provider that built it, or compile the model that it was built from",
 )
+_MUTABLE_MODULE: Final = ForeignFile(
+    "a mutable module in the archive that earlier versions wrote", "save it again with MutableModule.save"
+)
 _BEGINNINGS: Final = {
     b"\x80\x02": _SAVED,
     b"ftrt": _ENGINE,
@@ -94,4 +97,6 @@ def _archive(names: Iterable[str]) -> ForeignFile | None:
         return EXPORTED_PROGRAM
     if "constants.pkl" in ends:
         return _SCRIPT
+    if "weights.json" in ends:
+        return _MUTABLE_MODULE
     return _SAVED if "data.pkl" in ends else None
