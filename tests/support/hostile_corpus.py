@@ -52,6 +52,7 @@ from trt_portable.plan.artifact import machine_of
 from trt_portable.plan.plan_file import Plan, read_plan, write_plan
 from trt_runtime.generation import GenerationLimits, TextGenerator
 from trt_runtime.plan_notes import Bounds, note_bounds
+from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.refit import _admitting, check_replaceable
 
@@ -90,7 +91,7 @@ class Case:
         limits = CallLimits() if self.is_trusted else None
         content = bytearray(_file(self.steps, given).to_bytes())
         try:
-            module = program_from_memory(content, trust=self.is_trusted, limits=limits)
+            module = program_from_memory(content, LoadOptions(trust=self.is_trusted, limits=limits))
         except TrtError:
             return "refused"
         operands = [guarded(tensor) for tensor in given]

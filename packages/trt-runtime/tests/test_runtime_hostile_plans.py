@@ -18,6 +18,7 @@ from program_files import ProgramFile
 from trt_core import ExecutionError, PlanError, trt
 from trt_core.log import provider_logger
 from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, plan_to_bytes, save
+from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.loading import program_from_memory
 
 
@@ -177,8 +178,8 @@ def test_an_engine_of_a_stranger_talks_to_ranks_that_it_is_given(make_engine: An
         load(path)
     for ranks in ((), (0,), (1, 2)):
         with pytest.raises(PlanError, match=r"talks to the ranks \[0, 1\]"):
-            program_from_memory(bytearray(path.read_bytes()), ranks=ranks)
-    program_from_memory(bytearray(path.read_bytes()), ranks=(0, 1, 2))
+            program_from_memory(bytearray(path.read_bytes()), LoadOptions(ranks=ranks))
+    program_from_memory(bytearray(path.read_bytes()), LoadOptions(ranks=(0, 1, 2)))
     load(path, operators=["_c10d_functional"])
     load(path, trust=True)
     header, plan = plan_from_bytes(plan_to_bytes(engine.header, engine.plan))

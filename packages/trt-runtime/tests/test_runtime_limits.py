@@ -27,6 +27,7 @@ from trt_runtime.program.graph import (
     TensorType,
 )
 from trt_runtime.program.literals import Value
+from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.loading import check_agreement, program_from_memory
 
@@ -228,7 +229,7 @@ def _calls_of(
     parts = hostile_files.program([(torch.float32, given)], steps, results)
     parts.graph["engines"] = [{"name": "engine", "section": 1, "header": engine.header.to_json()}]
     parts.plans = [bytes(engine.plan.tolist())]
-    return program_from_memory(bytearray(parts.to_bytes()), limits=limits)
+    return program_from_memory(bytearray(parts.to_bytes()), LoadOptions(limits=limits))
 
 
 def test_what_several_engines_make_is_counted_together(make_engine: Any) -> None:
@@ -458,7 +459,9 @@ def test_what_no_operator_does_counts_in_each_turn(kind: str) -> None:
         "result": [state],
     }
     parts = hostile_files.program([(torch.float32, (-4,))], [loop], {"tuple": []})
-    program = program_from_memory(bytearray(parts.to_bytes()), limits=CallLimits(steps=4000, loop_turns=40))
+    program = program_from_memory(
+        bytearray(parts.to_bytes()), LoadOptions(limits=CallLimits(steps=4000, loop_turns=40))
+    )
     with pytest.raises(ExecutionError, match="more than 4000 operators"):
         program(torch.ones(2))
 

@@ -31,7 +31,6 @@ from trt_core.files import records, typed
 from trt_core.files.container import Section
 from trt_core.files.opening import is_read, map_descriptor, opened
 from trt_core.files.replacing import Path, file_name
-from trt_core.limits import CallLimits
 from trt_core.log import logger
 from trt_core.nesting import tensors_in
 from trt_core.provider import current_provider
@@ -56,6 +55,7 @@ from trt_runtime.program.graph import Program
 from trt_runtime.program.input_memory import require_own_memory, require_own_places
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.interface import TensorSpec, notebook_html
+from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.model_call import refuse_changes
 from trt_runtime.program.model_facts import as_record
 from trt_runtime.program_file import SectionKind, read_sections
@@ -140,14 +140,14 @@ class IsolatedProgram(nn.Module):
         confined: What confines the process: `seccomp`, and `landlock` where the kernel has it.
     """
 
-    def __init__(self, path: Path, isolation: Isolation, **options: Any) -> None:
+    def __init__(self, path: Path, isolation: Isolation, options: LoadOptions, copy: bool | None) -> None:
         super().__init__()
         why = confinement.why_not_here()
         if why:
             raise InputError("programs cannot be isolated here", why=why, hint="load it without isolated")
         self._turn = threading.RLock()
         self._isolation = isolation
-        self._source = _Source(path, isolation, **options)
+        self._source = _Source(path, isolation, options, copy)
         self._running: _Running | None = None
         self._closed = False
         with self._turn:
@@ -296,20 +296,7 @@ def _require_apart(tensors: Sequence[torch.Tensor], written: Sequence[int]) -> N
 class _Source:
     """A program's file, and how it is loaded, as often as a process is started."""
 
-    def __init__(
-        self,
-        path: Path,
-        isolation: Isolation,
-        *,
-        operators: Collection[str],
-        trust: bool,
-        allow_host_code: bool,
-        trusted_keys: Collection[Path],
-        data_dependent_elements: int,
-        device: torch.device | str | None,
-        copy: bool | None,
-        limits: CallLimits | None,
-    ) -> None:
+    def __init__(self, path: Path, isolation: Isolation, options: LoadOptions, copy: bool | None) -> None:
         self.name = file_name(path)
         with opened(path) as file:
             status = os.fstat(file.fileno())
@@ -321,17 +308,18 @@ class _Source:
         data = memoryview(content)
         sections = read_sections(data)
         signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
+        trust, device, limits = options.trust, options.device, options.limits
         if signature is not None and not trust:  # the process has no keys
             rest = [item for item in sections if item is not signature]
-            trust = not why_not_trusted(data, rest, signature, trusted_keys)
+            trust = not why_not_trusted(data, rest, signature, options.trusted_keys)
         graph = _graph_in(data, sections)
         self.memory_bytes = isolation.memory_bytes or max(_LEAST_MEMORY, 4 * len(content))
         self.options = {
             "name": self.name,
-            "operators": list(operators),
+            "operators": list(options.operators),
             "trust": trust,
-            "allow_host_code": allow_host_code,
-            "data_dependent_elements": data_dependent_elements,
+            "allow_host_code": options.allow_host_code,
+            "data_dependent_elements": options.data_dependent_elements,
             "device": None if device is None else str(device),
             "uses_gpu": b'"cuda"' in graph,
             "memory_bytes": self.memory_bytes,
@@ -339,7 +327,7 @@ class _Source:
             "limits": encode(None if limits is None else vars(limits), []),
             "threads": torch.get_num_threads(),
             "provider": current_provider().value,
-            "readable": _code_folders(operators),
+            "readable": _code_folders(options.operators),
         }
 
     @functools.cached_property

@@ -37,6 +37,7 @@ from trt_runtime.isolation.messages import (
     receive,
     send,
 )
+from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.loaded_program import LoadedProgram, said_by
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program.model_facts import ModelFacts
@@ -109,8 +110,8 @@ class _Worker:
         limits = decode(options["limits"], ())
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._program = program_from_memory(
-                map_descriptor(file, options["name"], "a saved program", "trt_runtime.save", copy=False),
+            content = map_descriptor(file, options["name"], "a saved program", "trt_runtime.save", copy=False)
+            given = LoadOptions(
                 operators=options["operators"],
                 trust=options["trust"],
                 allow_host_code=options["allow_host_code"],
@@ -118,6 +119,7 @@ class _Worker:
                 device=options["device"],
                 limits=None if limits is None else CallLimits(**limits),
             )
+            self._program = program_from_memory(content, given)
         os.close(file)
         gc.collect()
         gc.freeze()

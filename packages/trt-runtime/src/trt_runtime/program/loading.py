@@ -13,6 +13,7 @@ import io
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, overload
 
 import torch
@@ -73,10 +74,11 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import Value, leaves, replace_values, values_in
+from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.stored_tensors import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
-from trt_runtime.signatures import read_keys, signer_of, why_not_trusted
+from trt_runtime.signatures import signer_of, why_not_trusted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -521,39 +523,25 @@ def load(
             cannot run here; the message says what does not match.
         OSError: The file cannot be read.
     """
-    _require_count(data_dependent_elements)
-    read_keys(trusted_keys)
+    options = LoadOptions(
+        operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types, limits
+    )
     name = file_name(path)
     if mesh is not None and not os.path.isdir(name):
         raise InputError("a mesh is for a folder that save_sharded wrote, and this is a file", where=name)
-    options: dict[str, Any] = {
-        "operators": operators,
-        "trust": trust,
-        "allow_host_code": allow_host_code,
-        "trusted_keys": trusted_keys,
-        "data_dependent_elements": data_dependent_elements,
-        "device": device,
-        "limits": limits,
-    }
     if isolated is not False:
-        return _load_isolated(path, isolated, result_types, copy=copy, **options)
-    options["result_types"] = result_types
+        return _load_isolated(path, isolated, options, copy)
     if os.path.isdir(name) and not isinstance(path, FileOfFolder):
         from trt_runtime.sharded import RankPart, holds_manifest  # which few programs need
 
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
-            return part.finish(_load_file(part.file, copy, {**options, "ranks": part.ranks}, part.check))
+            return part.finish(_load_file(part.file, copy, replace(options, ranks=part.ranks), part.check))
     return _load_file(path, copy, options)
 
 
-def _require_count(elements: Any) -> None:
-    if type(elements) is not int or elements < 0:
-        raise InputError(f"data_dependent_elements is a number of elements, not {elements!r:.60}")
-
-
 def _load_file(
-    path: Path, copy: bool | None, options: dict[str, Any], check: Callable[[Any], None] = lambda content: None
+    path: Path, copy: bool | None, options: LoadOptions, check: Callable[[Any], None] = lambda content: None
 ) -> nn.Module:
     """Loads the program of one file.
 
@@ -567,7 +555,7 @@ def _load_file(
     """
     try:
         content = _content(path, copy=copy, check=check)
-        return _load_exported(path, options["trust"]) if content is None else program_from_memory(content, **options)
+        return _load_exported(path, options.trust) if content is None else program_from_memory(content, options)
     except PlanError as error:
         raise _told_of(file_name(path), error) from error
 
@@ -588,12 +576,9 @@ def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, .
         content = None if alone else _content(path, copy=options.get("copy"))
         if content is None:
             return (load(path, **options),)
-        _require_count(options.get("data_dependent_elements", UNTOLD))
-        read_keys(options.get("trusted_keys", ()))
-        of_bytes: dict[str, Any] = {**options}
-        for of_files in ("copy", "isolated", "mesh", "group"):
-            of_bytes.pop(of_files, None)
-        return programs_from_memory(content, **of_bytes)
+        of_files = ("copy", "isolated", "mesh", "group")
+        of_bytes: dict[str, Any] = {name: value for name, value in options.items() if name not in of_files}
+        return programs_from_memory(content, LoadOptions(**of_bytes))
     except PlanError as error:
         raise _told_of(name, error) from error
 
@@ -622,55 +607,41 @@ def _told_of(name: str, error: PlanError) -> PlanError:
     return PlanError(error.what, where=where, why=error.why, hint=error.hint)
 
 
-def _load_isolated(path: Path, isolated: bool | Isolation, result_types: Collection[Any], **options: Any) -> nn.Module:
+def _load_isolated(path: Path, isolated: bool | Isolation, options: LoadOptions, copy: bool | None) -> nn.Module:
     from trt_runtime.isolation import IsolatedProgram, Isolation  # which few programs need
 
     name = file_name(path)
-    if result_types:
+    if options.result_types:
         raise InputError("results of isolated programs are dicts with attributes", hint="give no result_types")
     if os.path.isdir(name):
         raise InputError("a model of several processes cannot be isolated", where=name)
     if not isinstance(isolated, (bool, Isolation)):
         raise InputError(f"isolated is True, False or an Isolation, not {kind_of(isolated)}")
     try:
-        return IsolatedProgram(path, isolated if isinstance(isolated, Isolation) else Isolation(), **options)
+        return IsolatedProgram(path, isolated if isinstance(isolated, Isolation) else Isolation(), options, copy)
     except PlanError as error:
         raise _told_of(name, error) from error
 
 
 def program_from_memory(
-    content: Any,
-    *,
-    operators: Collection[str] = (),
-    trust: bool = False,
-    any_operator: bool = False,
-    allow_host_code: bool = False,
-    trusted_keys: Collection[Path] = (),
-    data_dependent_elements: int = UNTOLD,
-    device: torch.device | str | None = None,
-    result_types: Collection[Any] = (),
-    limits: CallLimits | None = None,
-    ranks: Collection[int] = (),
-    trusted_by: _Trust | None = None,
+    content: Any, options: LoadOptions | None = None, trusted_by: _Trust | None = None
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
     Args:
         content: Memory that nobody else writes to: a private map of the file, or a bytearray.
-        operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types: See `load`.
-        limits: See `load`.
-        any_operator: Let it call all operators that compute, trusted or not.
-        ranks: Of the model that the program is a part of; its engines may talk to them.
+        options: How it is read.
         trusted_by: What says whether the file is trusted that the program is inside of; None where it is none.
 
     Raises:
         PlanError: See `load`.
     """
+    options = options or LoadOptions()
     data = memoryview(content)
     sections = read_sections(data)
-    trusted = trusted_by or _Trust(data, sections, trusted_keys, given=trust)
+    trusted = trusted_by or _Trust(data, sections, options)
     carries_code = any(_carries_code(data, section) for section in sections)
-    allow_host_code = allow_host_code or (carries_code and trusted.is_given)
+    allow_host_code = options.allow_host_code or (carries_code and trusted.is_given)
     if any(section.kind is SectionKind.HOST_CODE for section in sections) and not allow_host_code:
         raise PlanError(
             "the saved program carries compiled code for this host, which runs unchecked",
@@ -680,13 +651,15 @@ def program_from_memory(
         PROGRAM.verify(data, section)
     (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
     program = program_from_bytes(bytes(graph.of(data)))
-    targets = [find_operator(call.name, call.overload, operators) for call in operator_calls(program.steps)]
-    if not any_operator:
+    targets = [find_operator(call.name, call.overload, options.operators) for call in operator_calls(program.steps)]
+    if not options.any_operator:
         # whoever names the library of collectives trusts it, as any other
-        asked = [call for call in targets if call._schema.name not in COLLECTIVES or call.namespace not in operators]
+        asked = [
+            call for call in targets if call._schema.name not in COLLECTIVES or call.namespace not in options.operators
+        ]
         _require_reviewed(asked, trusted)
-    check_agreement(program, targets, data_dependent_elements)
-    place = _device(program, device)
+    check_agreement(program, targets, options.data_dependent_elements)
+    place = _device(program, options.device)
     check_stored(program.tensors, place.type)
     storages = _storages(content, sections, program)
     plans = _plans(content, sections, program)
@@ -699,11 +672,12 @@ def program_from_memory(
             trusted.why,
             _TO_TRUST,
         )
-    is_known = trust or allow_host_code or trusted.is_found
+    is_known = options.trust or allow_host_code or trusted.is_found
     is_said = carries_code and not allow_host_code
-    is_free, given = is_known or any_operator or COLLECTIVE_LIBRARY in operators, frozenset(ranks)
+    is_free = is_known or options.any_operator or COLLECTIVE_LIBRARY in options.operators
+    given = frozenset(options.ranks)
     bounds = _bounds(
-        limits,
+        options.limits,
         trusted,
         is_known=is_known,
         is_said=is_said,
@@ -716,7 +690,7 @@ def program_from_memory(
 
         plugins = ModelFacts.of(program.metadata).plugins
     if engines:
-        _require_plugins(plugins, operators)
+        _require_plugins(plugins, options.operators)
     for module in engines:
         if allow_host_code:
             permit(module.plan)
@@ -726,12 +700,11 @@ def program_from_memory(
             note_bounds(module.plan, bounds)
         ENGINES.engine_for(module.plan, module.header.text, place)
     tensors = unpack(program.tensors, storages, place)
-    return LoadedProgram(program, tensors, engines, targets, place, data_dependent_elements, result_types, bounds)
+    untold = options.data_dependent_elements
+    return LoadedProgram(program, tensors, engines, targets, place, untold, options.result_types, bounds)
 
 
-def programs_from_memory(
-    content: Any, *, trust: bool = False, trusted_keys: Collection[Path] = (), **options: Any
-) -> tuple[LoadedProgram, ...]:
+def programs_from_memory(content: Any, options: LoadOptions) -> tuple[LoadedProgram, ...]:
     """Loads a program and those inside of its file; see `program_from_memory`.
 
     Raises:
@@ -739,9 +712,8 @@ def programs_from_memory(
     """
     data = memoryview(content)
     sections = read_sections(data)
-    trusted = _Trust(data, sections, trusted_keys, given=trust)
-    parts = [content, *programs_inside(data, sections)]
-    return tuple(program_from_memory(part, trust=trust, trusted_by=trusted, **options) for part in parts)
+    trusted = _Trust(data, sections, options)
+    return tuple(program_from_memory(part, options, trusted) for part in (content, *programs_inside(data, sections)))
 
 
 def _bounds(
@@ -811,8 +783,8 @@ class _Trust:
         PlanError: Its signature is malformed.
     """
 
-    def __init__(self, data: memoryview, sections: Sequence[Section], keys: Collection[Path], *, given: bool) -> None:
-        self._data, self._keys, self._given = data, keys, given
+    def __init__(self, data: memoryview, sections: Sequence[Section], options: LoadOptions) -> None:
+        self._data, self._keys, self._given = data, options.trusted_keys, options.trust
         self._signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
         self._sections = [item for item in sections if item.kind is not SectionKind.SIGNATURE]
         if self._signature is not None:
@@ -959,14 +931,14 @@ def reduce_to_program(compiled: nn.Module) -> tuple[Any, ...]:
 def _restore(
     data: bytes, libraries: tuple[str, ...], untold: int, is_own: bool = False, limits: CallLimits = UNLIMITED
 ) -> LoadedProgram:
-    return program_from_memory(
-        bytearray(data),
+    options = LoadOptions(
         operators=libraries,
-        any_operator=True,  # what was pickled was loaded or captured before, with all of its operators
         allow_host_code=is_own,
         data_dependent_elements=untold,
         limits=limits,
+        any_operator=True,  # what was pickled was loaded or captured before, with all of its operators
     )
+    return program_from_memory(bytearray(data), options)
 
 
 def register() -> None:
