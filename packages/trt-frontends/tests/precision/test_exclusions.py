@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -142,6 +143,9 @@ def test_measuring_changes_no_state() -> None:
         ([(torch.full((6, 8), float("nan")),)], "contains NaN"),
         ([(torch.zeros(6, 9),)], "dimension"),
         ([object()], "is an object"),
+        ({"x": torch.zeros(6, 8)}, "is a dict, not a collection of inputs"),
+        (itertools.repeat(torch.zeros(6, 8)), "does not end"),
+        ((torch.zeros(6, 8) / (1 // (1 - n)) for n in range(2)), r"cannot be read\n  where: input 1\n.*ZeroDivision"),
     ],
 )
 def test_calibration_data_that_cannot_be_used_is_refused(overflowing: nn.Module, data: Any, message: str) -> None:

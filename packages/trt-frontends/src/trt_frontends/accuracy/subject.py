@@ -22,6 +22,7 @@ from trt_core.wording import kind_of
 from trt_frontends.comparison.output_error import OutputError, measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
+from trt_frontends.precision.graph_run import GraphRun
 from trt_frontends.stages import lower
 from trt_lowering.contract import Observer
 from trt_runtime.exchange import engines_in
@@ -200,13 +201,9 @@ def errors_by_node(found: Mapping[str, torch.Tensor], expected: Mapping[str, tor
 def _values(graph: fx.GraphModule, inputs: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
     values: dict[str, torch.Tensor] = {}
 
-    class Recorder(fx.Interpreter):
-        def run_node(self, n: fx.Node) -> Any:
-            result = super().run_node(n)
-            if isinstance(result, torch.Tensor):
-                values[n.name] = result.detach().clone()
-            return result
+    def see(node: fx.Node, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            values[node.name] = value.detach().clone()
 
-    with torch.no_grad():
-        Recorder(graph).run(*inputs)
+    GraphRun(graph, see).results(inputs)
     return values

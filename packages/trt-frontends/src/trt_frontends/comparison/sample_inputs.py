@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -75,6 +75,57 @@ def sample_inputs(
             yield _make(f"{which} sizes{of_profile}", examples, _redraw, device, which, seed, profile)
 
 
+FORMS_OF_INPUTS: Final = "tensors, tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)"
+
+MOST_OF_UNKNOWN_LENGTH: Final = 1024
+"""How many inputs are read of data that does not say how many it has: it may never end."""
+
+
+def read_calibration(data: Iterable[Any], what: str, called: str = "input") -> Iterator[SampleInputs]:
+    """Yields inputs that a caller gives to measure on; see `read_inputs`.
+
+    Args:
+        data: Any iterable of them.
+        what: What messages call it.
+        called: What messages call one of them.
+
+    Raises:
+        InputError: There are none, reading them fails, or one is none of these; the data is one input itself, or has no
+            length and goes on after `MOST_OF_UNKNOWN_LENGTH` inputs.
+    """
+    if isinstance(data, Mapping):
+        raise InputError(
+            f"{what} is {kind_of(data)}, not a collection of inputs",
+            hint=f"give a list, a data loader, or a generator of {FORMS_OF_INPUTS}",
+        )
+    yield from read_inputs(_items(data, what, called), f"{what} is empty: it has no inputs", called)
+
+
+def _items(data: Iterable[Any], what: str, called: str) -> Iterator[Any]:
+    """Yields what callers' data yields; what it raises is about the data."""
+    index = 0
+    try:
+        known = hasattr(data, "__len__")
+        for item in data:
+            if index == MOST_OF_UNKNOWN_LENGTH and not known:
+                raise InputError(
+                    f"{what} does not end",
+                    why=f"{index} inputs were read, and it does not say how many there are",
+                    hint="give some ten to a hundred of them: itertools.islice(data, 100)",
+                )
+            yield item
+            index += 1
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be read",
+            where=f"{called} {index}",
+            why=f"{type(error).__name__}: {error}",
+            hint="iterate over it alone to see the same error",
+        ) from error
+
+
 def read_inputs(
     inputs: Iterable[Any], when_empty: str = "there are no inputs to compare on", called: str = "input"
 ) -> Iterator[SampleInputs]:
@@ -102,7 +153,7 @@ def read_inputs(
         else:
             raise InputError(
                 f"{name} is {kind_of(item)}",
-                hint="give tensors, tuples of positional inputs, dicts of keyword inputs, or pairs (tuple, dict)",
+                hint=f"give {FORMS_OF_INPUTS}",
             )
     if index < 0:
         raise InputError(when_empty, hint="give at least one, or leave it out")

@@ -14,9 +14,8 @@ from trt_core import InputError, logger
 from trt_core.attributes import read_attribute
 from trt_core.internals import pytree
 from trt_core.settings_reader import level_of_caller
-from trt_core.wording import kind_of
 from trt_frontends.capture import is_weightless
-from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sample_inputs
+from trt_frontends.comparison.sample_inputs import SampleInputs, read_calibration, sample_inputs
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.precision.graph_run import GraphRun
 from trt_lowering import DecomposedGraph, PrecisionRules
@@ -132,7 +131,7 @@ class Calibration:
         """Yields the inputs as the model is called with them.
 
         Raises:
-            InputError: There are none, one is of the wrong kind, or contains NaN.
+            InputError: There are none, or they cannot be read, see `read_calibration`; or one contains NaN.
         """
         if self.given is None:
             if self.examples is None:
@@ -142,12 +141,7 @@ class Calibration:
                 )
             yield from sample_inputs(self.examples, self.device, DRAWN, seed=0, edges=False)
             return
-        if isinstance(self.given, (str, bytes, torch.Tensor)) or not isinstance(self.given, Iterable):
-            raise InputError(
-                f"autocast_calibration_dataloader is {kind_of(self.given)}",
-                hint="give an iterable of inputs: a DataLoader, or a list of tuples",
-            )
-        for case in read_inputs(self.given, "autocast_calibration_dataloader has no inputs"):
+        for case in read_calibration(self.given, "autocast_calibration_dataloader"):
             _require_numbers(case)
             args, kwargs = pytree.tree_map_only(torch.Tensor, self._here, (case.args, case.kwargs))
             yield SampleInputs(case.name, args, kwargs)

@@ -19,7 +19,7 @@ from trt_core.provenance import node_location, source_line
 from trt_core.quantization import dequantize, fake_quantize, quantize
 from trt_core.wording import kind_of
 from trt_frontends.capture import keyword_inputs
-from trt_frontends.comparison.sample_inputs import read_inputs
+from trt_frontends.comparison.sample_inputs import FORMS_OF_INPUTS, read_calibration
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.quantization.layers import Layer, ProgramEditor, set_operand, weight_scale
 from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig, Scheme
@@ -301,56 +301,18 @@ def scale_of(largest: float, scheme: Scheme) -> float:
     return scale if scale >= torch.finfo(torch.float32).tiny else 1.0
 
 
-MOST_OF_UNKNOWN_LENGTH: Final = 1024
-"""How many inputs are read of data that does not say how many it has: it may never end."""
-
-_HINT = "give tuples of positional inputs, dicts of keyword inputs, pairs (tuple, dict), or single tensors"
-
-
 def read_samples(calibration: Iterable[Any] | None) -> list[ExampleInputs]:
-    """Reads calibration data.
-
-    Args:
-        calibration: Any iterable of tensors, tuples of positional inputs, dicts of keyword inputs, or pairs of both.
+    """Reads calibration data; see `read_calibration`.
 
     Raises:
-        InputError: It is no iterable, it is empty, reading it fails, or an item is none of these; or it has no length,
-            and goes on after `MOST_OF_UNKNOWN_LENGTH` items.
+        InputError: There is none, or it cannot be used.
     """
     if calibration is None:
-        raise InputError("there is no calibration data", hint=f"quantizing activations needs some: {_HINT}")
-    if isinstance(calibration, (torch.Tensor, str, bytes, Mapping)) or not isinstance(calibration, Iterable):
         raise InputError(
-            f"calibration data is {kind_of(calibration)}, not a collection of inputs",
-            hint=f"give a list, a data loader, or a generator; {_HINT}",
+            "there is no calibration data", hint=f"quantizing activations needs some: give {FORMS_OF_INPUTS}"
         )
-    cases = read_inputs(_items(calibration), "the calibration data is empty", "calibration input")
+    cases = read_calibration(calibration, "the calibration data", "calibration input")
     return [ExampleInputs(case.args, case.kwargs) for case in cases]
-
-
-def _items(calibration: Iterable[Any]) -> Iterator[Any]:
-    """Yields what callers' data yields; what it raises is about the data."""
-    index = 0
-    try:
-        known = hasattr(calibration, "__len__")
-        for item in calibration:
-            if index == MOST_OF_UNKNOWN_LENGTH and not known:
-                raise InputError(
-                    "the calibration data does not end",
-                    why=f"{index} inputs were read, all are kept in memory, and it does not say how many there are",
-                    hint="give some ten to a hundred of them: itertools.islice(data, 100)",
-                )
-            yield item
-            index += 1
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            "the calibration data cannot be read",
-            where=f"calibration input {index}",
-            why=f"{type(error).__name__}: {error}",
-            hint="iterate over it alone to see the same error",
-        ) from error
 
 
 def flat_inputs(program: torch.export.ExportedProgram, samples: Sequence[ExampleInputs]) -> Iterator[list[Any]]:
