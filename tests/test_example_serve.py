@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib.util
 import json
 import re
 import socket
@@ -14,11 +13,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from script_module import module_at
 from torch import nn
 
 import trt_frontends
@@ -34,14 +33,6 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "serve" / "serve.py"
 REQUESTS, CLIENTS = 200, 8
 
 
-def _example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("serve_example", EXAMPLE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     torch.manual_seed(0)
@@ -54,7 +45,7 @@ def url(model: nn.Module, tmp_path_factory: Any) -> Iterator[str]:
     rows = Input(min_shape=(1, 16), opt_shape=(4, 16), max_shape=(32, 16))
     compiled = trt_frontends.compile(model, arg_inputs=(rows,), min_block_size=1)
     trt_frontends.save(compiled, path, arg_inputs=(rows,))
-    service = _example().Service(path, threads=4, waiting=CLIENTS)
+    service = module_at(EXAMPLE).Service(path, threads=4, waiting=CLIENTS)
     config = uvicorn.Config(service.app(), host="127.0.0.1", port=0, log_level="error")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -148,7 +139,7 @@ def test_the_dockerfile_has_what_the_service_needs() -> None:
 
 def _parse_arguments(arguments: list[str]) -> Any:
     found: list[Any] = []
-    module = _example()
+    module = module_at(EXAMPLE)
 
     class Stop(Exception):
         pass

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from script_module import module_at
 
 from trt_core import settings_reader
 
@@ -21,14 +20,6 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 VERSION = (ROOT / "VERSION").read_text(encoding="utf-8").strip()
 PROJECTS = sorted(ROOT.glob("packages/*/pyproject.toml"))
-
-
-def _load_tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("versions_tool", ROOT / "tools" / "versions.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -68,7 +59,7 @@ def test_tensorrt_is_an_extra_and_never_required(path: Path) -> None:
 def test_the_tool_rewrites_a_version_and_every_pin() -> None:
     text = 'version = "1.2.3"\ndependencies = ["trt-core==1.2.3", "torch==2.13.0"]\nother = ["trt-runtime==0.9"]\n'
     expected = 'version = "2.0"\ndependencies = ["trt-core==2.0", "torch==2.13.0"]\nother = ["trt-runtime==2.0"]\n'
-    assert _load_tool().with_version(text, "2.0") == expected
+    assert module_at(ROOT / "tools" / "versions.py").with_version(text, "2.0") == expected
 
 
 def test_retired_settings_are_gone_in_the_version_that_drops_them() -> None:

@@ -5,11 +5,11 @@ Where a setting has no effect, its test holds that the documented message is giv
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from script_module import module_at
 from settings_models import OPTIONS
 from tensorrt_api import VERSIONS, load
 
@@ -26,10 +26,7 @@ def test_every_setting_has_a_test() -> None:
 
 
 def test_every_setting_is_read_somewhere() -> None:
-    spec = importlib.util.spec_from_file_location("settings_table", EXTENSION)
-    assert spec is not None and spec.loader is not None
-    table = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(table)
+    table = module_at(EXTENSION)
     unread = [name for name, modules in table.readers().items() if not modules]
     assert not unread, f"nothing reads these: {unread}"
     rendered = table.settings()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from side_by_side import in_threads
 
 import trt_portable
 from trt_converters import build
@@ -69,11 +69,7 @@ def test_what_another_process_added_meanwhile_stays(tmp_path: Path) -> None:
 
 def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "timings"
-    threads = [threading.Thread(target=_finish_build, args=(TimingCacheFile(path), number)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda number: _finish_build(TimingCacheFile(path), number), range(8))
     assert _count(path) == 8
     assert {item.name for item in tmp_path.iterdir()} <= {"timings", "timings.lock"}
 

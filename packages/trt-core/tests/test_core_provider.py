@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from side_by_side import in_threads
 
 from trt_core import (
     Provider,
@@ -182,20 +183,8 @@ def test_many_threads_agree_on_one_choice(monkeypatch: pytest.MonkeyPatch, porta
         return Provider.PORTABLE, portable
 
     monkeypatch.setattr(provider, "_load", load)
-    start = threading.Barrier(8)
-    seen: list[types.ModuleType] = []
-
-    def use() -> None:
-        start.wait()
-        seen.append(provider_module())
-
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    assert in_threads(lambda _: provider_module(), range(8)) == [portable] * 8
     assert len(loads) == 1
-    assert seen == [portable] * 8
 
 
 @pytest.mark.usefixtures("tensorrt")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from side_by_side import in_threads
 
 from trt_core.remembered import MOST, Remembered
 
@@ -24,9 +24,5 @@ def test_threads_may_share_it() -> None:
             known[thread, number] = number
             assert known.get((thread, number), number) == number
 
-    threads = [threading.Thread(target=use, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(use, range(4))
     assert MOST - 4 <= len(known) <= MOST + 4

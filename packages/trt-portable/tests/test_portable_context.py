@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from side_by_side import in_threads
 
 import trt_portable as trt
 
@@ -373,11 +373,7 @@ def test_contexts_run_in_threads(builder: Any, load: Load, execute: Execute) -> 
             if not torch.equal(execute(context, {"x": x})["y"], x.relu()):
                 failures.append(f"{seed} {step}")
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert not failures
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from side_by_side import in_threads
 
 import trt_portable as trt
 from trt_portable.builder import tactic
@@ -336,11 +336,7 @@ def test_threads_run_at_the_same_time(build: Build, logger: Any, name: str) -> N
             if not torch.allclose(y, wanted[at], rtol=1e-3, atol=1e-3):
                 wrong.append(at)
 
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert not wrong
 
 

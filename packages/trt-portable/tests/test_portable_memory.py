@@ -6,10 +6,10 @@ import ctypes
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
+from side_by_side import in_threads
 
 from trt_portable.memory import is_aligned, memory_of, wrap_address
 
@@ -108,9 +108,5 @@ def test_threads_do_not_mix_their_descriptors() -> None:
             if view.shape[0] != index + 1 or view[0] != index:
                 wrong.append(index)
 
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(8))
     assert not wrong

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from side_by_side import in_threads
 
 import trt_portable as trt
 from trt_portable.execution import replay
@@ -171,26 +171,17 @@ def test_contexts_in_threads(engine: Any, expected: Any) -> None:
     batches = [torch.randn(size, 64, device="cuda") for size in (1, 4, 7, 16)]
     wanted = [expected(x) for x in batches]
     torch.cuda.synchronize()
-    failures: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            context = engine.create_execution_context()
-            with torch.cuda.stream(torch.cuda.Stream()):
-                for _ in range(20):
-                    for x, want in zip(batches, wanted, strict=True):
-                        found = run(context, x)
-                        torch.cuda.current_stream().synchronize()
-                        same(found, want)
-        except BaseException as error:
-            failures.append(error)
+    def work(_: int) -> None:
+        context = engine.create_execution_context()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                for x, want in zip(batches, wanted, strict=True):
+                    found = run(context, x)
+                    torch.cuda.current_stream().synchronize()
+                    same(found, want)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures, failures
+    in_threads(work, range(4))
 
 
 def test_a_layer_that_waits_for_data_runs_directly(builder: trt.Builder, load: Any) -> None:

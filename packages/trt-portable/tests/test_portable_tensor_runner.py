@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from side_by_side import in_threads
 
 import trt_portable as trt
 
@@ -124,11 +124,7 @@ def test_threads_run_at_once(run: Run) -> None:
             if not all(map(torch.equal, run(x), _expected(x))):
                 wrong.append(rows)
 
-    threads = [threading.Thread(target=work, args=(rows,)) for rows in (1, 2, 3, 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, (1, 2, 3, 4))
     assert not wrong
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from side_by_side import in_threads
 from torch import nn
 
 from trt_core import InputError, trt
@@ -116,11 +116,7 @@ def test_threads_on_streams(doubling: TRTModule) -> None:
                 if not torch.equal(doubling(x), x + x):
                     failures.append((seed, rows))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     assert not failures
 
 

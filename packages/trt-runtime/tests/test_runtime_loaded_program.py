@@ -7,12 +7,12 @@ import inspect
 import io
 import multiprocessing
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from side_by_side import in_threads
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -182,24 +182,13 @@ def test_spawned_workers_take_loaded_programs(loaded: LoadedProgram) -> None:
 def test_threads_load_and_call_at_once(saved: Path, model: nn.Module) -> None:
     x, bias = torch.randn(4, 3), torch.randn(3)
     expected = model(x, bias=bias)["result"]
-    wrong: list[Any] = []
 
-    def work() -> None:
-        try:
-            for _ in range(5):
-                module = load(saved)
-                for _ in range(20):
-                    if not torch.equal(module(x, bias=bias)["result"], expected):
-                        wrong.append("another result")
-        except Exception as error:
-            wrong.append(error)
+    def work(_: int) -> None:
+        for _ in range(5):
+            module = load(saved)
+            assert all(torch.equal(module(x, bias=bias)["result"], expected) for _ in range(20))
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(work, range(8))
 
 
 def test_the_file_may_be_replaced_while_it_is_loaded(

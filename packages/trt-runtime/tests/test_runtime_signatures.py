@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import stat
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from program_files import ProgramFile
+from side_by_side import in_threads
 
 from trt_core import CacheError, InputError, PlanError
 from trt_runtime import TRTModule, load, save, signatures
@@ -282,17 +282,9 @@ def test_a_list_of_keys_that_cannot_be_read_is_not_overwritten(
 def test_keys_that_are_listed_at_once_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
     keys = _keys(12)
-    threads = [threading.Thread(target=signatures.list_key, args=(key,)) for key in keys]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(signatures.list_key, keys)
     assert set(signatures.listed_keys()) == set(keys)
-    threads = [threading.Thread(target=signatures.unlist_key, args=(key,)) for key in keys[:11]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(signatures.unlist_key, keys[:11])
     assert set(signatures.listed_keys()) == {keys[11]}
 
 

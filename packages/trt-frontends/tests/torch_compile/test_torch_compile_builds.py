@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from side_by_side import in_threads
 from torch import nn
 
 import trt_frontends
@@ -276,26 +277,13 @@ def test_several_threads_compile_at_once() -> None:
     x = torch.randn(3, 4)
     with torch.no_grad():
         expected = [model(x) for model in models]
-    found: dict[int, Any] = {}
 
-    def work(index: int) -> None:
-        try:
-            with torch.no_grad():
-                if index % 2:
-                    compiled = trt_frontends.compile(models[index], arg_inputs=(x,), min_block_size=1)
-                else:
-                    compiled = _compiled(models[index])
-                start.wait()
-                found[index] = compiled(x)
-        except Exception as error:  # a thread that fails silently would look like one that passes
-            start.abort()
-            found[index] = error
+    def work(index: int) -> Any:
+        with torch.no_grad():
+            if index % 2:
+                compiled = trt_frontends.compile(models[index], arg_inputs=(x,), min_block_size=1)
+            else:
+                compiled = _compiled(models[index])
+            return compiled(x)
 
-    start = threading.Barrier(len(models))
-    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(models))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for index, wanted in enumerate(expected):
-        torch.testing.assert_close(found[index], wanted)
+    torch.testing.assert_close(in_threads(work, range(len(models))), expected)
