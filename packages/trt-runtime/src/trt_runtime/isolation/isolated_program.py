@@ -55,11 +55,10 @@ from trt_runtime.program.graph import Program
 from trt_runtime.program.input_memory import require_own_memory, require_own_places
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.interface import TensorSpec, notebook_html
-from trt_runtime.program.load_options import LoadOptions
+from trt_runtime.program.load_options import LoadOptions, Trust
 from trt_runtime.program.model_call import refuse_changes
 from trt_runtime.program.model_facts import as_record
 from trt_runtime.program_file import SectionKind, read_sections
-from trt_runtime.signatures import why_not_trusted
 
 _C = TypeVar("_C", bound=Callable[..., Any])
 _ERRORS: Final = {
@@ -307,17 +306,13 @@ class _Source:
         weakref.finalize(self, os.close, memory)
         data = memoryview(content)
         sections = read_sections(data)
-        signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
-        trust, device, limits = options.trust, options.device, options.limits
-        if signature is not None and not trust:  # the process has no keys
-            rest = [item for item in sections if item is not signature]
-            trust = not why_not_trusted(data, rest, signature, options.trusted_keys)
+        device, limits = options.device, options.limits
         graph = _graph_in(data, sections)
         self.memory_bytes = isolation.memory_bytes or max(_LEAST_MEMORY, 4 * len(content))
         self.options = {
             "name": self.name,
             "operators": list(options.operators),
-            "trust": trust,
+            "trust": Trust(data, sections, options).is_given,  # the process has no keys
             "allow_host_code": options.allow_host_code,
             "data_dependent_elements": options.data_dependent_elements,
             "device": None if device is None else str(device),

@@ -8,7 +8,6 @@ depends on data, or on a library's operator, is unknown here, and compared when 
 from __future__ import annotations
 
 import copyreg
-import functools
 import io
 import math
 import os
@@ -74,11 +73,10 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.literals import Value, leaves, replace_values, values_in
-from trt_runtime.program.load_options import LoadOptions
+from trt_runtime.program.load_options import LoadOptions, Trust
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.stored_tensors import unpack
 from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
-from trt_runtime.signatures import signer_of, why_not_trusted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -624,7 +622,7 @@ def _load_isolated(path: Path, isolated: bool | Isolation, options: LoadOptions,
 
 
 def program_from_memory(
-    content: Any, options: LoadOptions | None = None, trusted_by: _Trust | None = None
+    content: Any, options: LoadOptions | None = None, trusted_by: Trust | None = None
 ) -> LoadedProgram:
     """Loads a program from the bytes of its file, which it then uses where they are.
 
@@ -639,7 +637,7 @@ def program_from_memory(
     options = options or LoadOptions()
     data = memoryview(content)
     sections = read_sections(data)
-    trusted = trusted_by or _Trust(data, sections, options)
+    trusted = trusted_by or Trust(data, sections, options)
     carries_code = any(_carries_code(data, section) for section in sections)
     allow_host_code = options.allow_host_code or (carries_code and trusted.is_given)
     if any(section.kind is SectionKind.HOST_CODE for section in sections) and not allow_host_code:
@@ -712,13 +710,13 @@ def programs_from_memory(content: Any, options: LoadOptions) -> tuple[LoadedProg
     """
     data = memoryview(content)
     sections = read_sections(data)
-    trusted = _Trust(data, sections, options)
+    trusted = Trust(data, sections, options)
     return tuple(program_from_memory(part, options, trusted) for part in (content, *programs_inside(data, sections)))
 
 
 def _bounds(
     limits: CallLimits | None,
-    trusted: _Trust,
+    trusted: Trust,
     *,
     is_known: bool,
     is_said: bool,
@@ -776,37 +774,7 @@ def _require_plugins(names: Collection[str], libraries: Collection[str]) -> None
         register_operator(find_operator(f"{library}::{base}", overload, libraries))
 
 
-class _Trust:
-    """Whether a file is trusted, which is found out when it matters: verifying reads all of it.
-
-    Raises:
-        PlanError: Its signature is malformed.
-    """
-
-    def __init__(self, data: memoryview, sections: Sequence[Section], options: LoadOptions) -> None:
-        self._data, self._keys, self._given = data, options.trusted_keys, options.trust
-        self._signature = next((item for item in sections if item.kind is SectionKind.SIGNATURE), None)
-        self._sections = [item for item in sections if item.kind is not SectionKind.SIGNATURE]
-        if self._signature is not None:
-            signer_of(self._signature.of(data))  # one that is malformed is refused, where it makes no difference too
-
-    @functools.cached_property
-    def why(self) -> str:
-        """Why it is not; nothing where it is."""
-        return "" if self._given else why_not_trusted(self._data, self._sections, self._signature, self._keys)
-
-    @property
-    def is_found(self) -> bool:
-        """Whether it is, as far as somebody has looked."""
-        return "why" in self.__dict__ and self.is_given
-
-    @property
-    def is_given(self) -> bool:
-        """Whether it is."""
-        return not self.why
-
-
-def _require_reviewed(operators: Sequence[OpOverload], trusted: _Trust) -> None:
+def _require_reviewed(operators: Sequence[OpOverload], trusted: Trust) -> None:
     """A program that is not trusted calls only operators with a contract.
 
     Raises:
