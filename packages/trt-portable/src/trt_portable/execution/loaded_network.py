@@ -14,7 +14,7 @@ from trt_portable.errors import PortableError, Refusal, strict
 from trt_portable.execution.program import LayerCall
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json, leaf_layers
-from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape
+from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape, WeightSlot
 
 if TYPE_CHECKING:
     from trt_portable.network.layer import ILayer
@@ -84,6 +84,23 @@ class WeightLayout:
 
 
 FLAT: Final = WeightLayout()
+
+
+def plain_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
+    """How kernels of a GPU read weights fastest: those of 2-D convolutions with channels last.
+
+    Otherwise every run would copy them to that layout.
+    """
+    if slot.role != "KERNEL" or layer._KIND not in (LayerType.CONVOLUTION, LayerType.DECONVOLUTION):
+        return FLAT
+    convolution: Any = layer
+    extents = tuple(convolution.kernel_size_nd)
+    if len(extents) != 2:
+        return FLAT
+    is_transposed = layer._KIND is LayerType.DECONVOLUTION
+    maps = convolution.num_output_maps // (convolution.num_groups if is_transposed else 1)
+    others = slot.count // (maps * extents[0] * extents[1])
+    return WeightLayout.channels_last((others, maps, *extents) if is_transposed else (maps, others, *extents))
 
 
 _FROZEN: Final[dict[type[ILayer], type[ILayer]]] = {}

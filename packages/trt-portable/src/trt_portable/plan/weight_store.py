@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from trt_portable.dtypes import storage_bytes, storage_dtype
-from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
+from trt_portable.execution.loaded_network import FLAT, plain_layout
 from trt_portable.plan.engine_info import WeightSlot
 
 _TENSOR_CORE_TYPES: Final = (torch.float16, torch.bfloat16)
@@ -113,17 +113,10 @@ def _laid_out(layer: ILayer, slot: WeightSlot, tensor: torch.Tensor) -> torch.Te
     Tensor cores take convolutions with channels last; from other layouts cuDNN copies operands and result of
     each convolution. A kernel with channels last makes PyTorch keep activations that way from there on.
     """
-    if slot.role != "KERNEL" or not tensor.is_cuda or tensor.dtype not in _TENSOR_CORE_TYPES:
+    if not tensor.is_cuda or tensor.dtype not in _TENSOR_CORE_TYPES:
         return tensor
-    if layer.type not in (LayerType.CONVOLUTION, LayerType.DECONVOLUTION):
-        return tensor
-    extents = tuple(layer.kernel_size_nd)  # type: ignore[attr-defined]
-    if len(extents) != 2:
-        return tensor
-    maps = layer.num_output_maps  # type: ignore[attr-defined]
-    is_transposed = layer.type is LayerType.DECONVOLUTION
-    leading = (-1, maps // layer.num_groups) if is_transposed else (maps, -1)  # type: ignore[attr-defined]
-    return tensor.reshape(*leading, *extents).contiguous(memory_format=torch.channels_last)
+    layout = plain_layout(layer, slot)
+    return tensor if layout is FLAT else layout.of(tensor)
 
 
 def _check_uses(slots: Sequence[WeightSlot], layers: Sequence[ILayer], tensors: Sequence[torch.Tensor | None]) -> None:

@@ -43,13 +43,13 @@ from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
 from trt_portable.execution.launch_list import EXTENT
-from trt_portable.execution.loaded_network import FLAT, LoadedNetwork, WeightLayout, load_network
+from trt_portable.execution.loaded_network import FLAT, LoadedNetwork, WeightLayout, load_network, plain_layout
 from trt_portable.execution.program import Program
 from trt_portable.fusion.cuda_products import is_compiled_depthwise
 from trt_portable.fusion.programs import interpreted_program, traced_program
 from trt_portable.kernels.device_kernels import POINTER
 from trt_portable.layers.collective import OPERATOR
-from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
+from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.low_precision import PreparedKernelLayer, PreparedMatrixLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.engine_info import Shape, is_host_constant
@@ -998,22 +998,6 @@ def fused_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
     if slot.role == "KERNEL" and isinstance(layer, IConvolutionLayer) and is_compiled_depthwise(layer):
         return WeightLayout.taps_first((layer.num_output_maps, 1, *layer.kernel_size_nd))
     return plain_layout(layer, slot)
-
-
-def plain_layout(layer: ILayer, slot: WeightSlot) -> WeightLayout:
-    """How graphs take weights: kernels of 2-D convolutions with channels last, as fast kernels read them.
-
-    Otherwise every run would copy them to that layout.
-    """
-    if slot.role != "KERNEL" or not isinstance(layer, (IConvolutionLayer, IDeconvolutionLayer)):
-        return FLAT
-    extents = tuple(layer.kernel_size_nd)
-    if len(extents) != 2:
-        return FLAT
-    is_transposed = isinstance(layer, IDeconvolutionLayer)
-    maps = layer.num_output_maps // (layer.num_groups if is_transposed else 1)
-    others = slot.count // (maps * extents[0] * extents[1])
-    return WeightLayout.channels_last((others, maps, *extents) if is_transposed else (maps, others, *extents))
 
 
 def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
