@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-import jinja2
 import torch
 from torch import nn
 
@@ -44,6 +43,7 @@ from trt_frontends.entry_point import entry_point, outside_autocast
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import BuiltModel, Progress, no_progress, settings_in
 from trt_frontends.stages import build
+from trt_partition.report.partition_report import page_template
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -179,15 +179,7 @@ _FLOOR: Final = 1e-12
 
 def render_html(report: AccuracyReport) -> str:
     """Returns a report as an HTML page."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("trt_frontends.accuracy", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    template = environment.get_template("accuracy.html.j2")
-    page = template.render(
+    page = page_template("trt_frontends.accuracy", "accuracy.html.j2").render(
         report=report,
         bars=[_bars(output.error.histogram) for output in report.outputs],
         curve=_curve(report),

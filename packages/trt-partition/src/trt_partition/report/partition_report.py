@@ -84,7 +84,7 @@ def render_html(report: ReportData, *, title: str, reasons: str) -> str:
         reasons: Address of the page about reason codes; each code is an anchor on it, `#trt-f001`. Empty for the
             report's own section about them.
     """
-    page = _template().render(
+    page = page_template("trt_partition", "report.html.j2").render(
         title=title,
         reasons=reasons,
         report=report,
@@ -129,18 +129,19 @@ def _embedded(report: ReportData) -> str:
 
 
 @functools.cache
-def _template() -> jinja2.Template:
+def page_template(package: str, name: str) -> jinja2.Template:
+    """Returns the template of a report's page, from the `templates` of a package; what it is given is escaped."""
     import jinja2  # costs more than the whole package otherwise
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("trt_partition", "templates"),
+        loader=jinja2.PackageLoader(package, "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(bytes=human_bytes, flops=human_flops)
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 BOX_WIDTH: Final = 340
