@@ -26,7 +26,8 @@ class SectionKind(IntEnum):
     SIGNATURE = 5
     """Who has signed all other sections; see `trt_runtime.signatures`. At most one, and the last."""
     PROGRAM = 6
-    """Another program, whole and without a signature: the encoder beside a step that generates text."""
+    """Another program, whole and without a signature: the encoder beside a step that generates text, or what a mutable
+    module has compiled."""
 
 
 PROGRAM: Final = Container(
