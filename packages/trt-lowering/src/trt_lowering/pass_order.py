@@ -125,6 +125,10 @@ class DecomposedGraph:
         """Decomposes a flat functional graph in place.
 
         Args:
+            gm: The graph.
+            rules: Which operators stay whole.
+            settings: Compilation settings.
+            observe: Sees the graph after each pass.
             keep_checks: Whether branches and loops check the values that the model asserts.
 
         Raises:
