@@ -27,6 +27,8 @@ OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     "logdet": lambda x: torch.logdet(x) + torch.logdet(x @ x.mT),
     "cholesky": lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(x.shape[-1])),
     "cholesky, upper": lambda x: torch.linalg.cholesky(x @ x.mT + torch.eye(x.shape[-1]), upper=True),
+    "cholesky_solve": lambda x: torch.cholesky_solve(x[..., :2], x.tril()),
+    "cholesky_solve, upper": lambda x: torch.cholesky_solve(x, x.triu(), upper=True),
     "solve_triangular": lambda x: torch.linalg.solve_triangular(x.tril(), x[..., :1], upper=False),
     "solve_triangular, upper": lambda x: torch.linalg.solve_triangular(x.triu(), x, upper=True),
     "solve_triangular, right": lambda x: torch.linalg.solve_triangular(x.triu(), x[..., :2, :], upper=True, left=False),
@@ -46,7 +48,7 @@ def _matrices(count: int, rows: int) -> torch.Tensor:
 )
 def test_small_matrices_are_in_one_engine(name: str, rows: int) -> None:
     model = Calls(OPERATORS[name])
-    if name == "solve_triangular of ones" or name.startswith("solve_triangular"):
+    if name.startswith(("solve_triangular", "cholesky_solve")):
         make = lambda count, size: _matrices(count, size) * 0.2 + torch.eye(size)  # noqa: E731
     else:
         make = _matrices

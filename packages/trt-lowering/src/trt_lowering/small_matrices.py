@@ -96,6 +96,13 @@ def solve_triangular(
     return torch.cat([solved[row] for row in range(rows)], -2)
 
 
+def solve_by_factor(self: torch.Tensor, input2: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    """Decomposes `aten::cholesky_solve`: (..., N, K) and the factor (..., N, N) of a matrix to (..., N, K)."""
+    lower = input2.transpose(-1, -2) if upper else input2
+    half = solve_triangular(lower, self, upper=False)
+    return solve_triangular(lower.transpose(-1, -2), half, upper=True)
+
+
 def _eliminated(matrix: torch.Tensor, right: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, Any]:
     """Gauss-Jordan elimination, with the largest element of a column as its pivot.
 
@@ -149,6 +156,7 @@ SMALL_MATRICES: Final[dict[str, Callable[..., Any]]] = {
     "aten::slogdet": _sign_and_logarithm,
     "aten::logdet": logarithm,
     "aten::linalg_cholesky": cholesky,
+    "aten::cholesky_solve": solve_by_factor,
     "aten::linalg_solve_triangular": solve_triangular,
 }
 """Decompositions by operator; a matrix that is too large is refused by `NotImplementedError`."""
