@@ -20,6 +20,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "range down": (aten.arange.start_step, 9, -3, -2),
     "range from zero": (aten.arange.default, 10),
     "noise": (aten.randint.default, 9, [3, 4]),
+    "normal noise": (aten.normal.float_float, 0.0, 1.0, [3, 4]),
     "identity": (aten.eye.m, 3, 4),
     "triangle": (aten.tril_indices.default, 3, 4),
     "tile": (aten.tile.default, X, [2, 3]),
@@ -99,6 +100,7 @@ HUGE: dict[str, tuple[Any, ...]] = {
     "padding": (aten.conv1d.default, torch.zeros(1, 1, 4), torch.zeros(1, 1, 1), None, [1], [1 << 40]),
     "values on the way": (aten.mvlgamma.default, torch.zeros(1 << 16), 1 << 20),
     "values on the way to one": (aten.special_multigammaln.default, torch.zeros(1), 1 << 30),
+    "noise": (aten.normal.float_float, 0.0, 1.0, [1 << 40]),
     "memory between elements": (aten.new_empty_strided.default, M, [2], [1 << 40]),
 }
 
@@ -116,6 +118,10 @@ def test_what_is_too_much(name: str, told: int | None) -> None:
 def test_arguments_without_sense_are_the_operators_own_concern() -> None:
     assert elements_made(aten.tile.default, operands_of(aten.tile.default, [X, "two"], {})) is None
     assert elements_made(aten.index_select.default, operands_of(aten.index_select.default, [M, 9, INDICES], {})) is None
+    for pool, given in ((aten.max_pool2d.default, [M[0], []]), (aten.avg_pool1d.default, [M[0, 0], [], [0]])):
+        assert elements_made(pool, operands_of(pool, given, {})) is None
+    factor = aten.linalg_qr.default
+    assert elements_made(factor, operands_of(factor, [], {})) is None
 
 
 def test_other_operators_are_nobodys_concern() -> None:

@@ -16,6 +16,9 @@ import torch
 from trt_core.internals import OpOverload
 from trt_core.nesting import reach_of
 
+_SENSELESS: Final = (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, StopIteration)
+"""What counts meet in arguments that make no sense: no axes, no numbers, other ranks."""
+
 
 def can_grow(operator: OpOverload) -> bool:
     """Whether `elements_made` knows an operator."""
@@ -33,7 +36,7 @@ def elements_made(operator: OpOverload, operands: Operands) -> float | None:
         return None if count is None else float(count(operands))
     except OverflowError:
         return math.inf
-    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+    except _SENSELESS:
         return None
 
 
@@ -42,7 +45,7 @@ def pieces_made(operator: OpOverload, operands: Operands) -> float:
     count = _PIECES.get(operator._schema.name)
     try:
         return 1.0 if count is None else max(float(count(operands)), 1.0)
-    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+    except _SENSELESS:
         return 1.0
 
 
@@ -64,7 +67,7 @@ def scratch_of(operator: OpOverload, operands: Operands, made: float) -> float:
         inner = math.prod(weight[1:])
         columns = made / max(weight[0], 1) * inner * operands.get("groups", 1)
         return float(max(columns, math.prod(x) * inner) if operands.get("transposed", True) else columns)
-    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+    except _SENSELESS:
         return 0.0
 
 
@@ -83,7 +86,7 @@ def work_of(operator: OpOverload, operands: Operands, made: float) -> float:
     depth = _DEPTHS.get(operator._schema.name)
     try:
         return 0.0 if depth is None else made * float(depth(operands))
-    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+    except _SENSELESS:
         return 0.0
 
 
@@ -524,7 +527,7 @@ _BY_NAME: Final[dict[Sequence[str], Count]] = {
     ("arange", "range"): _range,
     (
         *("full", "ones", "zeros", "empty", "rand", "randn", "randint", "empty_permuted", "as_strided_copy"),
-        *("new_empty", "new_full", "new_ones", "new_zeros"),
+        *("new_empty", "new_full", "new_ones", "new_zeros", "normal"),
     ): _filled,
     ("expand_copy",): _expanded,
     ("affine_grid_generator",): _grid,
@@ -633,7 +636,7 @@ _CONVOLUTIONS: Final = frozenset(
 
 COUNTS: Final[dict[str, Count]] = {
     **{f"aten::{name}": count for names, count in _BY_NAME.items() for name in names},
-    **dict.fromkeys(("prims::full", "prims::empty", "prims::empty_permuted"), _filled),
+    **dict.fromkeys([f"prims::{name}" for name in ("full", "empty", "empty_permuted", "normal", "uniform")], _filled),
     "prims::empty_strided": _strided,
     "prims::iota": _number("length"),
     "mkldnn::_linear_pointwise": _linear_kernel("X", "W"),
