@@ -59,6 +59,28 @@ def test_products_with_something_added(op: Any, shapes: list[tuple[int, ...]], b
         check_conversion(op, args, {"beta": beta, "alpha": alpha}, atol=1e-5 if dtype.is_floating_point else None)
 
 
+@pytest.mark.parametrize("alpha", [0.5, 0.0883883, -0.3, 1e-4, 2.0**-20])
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [
+        (aten.addmm.default, [(5,), (3, 64), (64, 5)]),
+        (aten.baddbmm.default, [(1, 1, 5), (2, 3, 64), (2, 64, 5)]),
+        (aten.addbmm.default, [(3, 1), (2, 3, 64), (2, 64, 5)]),
+        (aten.addmv.default, [(1,), (3, 64), (64,)]),
+        (aten.addr.default, [(3, 1), (3,), (4,)]),
+    ],
+)
+def test_what_alpha_makes_small_may_be_larger_than_halves_before(
+    op: Any, shapes: list[tuple[int, ...]], alpha: float
+) -> None:
+    size = (2e4 / alpha / (8 if op is not aten.addr.default else 1)) ** 0.5 if alpha > 0 else 80.0
+    added, *operands = (randn(shape).clamp(-2, 2) for shape in shapes)
+    args = [added.half(), *(min(size, 2e4) * operand.half() for operand in operands)]
+    wanted = op(*(item.double() for item in args), beta=0.5, alpha=alpha)
+    assert wanted.abs().max() < 65504
+    check_conversion(op, args, {"beta": 0.5, "alpha": alpha}, atol=float(wanted.abs().max()) * 4e-3)
+
+
 def test_beta_zero_ignores_what_it_would_scale() -> None:
     args = (torch.full((5,), float("nan")), randn(3, 4), randn(4, 5))
     check_conversion(aten.addmm.default, args, {"beta": 0})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -140,18 +140,41 @@ def _scaled(ctx: ConversionContext, value: Operand, factor: float, suffix: str) 
     return value if is_exactly(factor, 1) else binary(ctx, "PROD", value, factor, suffix)
 
 
-def _added(ctx: ConversionContext, self: Operand, product: Any, beta: float, alpha: float) -> Any:
-    """Returns `beta * self + alpha * product`; with beta 0 `self` does not matter, whatever it holds."""
-    product = _scaled(ctx, product, alpha, "alpha")
+def _added(
+    ctx: ConversionContext,
+    self: Operand,
+    multiply: Callable[[ConversionContext, Operand, Operand], Any],
+    left: Operand,
+    right: Operand,
+    beta: float,
+    alpha: float,
+) -> Any:
+    """Returns `beta * self + alpha * multiply(left, right)`; with beta 0 `self` does not matter, whatever it holds.
+
+    PyTorch's kernels apply `alpha` before they round to half, so that what it makes small may be larger than any half
+    in between, as scores of attention are. Powers of two of it go to the operands, where they cost no bits.
+    """
+    if dtype_of(left) == torch.float16 and isinstance(alpha, float) and 0 < abs(alpha) < 1:
+        halvings = -math.frexp(alpha)[1] + 1
+        for_left = min(halvings, _HALVINGS)
+        for_right = min(halvings - for_left, _HALVINGS)
+        left = _scaled(ctx, left, 2.0**-for_left, "alpha_left")
+        right = _scaled(ctx, right, 2.0**-for_right, "alpha_right")
+        alpha *= 2.0 ** (for_left + for_right)
+    product = _scaled(ctx, multiply(ctx, left, right), alpha, "alpha")
     if is_exactly(beta, 0):
         return expand(ctx, product, ctx.result_shape)
     return binary(ctx, "SUM", _scaled(ctx, self, beta, "beta"), product, "add")
 
 
+_HALVINGS: Final = 12
+"""How often an operand in half may be halved: numbers of 1/4 and more keep all bits, smaller ones those to 2^-24."""
+
+
 @converter(aten.addmm.default, checks=(dtypes("self", NUMBERS), multiplies("mat1", "mat2")))
 def aten_addmm(ctx: ConversionContext, self: Operand, mat1: Operand, mat2: Operand, beta: float, alpha: float) -> Any:
     """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return _added(ctx, self, matrix_multiply(ctx, mat1, mat2), beta, alpha)
+    return _added(ctx, self, matrix_multiply, mat1, mat2, beta, alpha)
 
 
 @converter(aten.baddbmm.default, checks=(dtypes("self", NUMBERS), multiplies("batch1", "batch2")))
@@ -159,7 +182,7 @@ def aten_baddbmm(
     ctx: ConversionContext, self: Operand, batch1: Operand, batch2: Operand, beta: float, alpha: float
 ) -> Any:
     """baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return _added(ctx, self, matrix_multiply(ctx, batch1, batch2), beta, alpha)
+    return _added(ctx, self, matrix_multiply, batch1, batch2, beta, alpha)
 
 
 @converter(aten.addbmm.default, checks=(dtypes("self", NUMBERS), multiplies("batch1", "batch2")))
@@ -167,8 +190,11 @@ def aten_addbmm(
     ctx: ConversionContext, self: Operand, batch1: Operand, batch2: Operand, beta: float, alpha: float
 ) -> Any:
     """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    product = reduce(ctx, "SUM", matrix_multiply(ctx, batch1, batch2), (0,), False)
-    return _added(ctx, self, product, beta, alpha)
+    return _added(ctx, self, _summed_products, batch1, batch2, beta, alpha)
+
+
+def _summed_products(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    return reduce(ctx, "SUM", matrix_multiply(ctx, left, right), (0,), False)
 
 
 def matrix_vector(ctx: ConversionContext, matrix: Operand, vector: Operand) -> Any:
@@ -185,7 +211,7 @@ def aten_mv(ctx: ConversionContext, self: Operand, vec: Operand) -> Any:
 @converter(aten.addmv.default, checks=(dtypes("self", NUMBERS), multiplies("mat", "vec")))
 def aten_addmv(ctx: ConversionContext, self: Operand, mat: Operand, vec: Operand, beta: float, alpha: float) -> Any:
     """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return _added(ctx, self, matrix_vector(ctx, mat, vec), beta, alpha)
+    return _added(ctx, self, matrix_vector, mat, vec, beta, alpha)
 
 
 @converter(aten.addr.default, checks=dtypes("self", NUMBERS))
@@ -193,8 +219,11 @@ def aten_addr(ctx: ConversionContext, self: Operand, vec1: Operand, vec2: Operan
     """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
     dtype = ctx.result_dtype
     self, vec1, vec2 = (cast(ctx, part, dtype) for part in (self, vec1, vec2))
-    product = binary(ctx, "PROD", unsqueeze(ctx, vec1, (1,)), unsqueeze(ctx, vec2, (0,)), "outer")
-    return _added(ctx, self, product, beta, alpha)
+    return _added(ctx, self, _outer, vec1, vec2, beta, alpha)
+
+
+def _outer(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+    return binary(ctx, "PROD", unsqueeze(ctx, left, (1,)), unsqueeze(ctx, right, (0,)), "outer")
 
 
 @converter(aten.dot.default, checks=(dtypes("self", NUMBERS), multiplies("self", "tensor")))
