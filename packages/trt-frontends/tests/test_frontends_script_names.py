@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import trt_frontends
-from trt_core import ExecutionError, InputError, LoweringError, PlanError, logger
+from trt_core import ExecutionError, InputError, LoweringError, PlanError, logger, trt
 from trt_frontends import dynamo, runtime, torch_tensorrt
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.dynamo import _defaults, lowering, utils
@@ -340,6 +341,21 @@ def test_engines_that_are_damaged_are_built_anew(mlp: nn.Module, caplog: pytest.
 def test_types_have_the_names_that_scripts_write() -> None:
     assert trt_frontends.dtype.half is torch.float16 and trt_frontends.dtype.f32 is torch.float32
     assert trt_frontends.memory_format.channels_last is torch.channels_last
+
+
+@pytest.mark.parametrize(
+    "given", [torch.float16, np.float16, np.dtype("float16"), "half", "torch.float16", trt.DataType.HALF], ids=repr
+)
+def test_types_are_read_as_scripts_read_them(given: Any) -> None:
+    assert trt_frontends.dtype._from(given) is torch.float16
+    assert trt_frontends.dtype.try_from(given) is torch.float16
+
+
+def test_what_is_no_type_is_none() -> None:
+    assert trt_frontends.dtype.try_from("fp15") is None
+    assert trt_frontends.dtype._from("fp15", use_default=True) is torch.float32
+    with pytest.raises(InputError, match="'fp15' is not a data type"):
+        trt_frontends.dtype._from("fp15")
 
 
 def test_a_module_is_made_of_the_bytes_of_an_engine(mlp: nn.Module, compiled: nn.Module, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
@@ -10,9 +11,12 @@ from typing import Any, Final
 
 import torch
 
+from trt_core import InputError
+from trt_core.dtypes import parse_dtype
+
 
 class dtype:
-    """Types of PyTorch, which all settings take."""
+    """Types of PyTorch, which all settings take; they are values of `torch.dtype`, and so have no method `to`."""
 
     float: Final = torch.float32
     float32: Final = torch.float32
@@ -41,6 +45,30 @@ class dtype:
     long: Final = torch.int64
     bool: Final = torch.bool
     b: Final = torch.bool
+
+    @staticmethod
+    def _from(t: Any, use_default: Any = False) -> torch.dtype:
+        """Reads a type.
+
+        Args:
+            t: A type of PyTorch, NumPy or TensorRT, or its name.
+            use_default: Whether anything else is float32.
+
+        Raises:
+            InputError: It is none.
+        """
+        found = dtype.try_from(t)
+        if found is None:
+            return torch.float32 if use_default else parse_dtype(t)
+        return found
+
+    @staticmethod
+    def try_from(t: Any, use_default: Any = False) -> torch.dtype | None:
+        """Reads a type as `_from` does; None where it is none."""
+        for spec in (t, getattr(t, "__name__", None), getattr(t, "name", None)):  # NumPy's classes, and its types
+            with contextlib.suppress(InputError):
+                return parse_dtype(spec)
+        return torch.float32 if use_default else None
 
 
 class memory_format:
