@@ -221,7 +221,7 @@ def test_an_interrupted_command_of_programs_ends(door: str, tmp_path: Path) -> N
         "def endless(arguments):\n"
         "    print('reached', flush=True)\n"
         "    while True: pass\n"
-        "commands._inspect = endless\n"
+        "commands._RUN['inspect'] = endless\n"
         f"sys.argv = ['{door}', 'inspect', 'x.trtp']\n"
         f"runpy.run_module('{door}', run_name='__main__')\n"
     )
