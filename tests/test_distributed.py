@@ -254,6 +254,27 @@ def test_a_folder_of_which_nobody_can_say_whether_it_is_being_saved_stays(
     assert not sharded._is_being_saved(alive)
 
 
+def test_savers_of_one_folder_leave_each_other_what_they_have_just_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    old = tmp_path / ".m.new-1"
+    old.mkdir()
+    os.utime(old, (0, 0))
+    locked = Folder.locked
+
+    def meanwhile(*args: Any) -> Any:
+        """Another process saves between the making of a folder and its lock."""
+        monkeypatch.setattr(Folder, "locked", locked)
+        trt_runtime.save_sharded(compiled, tmp_path / "m")
+        return locked(*args)
+
+    monkeypatch.setattr(Folder, "locked", meanwhile)
+    trt_runtime.save_sharded(compiled, tmp_path / "m")
+    torch.testing.assert_close(trt.load(tmp_path / "m")(torch.ones(2, 4)), compiled(torch.ones(2, 4)))
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
 def test_a_folder_that_cannot_be_locked_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
     compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
@@ -262,7 +283,7 @@ def test_a_folder_that_cannot_be_locked_is_not_begun(tmp_path: Path, monkeypatch
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(FileError, match=r"a file cannot be locked(.|\n)*\.m\.saving-") as told:
+    with pytest.raises(FileError, match=r"a file cannot be locked(.|\n)*\.m\.new-") as told:
         trt_runtime.save_sharded(compiled, tmp_path / "m")
     assert told.value.errno == errno.ESTALE
     assert not list(tmp_path.iterdir())

@@ -278,7 +278,7 @@ def test_what_an_engine_makes_on_the_way_is_counted_with_what_the_program_holds(
         parts.graph["engines"] = [{"name": "engine", "section": 1, "header": engine.header.to_json()}]
         parts.plans = [bytes(engine.plan.tolist())]
         limits = CallLimits(bytes_alive=16 << 20, bytes_made=1 << 40)
-        return program_from_memory(bytearray(parts.to_bytes()), limits=limits)
+        return program_from_memory(bytearray(parts.to_bytes()), LoadOptions(limits=limits))
 
     x = torch.ones(rows, 1)
     for _ in range(2):  # what the program made and nobody reads is free by then
@@ -301,7 +301,7 @@ def test_what_is_known_counts_with_what_depends_on_data() -> None:
     results = {"tuple": [hostile_files.value(1 + at) for at in range(4)]}
     parts = hostile_files.program([(torch.float32, (size,))], steps, results)
     limits = CallLimits(bytes_alive=9 << 20, bytes_made=1 << 40)
-    program = program_from_memory(bytearray(parts.to_bytes()), limits=limits)
+    program = program_from_memory(bytearray(parts.to_bytes()), LoadOptions(limits=limits))
     for _ in range(2):
         assert len(program(torch.zeros(size))) == 4
         with pytest.raises(ExecutionError, match="bytes at once"):

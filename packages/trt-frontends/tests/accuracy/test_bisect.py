@@ -249,7 +249,7 @@ def spoil_lowering(monkeypatch: pytest.MonkeyPatch) -> Any:
     def spoil(*operators: Any) -> None:
         passes = pass_order.decomposing_passes
         wrong = [Replace(operator) for operator in operators]
-        monkeypatch.setattr(pass_order, "decomposing_passes", lambda *rest: [*wrong, *passes(*rest)])
+        monkeypatch.setattr(pass_order, "decomposing_passes", lambda *rest, **how: [*wrong, *passes(*rest, **how)])
 
     return spoil
 

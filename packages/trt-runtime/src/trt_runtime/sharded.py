@@ -48,6 +48,7 @@ MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
 
 _LOCK_SECONDS: Final = 10.0  # others look at it for a moment
+_OLD_SECONDS: Final = 3600.0
 _SECONDS_TO_GIVE_UP: Final = 5.0  # by how much ranks may have come to a call after each other
 
 FORMAT_VERSION: Final = 1
@@ -645,7 +646,7 @@ def _new_folder_for(target: Path) -> Iterator[str]:
     """Makes an empty folder beside a target, and keeps it from those who clear up; yields its path.
 
     What savers left that were killed with all their ranks goes: nobody holds its lock. So does the folder in the end,
-    unless it was published.
+    unless it was published. It has a name by which others look for such folders only once its lock is held.
 
     Raises:
         InputError: The target is a file.
@@ -655,17 +656,25 @@ def _new_folder_for(target: Path) -> Iterator[str]:
         raise InputError("a sharded model is a folder, and this is a file", where=str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     for path in sorted(target.parent.iterdir()):
-        if path.name.startswith(f".{target.name}.saving-"):
-            with contextlib.suppress(OSError):
-                if not _is_being_saved(path):
-                    _clear_up(path, target)
-    staged = target.with_name(f".{target.name}.saving-{secrets.token_hex(8)}")
-    staged.mkdir()
+        with contextlib.suppress(OSError):
+            is_left = path.name.startswith(f".{target.name}.saving-") and not _is_being_saved(path)
+            if is_left or (path.name.startswith(f".{target.name}.new-") and _is_old(path)):
+                _clear_up(path, target)
+    number = secrets.token_hex(8)
+    made, staged = (target.with_name(f".{target.name}.{state}-{number}") for state in ("new", "saving"))
+    made.mkdir()
     try:
-        with Folder.open(str(staged)).locked(MANIFEST, _LOCK_SECONDS, 0o666):  # others may read what they run
+        with Folder.open(str(made)).locked(MANIFEST, _LOCK_SECONDS, 0o666):  # others may read what they run
+            made.rename(staged)
             yield str(staged)
     finally:
+        shutil.rmtree(made, ignore_errors=True)  # where it could not be locked
         _give_up(staged, target)
+
+
+def _is_old(folder: Path) -> bool:
+    """Whether a folder was made long before anybody would have locked it who lives."""
+    return time.time() - folder.stat().st_mtime > _OLD_SECONDS
 
 
 def _is_being_saved(folder: Path) -> bool:
