@@ -11,7 +11,7 @@ nobody can tell.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ def settle_smallest_sizes(
     if env is None:
         return
     ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
-    demanded = _demanded(env)
+    demanded = _demanded(env, _is_of_small)
     kept: dict[Any, str] = {}
     for sizes in smallest_sizes(program.graph, ranges):
         if not _all_hold((*demanded, *kept), sizes):
@@ -109,7 +109,7 @@ def accepts_usual_sizes(program: ExportedProgram, inputs: Sequence[Any]) -> bool
     given = dict(zip(program.graph_signature.user_inputs, inputs, strict=True))
     places = [given.get(node.name) for node in program.graph.nodes if node.op == "placeholder"]
     ranges = ShapeRanges.from_placeholders(program.graph_module, places, program.range_constraints)
-    return env is None or _all_hold(_demanded(env), _sizes(env, ranges, 1))
+    return env is None or _all_hold(_demanded(env, _is_of_operators), _sizes(env, ranges, 1))
 
 
 def _sizes(env: Any, ranges: ShapeRanges, end: int) -> dict[Any, Any]:
@@ -120,8 +120,8 @@ def _sizes(env: Any, ranges: ShapeRanges, end: int) -> dict[Any, Any]:
     return {symbols[name]: sympy.Integer(bounds[end]) for name, bounds in ranges.symbols.items() if name in symbols}
 
 
-def _demanded(env: Any) -> list[Any]:
-    return [env.replace(guard.expr) for guard in env.guards if not (_is_of_small(guard) or is_of_strides(guard))]
+def _demanded(env: Any, is_assumed: Callable[[Any], bool]) -> list[Any]:
+    return [env.replace(guard.expr) for guard in env.guards if not (is_assumed(guard) or is_of_strides(guard))]
 
 
 def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any] = ()) -> None:
@@ -147,9 +147,7 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
         return same[key]
 
     assumed = [guard for guard in env.guards if _is_of_operators(guard)]
-    demanded = [
-        env.replace(guard.expr) for guard in env.guards if not (_is_of_operators(guard) or is_of_strides(guard))
-    ]
+    demanded = _demanded(env, _is_of_operators)
     spans = {name: range(max(low, 1), high + 1) for name, (low, _, high) in ranges.symbols.items()}
     usual = _usual_sizes(graph, ranges)
     failing = FailingSizes(demanded, spans, {str(symbol): int(size) for symbol, size in usual.items()})
