@@ -527,7 +527,8 @@ def _quanto(module: Any) -> StoredLinear:
         raise ValueError("its activations are tensors of the library, too")
     if hasattr(weight, "weight_qbits_tensor") and type(weight).__name__ != "WeightQBitsTensor":
         weight = weight.weight_qbits_tensor()  # packed for the kernels of one library
-    data, scale, shift = (getattr(weight, name, None) for name in ("_data", "_scale", "_shift"))
+    parts: list[Any] = [getattr(weight, name, None) for name in ("_data", "_scale", "_shift")]
+    data, scale, shift = parts
     rows, columns = weight.shape
     axis = weight.axis
     if data.dtype not in (torch.int8, torch.uint8, _FLOAT8) or axis not in (0, None):
