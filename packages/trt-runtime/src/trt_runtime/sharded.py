@@ -48,7 +48,6 @@ MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
 
 _LOCK_SECONDS: Final = 10.0  # others look at it for a moment
-_OLD_SECONDS: Final = 3600.0
 _SECONDS_TO_GIVE_UP: Final = 5.0  # by how much ranks may have come to a call after each other
 
 FORMAT_VERSION: Final = 1
@@ -646,7 +645,7 @@ def _new_folder_for(target: Path) -> Iterator[str]:
     """Makes an empty folder beside a target, and keeps it from those who clear up; yields its path.
 
     What savers left that were killed with all their ranks goes: nobody holds its lock. So does the folder in the end,
-    unless it was published. It has a name by which others look for such folders only once its lock is held.
+    unless it was published.
 
     Raises:
         InputError: The target is a file.
@@ -656,25 +655,37 @@ def _new_folder_for(target: Path) -> Iterator[str]:
         raise InputError("a sharded model is a folder, and this is a file", where=str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
     for path in sorted(target.parent.iterdir()):
-        with contextlib.suppress(OSError):
-            is_left = path.name.startswith(f".{target.name}.saving-") and not _is_being_saved(path)
-            if is_left or (path.name.startswith(f".{target.name}.new-") and _is_old(path)):
-                _clear_up(path, target)
-    number = secrets.token_hex(8)
-    made, staged = (target.with_name(f".{target.name}.{state}-{number}") for state in ("new", "saving"))
-    made.mkdir()
-    try:
-        with Folder.open(str(made)).locked(MANIFEST, _LOCK_SECONDS, 0o666):  # others may read what they run
-            made.rename(staged)
-            yield str(staged)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)  # where it could not be locked
-        _give_up(staged, target)
+        if path.name.startswith((f".{target.name}.saving-", f".{target.name}.new-")):
+            with contextlib.suppress(OSError):
+                if not _is_being_saved(path):
+                    _clear_up(path, target)
+    with contextlib.ExitStack() as held:
+        yield str(_locked_folder_for(target, held))
 
 
-def _is_old(folder: Path) -> bool:
-    """Whether a folder was made long before anybody would have locked it who lives."""
-    return time.time() - folder.stat().st_mtime > _OLD_SECONDS
+def _locked_folder_for(target: Path, held: contextlib.ExitStack) -> Path:
+    """Makes a folder that is locked as long as a stack is not left, and goes with it.
+
+    Before it is locked it is called new, and others may take it for one that was left: they rename it first, as its
+    maker does once it is locked, so one of them succeeds.
+    """
+    while True:
+        number = secrets.token_hex(8)
+        made, staged = (target.with_name(f".{target.name}.{state}-{number}") for state in ("new", "saving"))
+        made.mkdir()
+        with contextlib.ExitStack() as lock:
+            try:
+                # others may read what they run
+                lock.enter_context(Folder.open(str(made)).locked(MANIFEST, _LOCK_SECONDS, 0o666))
+                made.rename(staged)
+            except FileNotFoundError:
+                continue
+            except BaseException:
+                shutil.rmtree(made, ignore_errors=True)
+                raise
+            held.callback(_give_up, staged, target)
+            held.enter_context(lock.pop_all())
+            return staged
 
 
 def _is_being_saved(folder: Path) -> bool:
@@ -698,7 +709,9 @@ def _clear_up(left: Path, target: Path) -> None:
     if left.name.endswith(_OLD) and not target.exists():
         left.rename(target)
     else:
-        shutil.rmtree(left, ignore_errors=True)
+        gone = left.with_name(f"{left.name}-gone")
+        left.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 @contextlib.contextmanager
