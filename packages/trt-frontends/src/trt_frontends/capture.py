@@ -9,7 +9,7 @@ import itertools
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
@@ -184,30 +184,35 @@ def _export(
     """Exports a module with inputs that fit it; see `capture`."""
     mod = with_fake_weights(mod)
     device = device_of(mod, examples).torch_device
-    args, kwargs = on_cpu(examples.tensors(device))
+    inputs = on_cpu(examples.tensors(device))
     dynamic_shapes = examples.dynamic_shapes(signature)
     questions: list[SizeQuestion] = []
     other = None
-    try:
-        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
+
+    def export(inputs: Any, questions: list[SizeQuestion], strict: bool = strict) -> torch.export.ExportedProgram:
+        program = export_module(mod, *inputs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
         constrain_to_inputs(program, examples.leaves())
+        return program
+
+    try:
+        program = export(inputs, questions)
         if fixes_an_extent_at_one(program):
-            other = _export_for_doubled_sizes(mod, examples, device, dynamic_shapes, strict=strict)
+            other = _export_for_doubled_sizes(export, examples, device)
         if other is None and not strict and _reads_numbers(program, questions):
-            other = _read_strictly(mod, examples, args, kwargs, dynamic_shapes)
+            other = _read_strictly(export, inputs)
             other = None if other is None or _reads_numbers(*other) else other
     except ExportError as error:
         fixed = _fixed_dimension(error, questions)
         if _is_fixed_by_operators(error, questions):
-            other = _export_for_doubled_sizes(mod, examples, device, dynamic_shapes, strict=strict)
+            other = _export_for_doubled_sizes(export, examples, device)
         if other is None and fixed is not None and not strict:
-            other = _read_strictly(mod, examples, args, kwargs, dynamic_shapes)
+            other = _read_strictly(export, inputs)
         if other is None:
             raise fixed or _other_types(mod, examples, signature) or error from error.__cause__
     program, questions = other or (program, questions)
     _warn_of_training(program, mod)
     if settle_sizes and dynamic_shapes is not None:
-        settle_smallest_sizes(program, mod, examples, questions, device_of(mod, examples).torch_device)
+        settle_smallest_sizes(program, mod, examples, questions, device)
     return program
 
 
@@ -340,36 +345,32 @@ _Captured: TypeAlias = tuple[torch.export.ExportedProgram, list[SizeQuestion]]
 """A program whose ranges are those that were asked for, and what the model asked of sizes."""
 
 
-def _export_for_doubled_sizes(
-    mod: nn.Module, examples: ExampleInputs, device: torch.device, dynamic_shapes: Any, *, strict: bool
-) -> _Captured | None:
+_Export: TypeAlias = Callable[..., torch.export.ExportedProgram]
+"""Exports a model for example inputs, and puts what it asks of sizes into a list; by reading its code where told so."""
+
+
+def _export_for_doubled_sizes(export: _Export, examples: ExampleInputs, device: torch.device) -> _Captured | None:
     """Captures a model for twice the sizes, since an extent that follows from those asked for is 1, which fixes it.
 
     A network that halves pictures five times has maps of 1 by 1 for pictures of 32 by 32. None where the model takes
     another way at twice the sizes, or has none.
     """
     questions: list[SizeQuestion] = []
-    args, kwargs = on_cpu(examples.tensors(device, doubled=True))
     with contextlib.suppress(ExportError):
-        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
-        constrain_to_inputs(program, examples.leaves())
+        program = export(on_cpu(examples.tensors(device, doubled=True)), questions)
         if accepts_usual_sizes(program, examples.leaves()) and not fixes_an_extent_at_one(program):
             return program, questions
     return None
 
 
-def _read_strictly(
-    mod: nn.Module, examples: ExampleInputs, args: Any, kwargs: Any, dynamic_shapes: Any
-) -> _Captured | None:
+def _read_strictly(export: _Export, inputs: Any) -> _Captured | None:
     """Captures a model whose code takes `len(x)` or `int(0.7 * x.shape[0])`, by reading the code.
 
     Running it fixes such numbers. None where reading finds them fixed as well, or does not understand the code.
     """
     questions: list[SizeQuestion] = []
     with contextlib.suppress(ExportError), unlogged("torch._guards"):  # it prints a trace of PyTorch's own code
-        program = export_module(mod, args, kwargs, dynamic_shapes=dynamic_shapes, strict=True, questions=questions)
-        constrain_to_inputs(program, examples.leaves())
-        return program, questions
+        return export(inputs, questions, strict=True), questions
     return None
 
 

@@ -295,7 +295,7 @@ def _export_example(spec: Input, device: torch.device, doubled: bool = False) ->
         if named is not None:
             size, most = (named.solve(extent) or extent for extent in (size, most))
         size = min(2 * max(size, LEAST_DYNAMIC), most) if doubled else max(size, LEAST_DYNAMIC)
-        shape[axis] = size if named is None else named.factor * size + named.offset
+        shape[axis] = max(size if named is None else named.factor * size + named.offset, LEAST_DYNAMIC)
     return Input(shape, dtype=spec.dtype, format=spec.format, tensor_domain=spec.tensor_domain).example(device=device)
 
 

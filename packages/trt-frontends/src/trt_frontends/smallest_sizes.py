@@ -112,12 +112,13 @@ def accepts_usual_sizes(program: ExportedProgram, inputs: Sequence[Any]) -> bool
     return env is None or _all_hold(_demanded(env, _is_of_operators), _sizes(env, ranges, 1))
 
 
-def _sizes(env: Any, ranges: ShapeRanges, end: int) -> dict[Any, Any]:
-    """Sizes by symbol: the least, the usual or the largest ones."""
+def _sizes(env: Any, ranges: ShapeRanges, end: int, least: int = 0) -> dict[Any, Any]:
+    """Sizes by symbol, as numbers of sympy: the least, the usual or the largest ones, raised to some number."""
     import sympy  # PyTorch has imported it where sizes vary
 
     symbols = {str(symbol): symbol for symbol in env.var_to_range}
-    return {symbols[name]: sympy.Integer(bounds[end]) for name, bounds in ranges.symbols.items() if name in symbols}
+    known = ((symbols[name], bounds[end]) for name, bounds in ranges.symbols.items() if name in symbols)
+    return {symbol: sympy.Integer(max(size, least)) for symbol, size in known}
 
 
 def _demanded(env: Any, is_assumed: Callable[[Any], bool]) -> list[Any]:
@@ -190,7 +191,7 @@ def smallest_sizes(graph: fx.Graph, ranges: ShapeRanges) -> Iterator[dict[Any, A
 def _usual_sizes(graph: fx.Graph, ranges: ShapeRanges) -> dict[Any, Any]:
     """Sizes that a graph was captured for, by symbol, as numbers of sympy."""
     env = shape_environment(graph.nodes)
-    return {} if env is None else {symbol: max(size, 2) for symbol, size in _sizes(env, ranges, 1).items()}
+    return {} if env is None else _sizes(env, ranges, 1, least=2)
 
 
 def _is_of_operators(guard: Any) -> bool:

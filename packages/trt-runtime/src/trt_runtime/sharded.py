@@ -709,9 +709,7 @@ def _clear_up(left: Path, target: Path) -> None:
     if left.name.endswith(_OLD) and not target.exists():
         left.rename(target)
     else:
-        gone = left.with_name(f"{left.name}-gone")
-        left.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        _take_away(left)
 
 
 @contextlib.contextmanager
@@ -743,11 +741,20 @@ def _publish(staged: Path, target: Path, manifest: Manifest) -> None:
 
 def _give_up(staged: Path, target: Path) -> None:
     """Removes a folder, unless it was published. It is moved away first: from then on nobody can publish it."""
-    away = staged.with_name(f"{staged.name}-{secrets.token_hex(4)}")
     with contextlib.suppress(OSError):  # another rank was faster
-        staged.rename(away)
-        shutil.rmtree(away, ignore_errors=True)
+        _take_away(staged)
         _put_back(_old_of(staged), target)
+
+
+def _take_away(folder: Path) -> None:
+    """Removes a folder under another name, so that one alone does of all who rename it.
+
+    Raises:
+        OSError: Somebody else was faster.
+    """
+    away = folder.with_name(f"{folder.name}-{secrets.token_hex(4)}")
+    folder.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def _old_of(staged: Path) -> Path:

@@ -551,17 +551,15 @@ def _convert(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _filled(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    def filled(of_number: Callable[[complex], float], dtype: torch.dtype) -> fx.Node:
-        taken = with_leaves(args, lambda leaf: leaf.real if isinstance(leaf, Parts) else leaf)
-        taken = with_leaves(taken, lambda leaf: of_number(leaf) if isinstance(leaf, complex) else leaf)
-        return emit(node.target, *taken, **{**kwargs, "dtype": dtype})
-
-    dtype = node.meta["val"].dtype
-    if not dtype.is_complex:  # like a complex tensor in all but its type
-        return filled(lambda number: number.real, dtype)
-    is_real = not any(isinstance(leaf, complex) and leaf.imag for leaf in leaves_of(args))
-    real = filled(lambda number: number.real, torch.float32)
-    return Parts(real, None if is_real else filled(lambda number: number.imag, torch.float32))
+    wanted = node.meta["val"].dtype
+    given = {**kwargs, "dtype": torch.float32 if wanted.is_complex else wanted}
+    real = emit(node.target, *with_leaves(args, _real_operand), **given)
+    if not wanted.is_complex:  # like a complex tensor in all but its type
+        return real
+    if not any(isinstance(leaf, complex) and leaf.imag for leaf in leaves_of(args)):
+        return Parts(real, None)
+    others = with_leaves(args, lambda leaf: leaf.imag if isinstance(leaf, complex) else _real_operand(leaf))
+    return Parts(real, emit(node.target, *others, **given))
 
 
 def _fft_c2c(emit: Emitter, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parts:

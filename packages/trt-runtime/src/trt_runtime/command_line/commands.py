@@ -796,9 +796,8 @@ def _made_up(leaf: Leaf, sizes: Mapping[str, int], generator: torch.Generator, s
         return sizes.get(leaf.symbol or "", _NUMBERS[leaf.kind])
     if leaf.dtype.is_floating_point:
         return torch.randn(shape, generator=generator, device="cpu").to(leaf.dtype)
-    return torch.randint(0, 2, shape, generator=generator, device="cpu").to(
-        leaf.dtype
-    )  # valid as an index almost everywhere
+    bits = torch.randint(0, 2, shape, generator=generator, device="cpu")  # valid as an index almost everywhere
+    return bits.to(leaf.dtype)
 
 
 def _on_device(value: Any, leaf: Leaf, device: torch.device | None) -> Any:

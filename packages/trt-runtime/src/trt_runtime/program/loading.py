@@ -522,7 +522,14 @@ def load(
         OSError: The file cannot be read.
     """
     options = LoadOptions(
-        operators, trust, allow_host_code, trusted_keys, data_dependent_elements, device, result_types, limits
+        operators=operators,
+        trust=trust,
+        allow_host_code=allow_host_code,
+        trusted_keys=trusted_keys,
+        data_dependent_elements=data_dependent_elements,
+        device=device,
+        result_types=result_types,
+        limits=limits,
     )
     name = file_name(path)
     if mesh is not None and not os.path.isdir(name):
