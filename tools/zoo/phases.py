@@ -1,8 +1,9 @@
-"""Where the seconds of a case go: a timer looks now and then at which part of PyTorch or of this project is running."""
+"""Where the seconds of a case go: a thread looks now and then at which part of PyTorch or of this project runs."""
 
 from __future__ import annotations
 
-import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -48,34 +49,36 @@ def owner_of(frame: FrameType | None) -> str:
 
 @contextmanager
 def watched(told: Callable[[Mapping[str, float]], None]) -> Iterator[Mapping[str, float]]:
-    """Counts the seconds of each owner while its body runs, which must be in the main thread.
+    """Counts the seconds of each owner while its body runs.
 
-    Time in which Python waits for a library counts when it comes back.
+    Time in which Python waits for a library that lets nobody else run counts when it comes back.
 
     Args:
-        told: Called with the seconds so far each time they are counted.
+        told: Called with the seconds so far each time they are counted, in a thread of its own.
 
     Yields:
         Wall-clock seconds by owner, filled as time goes by.
     """
     seconds: dict[str, float] = {}
-    last = time.monotonic()
+    ended = threading.Event()
+    thread = threading.get_ident()
 
-    def look(_: int, frame: FrameType | None) -> None:
-        nonlocal last
-        now = time.monotonic()
-        owner = owner_of(frame)
-        seconds[owner] = seconds.get(owner, 0.0) + now - last
-        last = now
-        told(dict(seconds))
+    def look() -> None:
+        last = time.monotonic()
+        while not ended.wait(_EVERY_SECONDS):
+            owner = owner_of(sys._current_frames().get(thread))
+            now = time.monotonic()
+            seconds[owner] = seconds.get(owner, 0.0) + now - last
+            last = now
+            told(dict(seconds))
 
-    before = signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _EVERY_SECONDS, _EVERY_SECONDS)
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
     try:
         yield seconds
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        ended.set()
+        looking.join()
 
 
 def described(phases: Mapping[str, float], limit: int = 3) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from side_by_side import in_threads
@@ -265,6 +266,48 @@ def test_libraries_write_nothing_themselves(name: str, fails: str, capfd: pytest
         compiled = libraries()[name].compile(ExportedPlan(model, {}), Signature(tuple(io[:1]), tuple(io[1:])), 1)
         compiled.run([torch.ones(3)], [None])
     assert not any(capfd.readouterr())
+
+
+_SIGNALLED = """
+import faulthandler
+import os
+import signal
+import sys
+
+import onnx
+
+import trt_portable as trt
+from trt_portable.libraries.library import Signature
+from trt_portable.libraries.library_program import libraries
+from trt_portable.onnx_export import ExportedPlan
+from trt_portable.plan.engine_info import IOTensor
+
+faulthandler.enable()
+heard = []
+signal.signal(signal.SIGALRM, lambda number, frame: heard.append(number))
+
+
+def compiled():
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
+    io = [IOTensor(end, at, trt.float32, (2,), end == "x") for at, end in enumerate("xy")]
+    return libraries()[sys.argv[1]].compile(ExportedPlan(model, {}), Signature(tuple(io[:1]), tuple(io[1:])), 1)
+
+
+first, second = compiled(), compiled()
+for _ in range(2):  # the one that was made first goes first
+    first, second = second, None
+    os.kill(os.getpid(), signal.SIGALRM)
+print(len(heard))
+"""
+
+
+@pytest.mark.slow
+def test_signals_are_handled_whatever_becomes_of_engines(name: str) -> None:
+    """OpenVINO gives the thread that loads it a stack for signals, and takes it away with the memory: Ctrl-C killed."""
+    done = run_python(_SIGNALLED, name)
+    assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
 
 
 def test_a_plan_holds_nothing_of_the_library(build: Build, logger: Any, name: str) -> None:

@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 import queue
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -217,9 +218,8 @@ class OpenVino(Library):
 
     def compile(self, exported: ExportedPlan, signature: Signature, threads: int) -> CompiledModel:
         """Compiles a model. Large weights come in as inputs and become constants that lie where they did."""
-        import openvino
-
-        model = openvino.Core().read_model(_with_weights_as_inputs(exported).SerializeToString())
+        core = _openvino_core()
+        model = core.read_model(_with_weights_as_inputs(exported).SerializeToString())
         for parameter in model.get_parameters():
             weights = exported.weights.get(parameter.get_friendly_name())
             if weights is not None:
@@ -227,12 +227,27 @@ class OpenVino(Library):
                 parameter.output(0).replace(constant.output(0))
                 model.remove_parameter(parameter)
         settings = {**_SETTINGS, "INFERENCE_NUM_THREADS": threads}
-        compiled = openvino.Core().compile_model(model, "CPU", settings)
+        compiled = core.compile_model(model, "CPU", settings)
         for ends, wanted in ((compiled.inputs, signature.inputs), (compiled.outputs, signature.outputs)):
             named = [each.get_names() for each in ends]
             if len(named) != len(wanted) or not all(own.name in names for own, names in zip(wanted, named)):  # noqa: B905
                 raise ValueError(f"it has the ends {named}, not {[own.name for own in wanted]}")
         return _Model(compiled, exported.weights)
+
+
+def _openvino_core() -> Any:
+    """What compiles one model, with a plugin of its own: one for all keeps weights by their addresses.
+
+    The thread that loads a plugin has its stack for signals until the plugin goes, and then the stack of before, which
+    may have gone first: the next signal, Ctrl-C too, would end the process. So a thread loads it that ends at once.
+    """
+    import openvino
+
+    core = openvino.Core()
+    loading = threading.Thread(target=core.get_versions, args=("CPU",))
+    loading.start()
+    loading.join()
+    return core
 
 
 def _with_weights_as_inputs(exported: ExportedPlan) -> Any:
