@@ -36,6 +36,7 @@ import torch, trt_frontends
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.GELU()).eval()
 report = trt_frontends.explain(model, arg_inputs=(torch.ones(1, 3, 8, 8),), min_block_size=1)
 assert report.coverage == 1, report
+trt_frontends.compiled_module.move(model, torch.device("cpu"))  # as offload_module_to_cpu does
 try:
     trt_frontends.compile(model, arg_inputs=(torch.ones(1, 3, 8, 8),), min_block_size=1)
 except trt_core.ProviderError as error:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_core import copies
 from trt_portable import memory
 from trt_portable.plan import plan_file, weight_table
 from trt_portable.plan.plan_file import (
@@ -79,7 +80,7 @@ def test_a_large_plan_lies_in_a_file_with_the_same_bytes(monkeypatch: pytest.Mon
         return written[-1]
 
     monkeypatch.setattr(plan_file, "LARGE_BYTES", 1)
-    monkeypatch.setattr(weight_table, "LARGE_BYTES", 1)  # by several threads
+    monkeypatch.setattr(copies, "LARGE_BYTES", 1)  # by several threads
     monkeypatch.setattr(plan_file, "filled_in_file", in_file)
     found = write_plan({"answer": 42}, WEIGHTS, compiled=compiled)
     assert found is written[0] and isinstance(found, trt.IHostMemory)

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trt_portable as trt
-from trt_portable.plan import weight_table
-from trt_portable.plan.weight_table import WeightTable, copy_all
+from trt_core import copies
+from trt_core.copies import copy_all
+from trt_portable.plan.weight_table import WeightTable
 
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8)
 
@@ -20,8 +21,8 @@ TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.uint8)
 @given(sizes=st.lists(st.integers(0, 300), max_size=6), piece=st.integers(8, 99), inference=st.booleans())
 def test_pieces_make_the_whole(sizes: list[int], piece: int, inference: bool) -> None:
     with pytest.MonkeyPatch.context() as patch, torch.inference_mode(inference):
-        patch.setattr(weight_table, "_PIECE_BYTES", piece)
-        patch.setattr(weight_table, "LARGE_BYTES", 0)
+        patch.setattr(copies, "_PIECE_BYTES", piece)
+        patch.setattr(copies, "LARGE_BYTES", 0)
         sources = [torch.randint(0, 2, (size,)).to(TYPES[at % len(TYPES)]) for at, size in enumerate(sizes)]
         targets = [torch.empty_like(source) for source in sources]
         copy_all(list(zip(sources, targets, strict=True)))
@@ -29,7 +30,7 @@ def test_pieces_make_the_whole(sizes: list[int], piece: int, inference: bool) ->
 
 
 def test_a_single_element_is_copied_whatever_its_stride(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_table, "LARGE_BYTES", 0)
+    monkeypatch.setattr(copies, "LARGE_BYTES", 0)
     scale, target = torch.arange(512.0)[7::256][1:], torch.empty(1)  # as what is taken out of a row lies
     assert scale.is_contiguous() and scale.stride() == (256,)
     WeightTable({"scale": scale}).write_all({"scale": target})

@@ -24,6 +24,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
+from trt_core.copies import copy_all
 from trt_core.exported_programs import model_name
 from trt_core.internals import pytree
 from trt_core.nesting import children_of
@@ -456,8 +457,6 @@ def offload(module: nn.Module | torch.export.ExportedProgram, compiled: fx.Graph
 
 def move(module: nn.Module | torch.export.ExportedProgram, device: torch.device) -> None:
     """Moves the weights of a model."""
-    from trt_portable.plan.weight_table import copy_all  # which few calls need
-
     parameters = [each for each in _state_of(module).values() if type(each) is nn.Parameter]
     parameters = [each for each in parameters if each.device != device and each.is_contiguous()]
     moved = [torch.empty_like(each, device=device, requires_grad=False) for each in parameters]

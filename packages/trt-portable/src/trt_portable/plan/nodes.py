@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import torch
 
+from trt_core.copies import copy_all
 from trt_core.files import records
 from trt_portable.dtypes import PACKED, pack, unpack, volume
 from trt_portable.enums import DataType, LayerType
@@ -24,7 +25,7 @@ from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import TensorEntry, layer_class, layers_from_json
 from trt_portable.plan import tables
 from trt_portable.plan.rewriting import Fusion, Graph, Pattern, apply
-from trt_portable.plan.weight_table import WeightTable, copy_all
+from trt_portable.plan.weight_table import WeightTable
 from trt_portable.shape_tensors import Value, as_tensor
 
 A = TypeVar("A")

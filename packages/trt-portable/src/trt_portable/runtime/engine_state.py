@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from trt_core.copies import copy_all
 from trt_core.files import records, typed
 from trt_core.limits import LimitReached
 from trt_core.remembered import Remembered
@@ -26,7 +27,6 @@ from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.extents import evaluate
 from trt_portable.plan.plan_file import Plan, PlanError, reading
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.plan.weight_table import copy_all
 from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import HostValues, Value
 
