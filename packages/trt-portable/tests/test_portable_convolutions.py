@@ -143,7 +143,7 @@ _NEEDS_CUDA = pytest.mark.skipif(
 def test_a_recording_for_sizes_that_vary_holds_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = _Recorded(monkeypatch)
     x, kernel = recorded.made(2, 16, recorded.height, 12), recorded.made(8, 16, 3, 3)
-    height = {"extent": ["size", 0, 2]}
+    height = {"extent": "0.2"}
     for operator, added, rest in (
         (aten.convolution.default, (), (*_PLAIN, False, [0, 0], 1)),
         (aten.cudnn_convolution_relu.default, (), (*_PLAIN, 1)),
@@ -187,7 +187,7 @@ def test_what_the_kernel_does_not_take_is_planned_at_once(monkeypatch: pytest.Mo
 
 
 def _both_ways() -> dict[str, Any]:
-    rows = {"extent": ["size", 0, 0]}
+    rows = {"extent": "0.0"}
     planned = ["op", "aten::mul.Tensor", [{"slot": 0}, 2.0], {}, [1]]
     unplanned = [["empty", 1, [rows, 4], [4, 1], "float32"], ["kernel", 0, [rows, 1, 1], [{"slot": 0}, {"slot": 1}]]]
     steps = [["late", planned, unplanned], ["op", "aten::neg", [{"slot": 1}], {}, [2]]]

@@ -125,8 +125,8 @@ def launches(draw: st.DrawFn) -> tuple[list[Any], int, list[int]]:
     ready = [1, 2, 3]
     own: set[int] = set()  # neither inputs nor constants
     slots = 4
-    rows = {"extent": ["size", 0, 0]}
-    last_row = {"extent": ["add", ["mul", 4, ["size", 0, 0]], -4]}
+    rows = {"extent": "0.0"}
+    last_row = {"extent": ["add", ["mul", 4, "0.0"], -4]}
     for kind in draw(
         st.lists(st.sampled_from(["kernel", "out", "new", "alias", "view", "in place"]), min_size=8, max_size=24)
     ):
@@ -236,7 +236,7 @@ def test_memory_stays_while_what_an_operator_made_of_it_is_read() -> None:
 def test_memory_is_used_again_by_what_is_needed_later() -> None:
     def added(slot: int, of: int) -> list[list[Any]]:
         out = ["op", "aten::add.out", [{"slot": of}, {"slot": of}], {"out": {"slot": slot}}, [slot]]
-        return [["empty", slot, [{"extent": ["size", 0, 0]}, 256], [256, 1], "float32"], out]
+        return [["empty", slot, [{"extent": "0.0"}, 256], [256, 1], "float32"], out]
 
     steps = [step for slot in range(1, 7) for step in added(slot, slot - 1)]
     document = {"operands": [{"input": 0}], "kernels": [], "steps": steps, "slots": 7, "outputs": [6]}

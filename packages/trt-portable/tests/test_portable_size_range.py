@@ -33,7 +33,6 @@ from trt_portable.execution.launch_list import EXTENT, CompiledProgram, Speciali
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 from trt_portable.plan.artifact import Artifact, Varying, machine_of, read_artifacts, write_artifacts
-from trt_portable.plan.extents import SIZE
 
 WIDTH = 4
 
@@ -199,7 +198,7 @@ def test_a_batch_of_1_has_an_artifact_of_its_own(build: Any, execute: Any, lengt
         torch.testing.assert_close(execute(engine.create_execution_context(), {"x": x})["y"], _attended(x))
 
 
-_BATCH = [SIZE, 0, 0]
+_BATCH = "0.0"
 _AT_1 = {EXTENT: ["max", 0, ["add", 2, ["mul", -1, _BATCH]]]}
 """1 at a batch of 1, otherwise 0."""
 

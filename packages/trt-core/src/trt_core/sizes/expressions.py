@@ -113,7 +113,7 @@ def _check_extent(extent: Any, symbols: Collection[str] | None, is_whole: bool, 
     function = FUNCTIONS.get(extent[0]) if isinstance(extent[0], str) else None
     if function is None or (is_whole and not (function.is_whole or _rounds(extent))):
         raise ValueError(f"unknown operator {extent[0]!r:.60} in an extent")
-    if extent[0] in _OF_SO_MANY and not function.takes(len(extent) - 1):
+    if len(extent) < 3 if extent[0] not in _OF_SO_MANY else not function.takes(len(extent) - 1):
         raise ValueError(f"{extent!r:.60} is no extent: {function.name} takes no {len(extent) - 1} operands")
     if not depth:
         raise ValueError(f"an extent nests deeper than {MAX_DEPTH}")

@@ -62,7 +62,7 @@ from trt_portable.plan.engine_info import (
     is_host_constant,
     write_engine,
 )
-from trt_portable.plan.extents import Expression, evaluate, expression_of
+from trt_portable.plan.extents import Expression, evaluate, expression_of, symbols_of
 from trt_portable.plan.nodes import Node, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import instance_of, to_integer
@@ -438,15 +438,16 @@ def _confirmed(
     """The expressions that give the actual extents; None in the place of others."""
     if actual is None:
         return (None,) * len(expressions)
+    symbols = symbols_of(shapes)
     return tuple(
-        expression if _value(expression, shapes) == extent else None
+        expression if _value(expression, symbols) == extent else None
         for expression, extent in zip(expressions, actual, strict=True)
     )
 
 
-def _value(expression: Expression, shapes: Sequence[Shape]) -> int | None:
+def _value(expression: Expression, symbols: Mapping[str, int]) -> int | None:
     try:
-        return None if expression is None else evaluate(expression, shapes)
+        return None if expression is None else evaluate(expression, symbols)
     except PortableError:
         return None
 

@@ -21,7 +21,7 @@ Document::
 
 An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype": "float16"}`` and so on
 for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expression}`` stands for a number that follows
-from them, in the grammar of `trt_portable.plan.extents`; a list for some shapes is made of it when they come first.
+from them (`trt_portable.plan.extents`); a list for some shapes is made of it when they come first.
 
 cuDNN plans attention for 14 to 70 ms and a convolution for 2 to 6 when sizes come first. Where extents vary, the first
 runs of a list take kernels that have nothing to plan, and so do recordings of sizes that came no more often: who brings
@@ -53,7 +53,7 @@ from trt_portable.memory import wrap_address
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import Expression, evaluate
+from trt_portable.plan.extents import Expression, evaluate, symbols_of
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -195,7 +195,8 @@ class CompiledProgram:
         return found
 
     def _for(self, shapes: tuple[Shape, ...]) -> _Sizes:
-        numbers = tuple([evaluate(expression, shapes) for expression in self._extents])
+        symbols = symbols_of(shapes)
+        numbers = tuple([evaluate(expression, symbols) for expression in self._extents])
         return _Sizes(_Layout(numbers, *self._memory.arrange(numbers), _homes(self._chains, numbers)))
 
 

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 
 from trt_portable.onnx_export import NUMBERS, ExportedPlan
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape
-from trt_portable.plan.extents import evaluate
+from trt_portable.plan.extents import evaluate, symbols_of
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ class Signature:
 
     def output_shapes(self, shapes: tuple[Shape, ...]) -> list[Shape | None]:
         """Extents of outputs for those of inputs; None where the plan does not say them."""
-        return [_extents(tensor, shapes) for tensor in self.outputs]
+        return [_extents(tensor, symbols_of(shapes)) for tensor in self.outputs]
 
 
-def _extents(tensor: IOTensor, shapes: tuple[Shape, ...]) -> Shape | None:
+def _extents(tensor: IOTensor, symbols: Mapping[str, int]) -> Shape | None:
     if not tensor.is_dynamic:
         return tensor.shape
     if not tensor.extents or None in tensor.extents:
         return None
-    return tuple(evaluate(extent, shapes) for extent in tensor.extents)
+    return tuple(evaluate(extent, symbols) for extent in tensor.extents)
 
 
 class CompiledModel(Protocol):

@@ -21,7 +21,7 @@ from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import parse_json
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import Expression, evaluate, read_expression
+from trt_portable.plan.extents import Expression, evaluate, read_expression, symbols_of
 
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_REMEMBERED: Final = 4096
@@ -68,7 +68,7 @@ class Artifact:
         document: JSON-compatible description of what runs.
         blobs: Machine code and constants by name.
         varying: The extents that it leaves open.
-        equal: Expressions of extents that have to be equal, in the grammar of `trt_portable.plan.extents`.
+        equal: Expressions of extents that have to be equal (`trt_portable.plan.extents`).
     """
 
     tactic: str
@@ -91,7 +91,8 @@ class Artifact:
                 return False
             usual[each.source][each.axis] = self.shapes[each.source][each.axis]
         is_fixed = tuple(map(tuple, usual)) == self.shapes
-        return is_fixed and all(evaluate(left, shapes) == evaluate(right, shapes) for left, right in self.equal)
+        symbols = symbols_of(shapes) if self.equal else {}
+        return is_fixed and all(evaluate(left, symbols) == evaluate(right, symbols) for left, right in self.equal)
 
 
 def write_artifacts(artifacts: Sequence[Artifact]) -> bytes:
@@ -140,7 +141,8 @@ def _read_artifact(entry: Any, section: bytes, start: int) -> Artifact:
             raise ValueError(f"no extent varies as {each} says")
     for pair in artifact.equal:
         for expression in pair:
-            read_expression(expression, "an extent of a compiled artifact", ranks, 1)
+            if read_expression(expression, "an extent of a compiled artifact", ranks) is None:
+                raise ValueError("an extent of a compiled artifact depends on data")
     return replace(artifact, blobs={name: _piece(section, start, place) for name, place in artifact.blobs.items()})
 
 

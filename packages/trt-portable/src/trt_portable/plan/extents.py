@@ -1,117 +1,91 @@
-"""Extents of outputs as expressions of input extents: what a plan says, so that no run has to infer them.
+"""Extents as a plan says them, so that no run has to infer them: those of the core, of extents of the engine's inputs.
 
-An expression is JSON: an integer, ``["size", input, axis]``, or ``[operator, operand, ...]`` with the operators
-``add``, ``mul``, ``floordiv``, ``ceildiv``, ``mod``, ``max`` and ``min``. Null stands for what the extents of inputs
-do not tell: numbers of shape tensors, or data.
+Symbols are extents of inputs: ``"0.2"`` is that of axis 2 of the first. None stands for what extents of inputs do not
+tell: numbers of shape tensors, or data.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
 from trt_core.files import typed
 from trt_core.files.records import Form
-from trt_core.sizes.functions import BY_CLASS, bounded
+from trt_core.sizes.expressions import (
+    Extent,
+    check_extent,
+    evaluate_extent,
+    extent_of_expression,
+    is_extent,
+    is_integer_arithmetic,
+    symbols_in,
+)
 from trt_portable.errors import Refusal
+from trt_portable.plan.tables import EXTENT_SYMBOL
 
-Expression: TypeAlias = Annotated[int | list[Any] | None, Form()]
+Expression: TypeAlias = Annotated[Extent, Form()]
 
-SIZE: Final = "size"
-_MAX_DEPTH: Final = 32
-_MAX_OPERANDS: Final = 64
 _LARGEST: Final = 1 << 48
 
-OPERATORS: Final = frozenset({"add", "mul", "floordiv", "ceildiv", "mod", "max", "min"})
-"""What expressions are made of, of `trt_core.sizes.functions`."""
 
-_BINARY: Final = frozenset({"floordiv", "ceildiv", "mod"})
-_COMPUTED: Final = {name: bounded(name) for name in OPERATORS}
+def symbols_of(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Extents of inputs by symbol."""
+    return {
+        EXTENT_SYMBOL.format(source, axis): extent
+        for source, shape in enumerate(shapes)
+        for axis, extent in enumerate(shape)
+    }
 
 
-def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]], depth: int = 0) -> Expression:
+def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]]) -> Expression:
     """An extent that shape inference found, as a plan writes it.
 
     Args:
         extent: An integer, or a symbolic expression.
-        sizes: Input and axis of each symbol.
-        depth: How many expressions it is an operand inside of.
+        sizes: Input and axis of each of PyTorch's symbols.
 
     Returns:
         None where it depends on anything but extents of inputs, or cannot be said in as many words as are read.
     """
     if isinstance(extent, int):
         return extent
-    if depth > _MAX_DEPTH:
-        return None
-    if extent in sizes:
-        return [SIZE, *sizes[extent]]
-    if getattr(extent, "is_Integer", False):
-        return int(extent)
-    kind = type(extent).__name__
-    if kind in ("Pow", "PowByNatural") and getattr(extent.args[1], "is_Integer", False) and 1 <= extent.args[1] <= 4:
-        base = expression_of(extent.args[0], sizes, depth + 1)
-        return None if base is None else ["mul", *[base] * int(extent.args[1])]
-    name = BY_CLASS[kind].name if kind in BY_CLASS else ""
-    if name not in OPERATORS or len(extent.args) > _MAX_OPERANDS:
-        return None
-    operands = [expression_of(operand, sizes, depth + 1) for operand in extent.args]
-    return None if None in operands else [name, *operands]
+    import sympy  # which made the extent, and which no run needs
+
+    names = {symbol: EXTENT_SYMBOL.format(*place) for symbol, place in sizes.items()}
+    symbols = {symbol: sympy.Symbol(name, integer=True, nonnegative=True) for symbol, name in names.items()}
+    said = extent_of_expression(extent.xreplace(symbols)) if isinstance(extent, sympy.Basic) else None
+    is_known = is_integer_arithmetic(said) and symbols_in(said) <= set(names.values()) and is_extent(said)
+    return said if is_known else None
 
 
-def read_expression(value: Any, what: str, ranks: Sequence[int], depth: int = 0) -> Expression:
+def read_expression(value: Any, what: str, ranks: Sequence[int]) -> Expression:
     """Reads an expression from a plan.
 
     Args:
         value: Parsed JSON.
         what: What messages call it.
         ranks: Rank of each input.
-        depth: How many expressions it is an operand inside of.
 
     Raises:
-        TypeError, ValueError: It is no expression, or names an axis that no input has.
+        BadField: It is no expression, or names an axis that no input has.
     """
-    if value is None and not depth:
-        return None
-    if not isinstance(value, list):
-        return typed.integer(value, what, -_LARGEST)
-    if not 2 <= len(value) <= _MAX_OPERANDS + 1 or depth > _MAX_DEPTH:
-        raise ValueError(f"{what} is no expression")
-    kind, *operands = value
-    if kind == SIZE:
-        source, axis = typed.integers(operands, what)
-        if source >= len(ranks) or axis >= ranks[source]:
-            raise ValueError(f"{what} names axis {axis} of input {source}, which does not exist")
-        return value
-    if kind not in OPERATORS or (kind in _BINARY and len(operands) != 2):
-        raise ValueError(f"{what} is no expression")
-    for operand in operands:
-        read_expression(operand, what, ranks, depth + 1)
-    return value
+    try:
+        check_extent(value, symbols_of([[0] * rank for rank in ranks]).keys())
+    except ValueError as error:
+        raise typed.BadField(what, str(error)) from error
+    return value  # type: ignore[no-any-return]
 
 
-def evaluate(expression: Expression, shapes: Sequence[Sequence[int]]) -> int:
-    """The extent for input shapes.
+def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:
+    """The extent for extents of inputs; see `symbols_of`.
 
     Raises:
         Refusal: There is none: a division by zero, or a number that is no extent.
     """
     try:
-        extent = _evaluate(expression, shapes)
-    except (ArithmeticError, TypeError) as error:
+        extent: int = evaluate_extent(expression, symbols)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise Refusal(f"an output extent cannot be computed: {error}") from error
     if not 0 <= extent <= _LARGEST:
         raise Refusal(f"an output extent would be {extent}")
     return extent
-
-
-def _evaluate(expression: Any, shapes: Sequence[Sequence[int]]) -> int:
-    if isinstance(expression, int):
-        return expression
-    kind, *operands = expression
-    if kind == SIZE:
-        return int(shapes[operands[0]][operands[1]])
-    values = (_evaluate(operand, shapes) for operand in operands)
-    result: int = functools.reduce(_COMPUTED[kind], values)
-    return result

@@ -12,7 +12,7 @@ from typing import Any, Final
 from trt_core.files import typed
 from trt_portable.dims import MAX_RANK
 
-FORMAT_VERSION: Final = 22
+FORMAT_VERSION: Final = 23
 """Version of the container, of every table below and of every dataclass that a plan holds."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")
@@ -37,6 +37,8 @@ LAUNCH_STEPS: Final = ("empty", "view", "kernel", "op", "late")
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes", "early")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")
 PREPARED_OPERAND: Final = ("prepared",)
+EXTENT_SYMBOL: Final = "{}.{}"
+"""What extents call that of an input: its number, and the axis."""
 
 
 def extents(value: Any, place: str) -> tuple[int, ...]:

@@ -53,7 +53,8 @@ from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.low_precision import PreparedKernelLayer, PreparedMatrixLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.engine_info import Shape, is_host_constant
-from trt_portable.plan.extents import SIZE, Expression, expression_of
+from trt_portable.plan.extents import Expression, expression_of
+from trt_portable.plan.tables import EXTENT_SYMBOL
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
@@ -1345,7 +1346,7 @@ def served_sizes(
                 if isinstance(said, int):
                     span = range(said, said + 1)
                 else:
-                    equal.append(([SIZE, index, axis], said))
+                    equal.append((EXTENT_SYMBOL.format(index, axis), said))
             varying.append(Varying(index, axis, max(low, span.start), min(high, span.stop - 1)))
     if all(each.least == each.most for each in varying):
         raise FixedSizes("what was compiled assumes the usual sizes")
