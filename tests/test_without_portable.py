@@ -41,6 +41,10 @@ try:
     trt_frontends.compile(model, arg_inputs=(torch.ones(1, 3, 8, 8),), min_block_size=1)
 except trt_core.ProviderError as error:
     print(error)
+try:
+    trt_frontends.export_onnx(model, (torch.ones(1, 3, 8, 8),))
+except trt_core.InputError as error:
+    print(error)
 """
 )
 
@@ -62,6 +66,7 @@ def test_tensorrt_is_enough() -> None:
     done = run_python(WITH_TENSORRT, str(api))
     assert done.returncode == 0, done.stderr
     assert "TensorRT cannot run on cpu" in done.stdout
+    assert "TensorRT does not show its networks" in done.stdout
 
 
 def test_an_installation_without_a_provider_says_so() -> None:

@@ -611,12 +611,12 @@ def export_onnx(
             result, a number), or the provider is TensorRT, whose networks cannot be read.
         IncompleteCompilationError: Some operators cannot run in an engine.
     """
-    keeper: SingleEngine | None = None
-    from trt_portable.onnx_export import ExportError as NoForm
-    from trt_portable.onnx_export import export_onnx as export_network
-
     if current_provider() is not Provider.PORTABLE:
         raise InputError("TensorRT does not show its networks", hint='call set_provider("portable") first')
+    from trt_portable.onnx_export import ExportError as NoForm  # only where there are such
+    from trt_portable.onnx_export import export_onnx as export_network
+
+    keeper: SingleEngine | None = None
     if isinstance(model, (str, os.PathLike)):
         network = trt.Builder(provider_logger()).create_network()
         _parse(_existing(model), network)
