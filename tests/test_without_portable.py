@@ -33,6 +33,7 @@ sys.modules["tensorrt"] = tensorrt
 import trt_core
 trt_core.set_provider("tensorrt")
 import torch, trt_frontends
+from trt_frontends.onnx_models import export_onnx
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.GELU()).eval()
 report = trt_frontends.explain(model, arg_inputs=(torch.ones(1, 3, 8, 8),), min_block_size=1)
 assert report.coverage == 1, report
@@ -42,7 +43,7 @@ try:
 except trt_core.ProviderError as error:
     print(error)
 try:
-    trt_frontends.export_onnx(model, (torch.ones(1, 3, 8, 8),))
+    export_onnx(model, (torch.ones(1, 3, 8, 8),))
 except trt_core.InputError as error:
     print(error)
 """
