@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import torch
 from onnx_running import Refused, build, parse, run
 
 import trt_portable as trt
-from trt_portable.onnx_export import ExportError, export_onnx, exported_kinds
+from trt_portable.network.layer import LAYER_CLASSES
+from trt_portable.network.serialization import FUSED
+from trt_portable.onnx_export import PLAN_TYPES, ExportError, export_onnx, exported_kinds
 
 ORT_LACKS = r"bfloat16|bf16|BFLOAT16|FLOAT8|e4m3fn|INT4|int4|FLOAT4|float4|e8m0|^(bernoulli|sequence_|optional_)"
 """Cases whose types ONNX Runtime does not take on a CPU, that are random, or whose inputs are no tensors."""
@@ -61,6 +64,13 @@ def test_networks_of_onnx_own_cases_compute_the_same_in_onnx_runtime(share: int)
             if problem is not None:
                 wrong[name] = problem
     assert not wrong, wrong
+
+
+def test_every_layer_that_neighbours_are_fused_to_has_a_form() -> None:
+    """Libraries on the CPU take no plan with a layer that has none."""
+    import_module(FUSED)
+    fused = {name for name, kind in LAYER_CLASSES.items() if kind.__module__ == FUSED}
+    assert len(fused) > 2 and fused <= PLAN_TYPES
 
 
 def test_most_kinds_of_layers_have_a_form() -> None:
