@@ -9,7 +9,6 @@ peaks at `held` and once the weights. With `--offload` the model is given up to 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
 import sys
@@ -22,7 +21,14 @@ import torch
 from torch import nn
 
 from tools.bench.latency_results import append, machine, today
-from tools.bench.measure import in_fresh_process, peak_anonymous_bytes, wait_for_device, waited_milliseconds
+from tools.bench.measure import (
+    forget_peak,
+    gpu_peak,
+    in_fresh_process,
+    peak_anonymous_bytes,
+    wait_for_device,
+    waited_milliseconds,
+)
 from tools.bench.models import LlamaBlock
 from trt_core import Input
 
@@ -73,16 +79,12 @@ def measure(layers: int, width: int = _WIDTH, words: int = _WORDS, **settings: A
     built: list[Any] = []
 
     def timed(name: str, action: Any) -> None:
-        if device == "cuda":
-            gc.collect()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            found[f"{name}_gpu_held"] = torch.cuda.memory_allocated()
+        held = forget_peak()
         started = time.perf_counter()
         found[f"{name}_host_peak"] = peak_anonymous_bytes(action)
         found[f"{name}_seconds"] = time.perf_counter() - started
-        if device == "cuda":
-            found[f"{name}_gpu_peak"] = torch.cuda.max_memory_allocated()
+        if held is not None:
+            found[f"{name}_gpu_held"], found[f"{name}_gpu_peak"] = held, gpu_peak()
 
     def build() -> None:
         built.append(trt_frontends.compile(models[0], inputs=[declared], **settings))

@@ -20,8 +20,17 @@ import torch
 
 from tools.bench.floor import floor_milliseconds, work
 from tools.bench.latency_peers import PEERS, Call, Peer, Tensors
-from tools.bench.measure import among_others, in_fresh_process, peak_bytes, wait_for_device, waited_milliseconds
-from tools.bench.models import make
+from tools.bench.measure import (
+    among_others,
+    first_tensor,
+    forget_peak,
+    gpu_peak,
+    in_fresh_process,
+    peak_bytes,
+    wait_for_device,
+    waited_milliseconds,
+)
+from tools.bench.models import make, narrowed
 
 
 def device_name() -> str:
@@ -52,10 +61,9 @@ def run(name: str, batch: int, peer: str, *, loads: bool = True) -> dict[str, An
         os.environ["TRITON_CACHE_DIR"] = str(Path(folder, "triton"))
         with among_others(fcntl.LOCK_SH):  # nobody times a call meanwhile
             model, tensors = _subject(name, batch)
-            exact = _first(model(*tensors)).float().cpu()
+            exact = first_tensor(model(*tensors)).float().cpu()
             if cuda:
-                model = model.half()
-                tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
+                model, tensors = model.half(), narrowed(tensors, torch.float16)
             least = floor_milliseconds(work(model, tensors), device_name(), "float16" if cuda else "float32")
             wait_for_device()  # libraries have loaded at first use, whoever comes first
             made: list[Call] = []
@@ -68,16 +76,16 @@ def run(name: str, batch: int, peer: str, *, loads: bool = True) -> dict[str, An
                     result = made[0](*tensors)
                 wait_for_device()
 
-            _forget_peak()
+            forget_peak()
             started = time.perf_counter()
             host = peak_bytes(build)
             build_seconds = time.perf_counter() - started
-            found = _first(result).float().cpu()
-            build_bytes = _peak()
-        _forget_peak()
+            found = first_tensor(result).float().cpu()
+            build_bytes = gpu_peak()
+        forget_peak()
         with among_others(fcntl.LOCK_EX):
             times = waited_milliseconds(lambda: made[0](*tensors))
-        run_bytes = _peak()
+        run_bytes = gpu_peak()
         load_seconds = _load_elsewhere(name, batch, peer, made[0], Path(folder)) if loads else None
     cuts = statistics.quantiles(times, n=10)
     return {
@@ -105,11 +113,10 @@ def load(name: str, batch: int, peer: str, folder: Path) -> dict[str, Any]:
     with torch.inference_mode():
         model, tensors = _subject(name, batch)
         if torch.cuda.is_available():
-            model = model.half()
-            tensors = tuple(tensor.half() if tensor.is_floating_point() else tensor for tensor in tensors)
+            model, tensors = model.half(), narrowed(tensors, torch.float16)
         wait_for_device()
         started = time.perf_counter()
-        result = _first(chosen.load(model, tensors, folder)(*tensors))
+        result = first_tensor(chosen.load(model, tensors, folder)(*tensors))
         wait_for_device()
         return {"load_seconds": time.perf_counter() - started, "size": result.float().norm().item()}
 
@@ -132,21 +139,6 @@ def _subject(name: str, batch: int) -> tuple[torch.nn.Module, Tensors]:
     if batch > 1:
         tensors = tuple(tensor.repeat(batch, *[1] * (tensor.dim() - 1)) for tensor in tensors)
     return model.to(device), tensors
-
-
-def _forget_peak() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-
-
-def _peak() -> int | None:
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-
-
-def _first(result: Any) -> torch.Tensor:
-    while not isinstance(result, torch.Tensor):
-        result = next(iter(result.values())) if isinstance(result, dict) else result[0]
-    return result
 
 
 def main() -> None:

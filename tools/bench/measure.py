@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +52,26 @@ def waited_milliseconds(action: Callable[[], Any], least_calls: int = 20, least_
         wait_for_device()
         times.append((time.perf_counter() - started) * 1e3)
     return times
+
+
+def first_tensor(result: Any) -> torch.Tensor:
+    """The first tensor of what a model returns."""
+    return next(leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
+
+
+def forget_peak() -> int | None:
+    """Begins to watch the memory of the GPU, and returns the bytes that are allocated; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def gpu_peak() -> int | None:
+    """The most bytes that were allocated on the GPU since `forget_peak`; None where there is none."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
 
 
 @contextlib.contextmanager

@@ -235,6 +235,11 @@ def make(name: str) -> tuple[nn.Module, Inputs]:
     return maker(), inputs
 
 
+def narrowed(tensors: tuple[torch.Tensor, ...], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Inputs whose floats are of another type."""
+    return tuple(tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors)
+
+
 def normalize(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     """Gives batch norms the statistics of a run on inputs, so that values have the size that they have after training.
 

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tools.bench.latency_results import append, machine, read, today
-from tools.bench.measure import in_fresh_process, waited_milliseconds
+from tools.bench.measure import first_tensor, in_fresh_process, waited_milliseconds
 from tools.bench.models import MODELS, make, normalize
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
@@ -59,11 +59,11 @@ def run(name: str, setting: str) -> Result:
     inputs = tuple(spec.example(device=device) for spec in specs)
     normalize(model, inputs)
     with torch.no_grad():
-        expected = _first(model(*inputs))
+        expected = first_tensor(model(*inputs))
         started = time.perf_counter()
         compiled = trt_frontends.compile(model, arg_inputs=inputs, **SETTINGS[setting])
         seconds = time.perf_counter() - started
-        error = measure_error(_first(compiled(*inputs)), expected).scaled
+        error = measure_error(first_tensor(compiled(*inputs)), expected).scaled
         milliseconds = statistics.median(waited_milliseconds(lambda: compiled(*inputs), _LEAST_CALLS))
     chosen = compiled.meta.get("precision_report")
     found: Result = {
@@ -76,11 +76,6 @@ def run(name: str, setting: str) -> Result:
     if chosen is not None:
         found |= {"chosen": chosen.dtype, "reduced_share": chosen.reduced_share, "conclusion": chosen.conclusion}
     return found
-
-
-def _first(result: Any) -> torch.Tensor:
-    leaves = (leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor))
-    return next(leaves)
 
 
 def here() -> dict[str, Any]:

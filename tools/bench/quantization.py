@@ -16,7 +16,6 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +23,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.utils import _pytree as pytree
 
 import trt_frontends
-from tools.bench.models import MODELS
+from tools.bench.measure import first_tensor, forget_peak, gpu_peak, waited_milliseconds
+from tools.bench.models import MODELS, narrowed
 from trt_core import Input
 from trt_frontends.accuracy import measure_error
 from trt_frontends.quantization import quantization_report
 
 BASELINE: Final = "bfloat16"
 DEFAULT_MODELS: Final = ("bert_base", "llama_block")
-WARM: Final = 10
 CALLS: Final = 50
 
 
@@ -46,13 +44,13 @@ def measure(name: str, batch: int, dtypes: list[str], level: int | None) -> list
     wide = maker().to(device)
     inputs = _inputs(specs, batch, device)
     with torch.no_grad():
-        reference = _first(wide(*inputs))
+        reference = first_tensor(wide(*inputs)).float()
     narrow = copy.deepcopy(wide).to(torch.bfloat16)
     del wide
-    given = tuple(value.to(torch.bfloat16) if value.is_floating_point() else value for value in inputs)
-    calibration = [_narrow(_inputs(specs, 1, device, seed)) for seed in range(8)]
+    given = narrowed(inputs, torch.bfloat16)
+    calibration = [narrowed(_inputs(specs, 1, device, seed), torch.bfloat16) for seed in range(8)]
     if batch > 1:  # programs are captured at the batch size that they run at
-        calibration = [_narrow(_inputs(specs, batch, device, seed)) for seed in range(2)]
+        calibration = [narrowed(_inputs(specs, batch, device, seed), torch.bfloat16) for seed in range(2)]
     tokens = batch * specs[0].opt_shape[1]
     rows = []
     for dtype in (BASELINE, *dtypes):
@@ -89,11 +87,14 @@ def _measure_one(
         trt_frontends.save(compiled, path)
         disk_bytes = path.stat().st_size
     del program
-    before = _reset_memory(inputs)
-    found = _first(compiled(*inputs))
+    forget_peak()
+    before = sum(value.nbytes for value in inputs)
+    found = first_tensor(compiled(*inputs)).float()
     error = measure_error(found, reference)
-    seconds = _seconds(lambda: compiled(*inputs), inputs[0].device)
-    peak = torch.cuda.max_memory_allocated() - before if inputs[0].is_cuda else 0
+    calls = CALLS if inputs[0].is_cuda else 5
+    with torch.no_grad():
+        seconds = statistics.median(waited_milliseconds(lambda: compiled(*inputs), calls, 0.0)) / 1e3
+    peak = (gpu_peak() or before) - before
     return {
         "seconds": seconds,
         "build_seconds": build_seconds,
@@ -107,30 +108,6 @@ def _measure_one(
     }
 
 
-def _seconds(call: Callable[[], Any], device: torch.device) -> float:
-    """Median time of a call that is waited for."""
-    wait: Callable[[], Any] = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
-    times = []
-    warm, calls = (WARM, CALLS) if device.type == "cuda" else (1, 5)
-    with torch.no_grad():
-        for _ in range(warm + calls):
-            wait()
-            start = time.perf_counter()
-            call()
-            wait()
-            times.append(time.perf_counter() - start)
-    return statistics.median(times[-calls:])
-
-
-def _reset_memory(inputs: tuple[torch.Tensor, ...]) -> int:
-    gc.collect()
-    if not inputs[0].is_cuda:
-        return 0
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    return sum(value.nbytes for value in inputs)
-
-
 def _inputs(specs: tuple[Input, ...], batch: int, device: torch.device, seed: int = 0) -> tuple[torch.Tensor, ...]:
     torch.manual_seed(1000 + seed)
     tensors = []
@@ -142,14 +119,6 @@ def _inputs(specs: tuple[Input, ...], batch: int, device: torch.device, seed: in
             low, high = spec.tensor_domain
             tensors.append(torch.randint(int(low), int(high), shape, dtype=spec.dtype, device=device))
     return tuple(tensors)
-
-
-def _narrow(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return tuple(value.to(torch.bfloat16) if value.is_floating_point() else value for value in inputs)
-
-
-def _first(result: Any) -> torch.Tensor:
-    return next(value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor)).float()
 
 
 def show(console: Console, rows: list[dict[str, Any]]) -> None:

@@ -49,12 +49,12 @@ from trt_converters.layers import (
     wrap_negative,
 )
 from trt_converters.layers.gathering import one_hot_matrix
-from trt_converters.layers.movement import is_same_size
 from trt_converters.layers.pointwise import logical_not, maximum, minimum
 from trt_converters.layers.reductions import extremum
 from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict, trt
 from trt_core.dtypes import FLOATS, INTEGERS, dtype_name
+from trt_core.sizes.expressions import is_same_size
 
 LIMIT: Final = 1 << 26
 """Most comparisons of a target with an index that one call may need."""

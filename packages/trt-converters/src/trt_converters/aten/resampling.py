@@ -26,12 +26,11 @@ from trt_converters.layers import (
     unary,
     unsqueeze,
 )
-from trt_converters.layers.movement import is_same_size
 from trt_converters.layers.pointwise import polynomial
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
-from trt_core.sizes.expressions import extent_of
+from trt_core.sizes.expressions import extent_of, is_same_size
 
 aten = torch.ops.aten
 

@@ -21,6 +21,7 @@ from trt_converters.context import (
 )
 from trt_converters.layers.casts import cast, moves_bytes
 from trt_core import trt
+from trt_core.sizes.expressions import is_same_size
 
 
 @moves_bytes
@@ -131,15 +132,6 @@ def expand(
             strides.append(_stride_of(ctx, value, axis, sizes[axis]))
     taken = [None if kept else size for kept, size in zip(same, sizes, strict=True)]
     return slice_tensor(ctx, value, [0] * len(sizes), taken, strides)
-
-
-def is_same_size(size: Size, extent: int | torch.SymInt) -> bool:
-    """Whether two extents are known to be equal; symbolic ones by their expressions."""
-    if isinstance(size, int) and isinstance(extent, int):
-        return size == extent
-    if isinstance(size, torch.SymInt) and isinstance(extent, torch.SymInt):
-        return bool(size.node.expr == extent.node.expr)  # comparing the integers would add a guard
-    return False
 
 
 def _stride_of(ctx: ConversionContext, value: Any, axis: int, size: Size) -> Any:

@@ -284,6 +284,17 @@ def multiple_in_words(factor: int, offset: int) -> str:
     return f"a multiple of {factor}" + (f", {'plus' if offset > 0 else 'minus'} {abs(offset)}" if offset else "")
 
 
+def is_same_size(left: Any, right: Any) -> bool:
+    """Whether two sizes are known to be equal; symbolic ones by their expressions, since comparing adds a guard.
+
+    Args:
+        left, right: Integers, symbolic ones, or anything else, which is no size.
+    """
+    if isinstance(left, torch.SymInt) and isinstance(right, torch.SymInt):
+        return bool(left.node.expr == right.node.expr)
+    return isinstance(left, int) and isinstance(right, int) and left == right
+
+
 def depends_on_data(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
     """Whether a dimension, or what is asked of one, follows from values of tensors, not from shapes alone."""
     return any(_is_unbacked(symbol) for symbol in value.node.expr.free_symbols)

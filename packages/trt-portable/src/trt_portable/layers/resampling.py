@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from trt_core.sizes.expressions import is_same_size
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import (
     DataType,
@@ -140,7 +141,7 @@ class IResizeLayer(ILayer):
         axes = [
             axis
             for axis, (have, want) in enumerate(zip(x.shape, wanted, strict=True))
-            if scales[axis] not in (None, 1.0) or not _same(have, want)
+            if scales[axis] not in (None, 1.0) or not is_same_size(have, want)
         ]
         self._check_axes(axes, x.ndim)
         if not axes:
@@ -200,7 +201,7 @@ class IResizeLayer(ILayer):
             return None
         if mapping is ResizeCoordinateTransformation.ASYMMETRIC:
             return None
-        if any(_same(x.shape[axis], wanted[axis]) for axis in axes):
+        if any(is_same_size(x.shape[axis], wanted[axis]) for axis in axes):
             return None  # PyTorch copies along an axis whose extent stays, whatever the factor
         corners = mapping is ResizeCoordinateTransformation.ALIGN_CORNERS
         if mode is InterpolationMode.CUBIC:
@@ -263,14 +264,6 @@ def _cubic(distance: torch.Tensor, a: float) -> torch.Tensor:
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
     return torch.where(x <= 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
-
-
-def _same(have: Any, want: Any) -> bool:
-    if isinstance(have, int) and isinstance(want, int):
-        return have == want
-    if isinstance(have, torch.SymInt) and isinstance(want, torch.SymInt):
-        return bool(have.node.expr == want.node.expr)
-    return False
 
 
 def _is_multiple(have: Any, want: Any, scale: float | None) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from trt_core.sizes.expressions import is_same_size
 from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
@@ -215,9 +216,7 @@ def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:
     """Whether a slice takes an axis as it is, as far as can be told without assuming anything."""
     if is_unknown(start) or is_unknown(stride) or start != 0 or stride != 1:
         return False
-    if isinstance(extent, int) and isinstance(size, int):
-        return extent == size
-    return isinstance(extent, torch.SymInt) and isinstance(size, torch.SymInt) and extent.node.expr == size.node.expr
+    return is_same_size(extent, size)
 
 
 def _overlaps(extent: int, start: int, size: int, stride: int) -> bool:
