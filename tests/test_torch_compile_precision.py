@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch_compile_programs import Model, Program, matrix
+from torch_compile_programs import Model, Program, growing_rows, matrix, overlapping, strided
 from torch_compile_reference import agree
 
 import trt_frontends
@@ -21,21 +21,8 @@ TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
 
-def growing(call: int) -> Sequence[Any]:
-    return (torch.randn(3 + call, 4),)
-
-
-def overlapping(_: int) -> Sequence[Any]:
-    base = torch.randn(4, 4)
-    return base, base[1:]
-
-
 def channels_last(_: int) -> Sequence[Any]:
     return (torch.randn(2, 3, 5, 5).to(memory_format=torch.channels_last),)
-
-
-def strided(call: int) -> Sequence[Any]:
-    return ((torch.randn(3, 8)[:, ::2], torch.randn(4, 3).t(), torch.randn(1, 4).expand(3, 4))[call % 3],)
 
 
 def _views_of_a_result(model: Model, x: torch.Tensor) -> Any:
@@ -75,7 +62,7 @@ def _assign_state(model: Model, x: torch.Tensor) -> Any:
 
 CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]] = {
     "views of a result": (_views_of_a_result, matrix, {}),
-    "views of a result with sizes that vary": (_views_of_a_result, growing, {"dynamic": True}),
+    "views of a result with sizes that vary": (_views_of_a_result, growing_rows, {"dynamic": True}),
     "views around a write": (_views_around_a_write, matrix, {}),
     "a write to a view after a graph break": (_write_to_a_view_after_a_break, matrix, {}),
     "a write to an input that overlaps another": (_write_to_overlapping, overlapping, {}),

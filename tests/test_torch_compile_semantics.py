@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional
-from torch_compile_programs import Model, Program, matrix
+from torch_compile_programs import Model, Program, growing_rows, matrix, overlapping, strided
 from torch_compile_reference import agree
 
 from trt_frontends import model_report
@@ -18,10 +18,6 @@ pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarning
 
 def growing_matrix(call: int) -> Sequence[Any]:
     return (torch.randn(3 + call, 4 + call),)
-
-
-def growing_rows(call: int) -> Sequence[Any]:
-    return (torch.randn(3 + call, 4),)
 
 
 def images(_: int) -> Sequence[Any]:
@@ -34,11 +30,6 @@ def growing_images(call: int) -> Sequence[Any]:
 
 def channels_last_images(_: int) -> Sequence[Any]:
     return (torch.randn(1, 3, 5, 5).to(memory_format=torch.channels_last),)
-
-
-def overlapping(_: int) -> Sequence[Any]:
-    base = torch.randn(4, 4)
-    return base, base[1:]
 
 
 def twice(_: int) -> Sequence[Any]:
@@ -140,10 +131,6 @@ def _share_a_layer(model: Model, x: torch.Tensor) -> Any:
 
 def numbered(call: int) -> Sequence[Any]:
     return torch.randn(3, 4), (2, 3.5, True)[call % 3]
-
-
-def strided(call: int) -> Sequence[Any]:
-    return ((torch.randn(3, 8)[:, ::2], torch.randn(4, 3).t(), torch.randn(1, 4).expand(3, 4))[call % 3],)
 
 
 def one_number(call: int) -> Sequence[Any]:

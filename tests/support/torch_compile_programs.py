@@ -37,3 +37,19 @@ class Model(nn.Module):
 def matrix(_: int) -> Sequence[Any]:
     """(3, 4)."""
     return (torch.randn(3, 4),)
+
+
+def growing_rows(call: int) -> Sequence[Any]:
+    """(3 + call, 4)."""
+    return (torch.randn(3 + call, 4),)
+
+
+def overlapping(_: int) -> Sequence[Any]:
+    """(4, 4), and the last three of its rows."""
+    base = torch.randn(4, 4)
+    return base, base[1:]
+
+
+def strided(call: int) -> Sequence[Any]:
+    """(3, 4), every other element of its memory, then columns next to each other, then all rows one."""
+    return ((torch.randn(3, 8)[:, ::2], torch.randn(4, 3).t(), torch.randn(1, 4).expand(3, 4))[call % 3],)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from program_files import ProgramFile
+from small_networks import double, relu
 from torch import nn
 
 import trt_core
@@ -110,15 +111,6 @@ def make_engine() -> EngineMaker:
 @pytest.fixture
 def make_cuda_engine() -> EngineMaker:
     return EngineMaker("cuda")
-
-
-def relu(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
-
-
-def double(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    total = network.add_elementwise(tensors[0], tensors[0], trt.ElementWiseOperation.SUM)
-    return [total.get_output(0)]
 
 
 @pytest.fixture

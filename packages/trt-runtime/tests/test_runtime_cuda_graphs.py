@@ -13,9 +13,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from small_networks import double, nonzero, summed_over_ranks
 from torch import fx, nn
 
-from trt_core import ExecutionError, InputError, trt
+from trt_core import ExecutionError, InputError
 from trt_core.process_groups import Collective, GroupMembers
 from trt_runtime import Binding, TRTModule, cuda_graphs, graphed_calls
 from trt_runtime.graphed_calls import GraphCache, GraphedCalls, call_key, collectives_in, obstacles
@@ -121,9 +122,6 @@ def test_plain_blocks_can_be_recorded() -> None:
 
 
 def test_outputs_whose_size_depends_on_data_stand_against_recording(make_engine: Any) -> None:
-    def nonzero(network: Any, tensors: Sequence[Any]) -> list[Any]:
-        return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
-
     engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
     assert "the shape of 'y' of engine 'block' depends on data" in list(obstacles(engine))
 
@@ -141,18 +139,12 @@ def other_rank() -> Iterator[str]:
         dist.destroy_process_group()
 
 
-def _reduced(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    layer = network.add_dist_collective(
-        tensors[0], trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, [0, 1]
-    )
-    layer.num_ranks = 2
-    return [layer.get_output(0)]
-
-
 def test_collectives_of_a_module_are_those_of_its_engines_and_those_between_them(
     make_engine: Any, other_rank: str
 ) -> None:
-    engine = make_engine(_reduced, [Binding("x", torch.float32, (4, 2))], [Binding("y", torch.float32, (4, 2))])
+    engine = make_engine(
+        summed_over_ranks, [Binding("x", torch.float32, (4, 2))], [Binding("y", torch.float32, (4, 2))]
+    )
     operators: Any = torch.ops._c10d_functional
     graph = fx.Graph()
     gathered = graph.call_function(operators.all_gather_into_tensor.default, (graph.placeholder("x"), 2, other_rank))
@@ -220,14 +212,10 @@ class Model(nn.Module):
         return {"result": self.engine(self.linear(x)) + bias}
 
 
-def _double(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    return [network.add_elementwise(tensors[0], tensors[0], trt.ElementWiseOperation.SUM).get_output(0)]
-
-
 @pytest.fixture
 def model(make_cuda_engine: Any) -> Model:
     engine = make_cuda_engine(
-        _double,
+        double,
         [Binding("x", torch.float32, ("s0", 256))],
         [Binding("y", torch.float32, ("s0", 256))],
         symbols={"s0": (0, 0)},

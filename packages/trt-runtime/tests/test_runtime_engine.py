@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from small_networks import nonzero
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trt_core import ExecutionError, InputError, trt
@@ -146,18 +147,14 @@ def test_an_engine_without_inputs(make_engine: Any) -> None:
     assert torch.equal(engine(), values)
 
 
-def _nonzero(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
-
-
 def test_data_dependent_output(make_engine: Any) -> None:
-    engine = make_engine(_nonzero, [Binding("x", torch.bool, (2, 3))], [Binding("y", torch.int64, (2, None))])
+    engine = make_engine(nonzero, [Binding("x", torch.bool, (2, 3))], [Binding("y", torch.int64, (2, None))])
     for x in (torch.rand(2, 3) > 0.5, torch.ones(2, 3) > 0, torch.zeros(2, 3) > 0):
         assert torch.equal(engine(x), x.nonzero().t())
 
 
 def test_results_with_data_dependent_shapes_do_not_share_memory(make_engine: Any) -> None:
-    engine = make_engine(_nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
+    engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
     first = engine(torch.tensor([True, False, True]))
     engine(torch.tensor([False, True, True]))
     assert first.tolist() == [[0, 2]]

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from small_networks import nonzero
 
-from trt_core import InputError, trt
+from trt_core import InputError
 from trt_runtime import Binding, PreAllocatedOutputs, TRTModule
 from trt_runtime.module import engines_of
 
@@ -44,9 +45,6 @@ def test_outputs_that_do_not_fit(two_in_two_out: TRTModule, change: Any, message
 
 
 def test_outputs_whose_shape_depends_on_data_cannot_be_placed(make_engine: Any) -> None:
-    def nonzero(network: Any, tensors: Any) -> list[Any]:
-        return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
-
     engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
     with pytest.raises(InputError, match="cannot be written in place") as caught:
         engine.run_into([torch.ones(3) > 0], [torch.zeros(1, 3, dtype=torch.int64)])
@@ -113,9 +111,6 @@ def test_what_was_allocated_in_inference_mode_is_for_calls_in_it(static_engine: 
 
 
 def test_outputs_whose_shape_depends_on_data_come_as_they_are(make_engine: Any) -> None:
-    def nonzero(network: Any, tensors: Any) -> list[Any]:
-        return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
-
     engine = make_engine(nonzero, [Binding("x", torch.bool, (3,))], [Binding("y", torch.int64, (1, None))])
     with PreAllocatedOutputs(engine):
         for count in (3, 1, 0, 2):

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from side_by_side import in_threads
+from small_networks import double, nonzero
 from torch import nn
 
-from trt_core import InputError, trt
+from trt_core import InputError
 from trt_runtime import ENGINES, Binding, TRTModule, load, save
 from trt_runtime.context_pool import MOST_IDLE
 
 pytestmark = pytest.mark.gpu
 
 
-def _double(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    total = network.add_elementwise(tensors[0], tensors[0], trt.ElementWiseOperation.SUM)
-    return [total.get_output(0)]
-
-
 @pytest.fixture
 def doubling(make_cuda_engine: Any) -> TRTModule:
     """y = x + x, (1 to 4096, 256) float32."""
     return make_cuda_engine(
-        _double,
+        double,
         [Binding("x", torch.float32, ("s0", 256))],
         [Binding("y", torch.float32, ("s0", 256))],
         symbols={"s0": (0, 0)},
@@ -148,9 +143,6 @@ def test_one_plan_on_two_devices(doubling: TRTModule) -> None:
 
 
 def test_data_dependent_output(make_cuda_engine: Any) -> None:
-    def nonzero(network: Any, tensors: Sequence[Any]) -> list[Any]:
-        return [network.add_non_zero(tensors[0], trt.DataType.INT64).get_output(0)]
-
     engine = make_cuda_engine(nonzero, [Binding("x", torch.bool, (64, 64))], [Binding("y", torch.int64, (2, None))])
     for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
         with torch.cuda.stream(stream):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,13 @@ import hostile_records
 import pytest
 import torch
 from program_files import ProgramFile
+from small_networks import double, relu, summed_over_ranks
 
 from trt_core import ExecutionError, PlanError, trt
 from trt_core.log import provider_logger
 from trt_runtime import Binding, PlanHeader, TRTModule, load, plan_from_bytes, plan_to_bytes, save
 from trt_runtime.program.load_options import LoadOptions
 from trt_runtime.program.loading import program_from_memory
-
-
-def relu(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
-
-
-def double(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    return [network.add_elementwise(tensors[0], tensors[0], trt.ElementWiseOperation.SUM).get_output(0)]
 
 
 def _with_structure(plan: torch.Tensor, change: Callable[[dict[str, Any]], Any]) -> torch.Tensor:
@@ -161,17 +154,9 @@ def test_plan_files_are_covered_too(static_engine: TRTModule) -> None:
         content[at] ^= 1
 
 
-def _summed(network: Any, tensors: Sequence[Any]) -> list[Any]:
-    layer = network.add_dist_collective(
-        tensors[0], trt.CollectiveOperation.ALL_REDUCE, trt.ReduceOperation.SUM, -1, [0, 1]
-    )
-    layer.num_ranks = 2
-    return [layer.get_output(0)]
-
-
 def test_an_engine_of_a_stranger_talks_to_ranks_that_it_is_given(make_engine: Any, tmp_path: Path) -> None:
     """Loaded by a rank of another job, it sent to that job's default group, where others took it for their own."""
-    engine = make_engine(_summed, [Binding("x", torch.float32, (2,))], [Binding("y", torch.float32, (2,))])
+    engine = make_engine(summed_over_ranks, [Binding("x", torch.float32, (2,))], [Binding("y", torch.float32, (2,))])
     path = tmp_path / "summed.trtp"
     save(engine, path, arg_inputs=(torch.ones(2),), sign=False)
     with pytest.raises(PlanError, match=r"talks to the ranks \[0, 1\]"):

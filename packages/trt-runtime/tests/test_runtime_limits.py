@@ -12,6 +12,7 @@ from typing import Any, Final
 import hostile_files
 import pytest
 import torch
+from small_networks import nonzero, relu
 
 import trt_runtime
 from trt_core import ExecutionError, trt
@@ -235,9 +236,6 @@ def _calls_of(
 def test_what_several_engines_make_is_counted_together(make_engine: Any) -> None:
     """Each stays inside of the limits of its own account, and what they have made is alive in the end."""
 
-    def relu(network: Any, tensors: Any) -> list[Any]:
-        return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
-
     bindings = [[Binding(name, torch.float32, ("rows", 1024))] for name in "xy"]
     engine = make_engine(relu, *bindings, symbols={"rows": (0, 0)}, ranges=[[(1, 1, 64), (1024, 1024, 1024)]])
     limits = CallLimits(bytes_alive=1 << 20)
@@ -308,16 +306,9 @@ def test_what_is_known_counts_with_what_depends_on_data() -> None:
             program(torch.ones(size))
 
 
-def _places(network: Any, tensors: Any) -> list[Any]:
-    return [network.add_non_zero(tensors[0], trt.int64).get_output(0)]
-
-
 @pytest.mark.parametrize("way", ["expand", "held"])
 def test_what_an_engine_reads_is_counted_where_it_has_no_memory(make_engine: Any, way: str) -> None:
     """An engine reads dense copies, of an expanded element as of all others; and it is not given as much."""
-
-    def relu(network: Any, tensors: Any) -> list[Any]:
-        return [network.add_activation(tensors[0], trt.ActivationType.RELU).get_output(0)]
 
     shape = (1 << 15, 1 << 13)
     engine = make_engine(relu, [Binding("x", torch.float32, shape)], [Binding("y", torch.float32, shape)])
@@ -341,7 +332,7 @@ def test_what_an_engine_reads_is_counted_where_it_has_no_memory(make_engine: Any
 
 def test_engines_whose_sizes_depend_on_data_are_counted_in_each_call(make_engine: Any) -> None:
     inputs, outputs = [Binding("x", torch.float32, (1 << 14,))], [Binding("y", torch.int64, (1, None))]
-    program = _calls_of(make_engine(_places, inputs, outputs), 16, (1 << 14,), CallLimits(bytes_alive=1 << 20))
+    program = _calls_of(make_engine(nonzero, inputs, outputs), 16, (1 << 14,), CallLimits(bytes_alive=1 << 20))
     for _ in range(2):
         assert sum(made.numel() for made in program(torch.zeros(1 << 14))) == 0
         with pytest.raises(ExecutionError, match="more than 1048576 bytes at once"):
@@ -353,8 +344,8 @@ def _sum(network: Any, tensors: Any) -> list[Any]:
     return [network.add_reduce(product.get_output(0), trt.ReduceOperation.SUM, 3, True).get_output(0)]
 
 
-def _sum_of_places(network: Any, tensors: Any) -> list[Any]:
-    places = network.add_cast(_places(network, tensors)[0], trt.float32).get_output(0)
+def _sum_ofnonzero(network: Any, tensors: Any) -> list[Any]:
+    places = network.add_cast(nonzero(network, tensors)[0], trt.float32).get_output(0)
     return [network.add_reduce(places, trt.ReduceOperation.SUM, 3, True).get_output(0)]
 
 
@@ -382,7 +373,7 @@ def test_an_engine_that_is_called_again_is_counted_again(make_engine: Any, limit
 def test_engines_that_look_at_data_are_counted_together_in_each_call(make_engine: Any) -> None:
     """What they make on the way depends on data, and what they return does not."""
     inputs, outputs = [Binding("x", torch.float32, (1 << 14,))], [Binding("y", torch.float32, (1, 1))]
-    engine = make_engine(_sum_of_places, inputs, outputs)
+    engine = make_engine(_sum_ofnonzero, inputs, outputs)
     program = _calls_of(engine, 16, (1 << 14,), CallLimits(bytes_made=3 << 20))
     for _ in range(3):
         assert sum(made.item() for made in program(torch.zeros(1 << 14))) == 0
