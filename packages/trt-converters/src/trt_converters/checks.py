@@ -229,7 +229,7 @@ def _check_fraction(value: torch.SymFloat, call: Call, converter: Converter) -> 
     """Engines compute fractions of sizes in float32, of which the last digit would decide between two integers."""
     if fraction_of(value) is None:
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} takes {value}, which no layers compute")
-    if any(isinstance(tensor, torch.Tensor) and tensor.dtype in INTEGERS for tensor in tensors_in([call.result])):
+    if any(tensor.dtype in INTEGERS for tensor in tensors_in([call.result])):
         return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{converter.target} makes integers of {value}")
     return None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from trt_lowering.node_metadata import same_extent
+from trt_core.sizes.expressions import is_same_size
 
 
 def memory_order(value: torch.Tensor, *, exact: bool = False) -> list[int] | None:
@@ -29,7 +29,7 @@ def memory_order(value: torch.Tensor, *, exact: bool = False) -> list[int] | Non
     order: list[int] = []
     step: int | torch.SymInt = 1
     while left:
-        ones = [axis for axis in left if same_extent(value.shape[axis], 1)]
+        ones = [axis for axis in left if is_same_size(value.shape[axis], 1)]
         neighbors = [axis for axis in left if _same_step(value.stride(axis), step)]
         if exact:
             neighbors = [axis for axis in neighbors if axis in ones] + neighbors
@@ -45,7 +45,7 @@ def lies_in(value: torch.Tensor, order: Sequence[int]) -> bool:
     """Whether the axes follow each other in memory in that order, without gaps; axes of extent 1 do not count."""
     step: int | torch.SymInt = 1
     for axis in reversed(order):
-        if same_extent(value.shape[axis], 1):
+        if is_same_size(value.shape[axis], 1):
             continue
         if not _same_step(value.stride(axis), step):
             return False
@@ -58,7 +58,7 @@ def _same_step(left: int | torch.SymInt, right: int | torch.SymInt) -> bool:
 
     PyTorch steps over an axis that may be empty by `Max(1, extent)`.
     """
-    if same_extent(left, right):
+    if is_same_size(left, right):
         return True
     if isinstance(left, int) and isinstance(right, int):
         return False

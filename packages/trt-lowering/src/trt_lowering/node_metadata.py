@@ -9,7 +9,9 @@ import torch
 from torch import fx
 
 from trt_core.internals import FakeTensor, FakeTensorMode, pytree
+from trt_core.nesting import tensors_in
 from trt_core.precision import EXCLUDED
+from trt_core.sizes.expressions import is_same_size
 
 CASTS: Final = frozenset({torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype})
 """Operators by which a graph changes the element type of a tensor."""
@@ -55,24 +57,13 @@ def insert_call(
 
 def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
     """Returns the mode that the graph's fake tensors belong to, None when the graph has no fake tensor."""
-    for node in graph.nodes:
-        value = node.meta.get("val")
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, FakeTensor):
-                return item.fake_mode
-    return None
-
-
-def same_extent(left: Any, right: Any) -> bool:
-    """Whether two dimensions are equal for every value of their symbols; adds no guard."""
-    if isinstance(left, int) and isinstance(right, int):
-        return left == right
-    return bool(_expression(left) == _expression(right))
+    tensors = (item for node in graph.nodes for item in tensors_in(node.meta.get("val")))
+    return next((item.fake_mode for item in tensors if isinstance(item, FakeTensor)), None)
 
 
 def same_shape(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Whether two tensors have equal shapes, symbols included."""
-    return left.dim() == right.dim() and all(map(same_extent, left.shape, right.shape))
+    return left.dim() == right.dim() and all(map(is_same_size, left.shape, right.shape))
 
 
 def same_layout(left: torch.Tensor, right: torch.Tensor) -> bool:
@@ -81,7 +72,7 @@ def same_layout(left: torch.Tensor, right: torch.Tensor) -> bool:
         left.dtype == right.dtype
         and left.device == right.device
         and same_shape(left, right)
-        and all(map(same_extent, left.stride(), right.stride()))
+        and all(map(is_same_size, left.stride(), right.stride()))
     )
 
 
@@ -89,10 +80,6 @@ def graph_results(graph: fx.Graph) -> tuple[Any, ...]:
     """Returns what a graph with a flat output, or with a single one, returns: nodes and constants."""
     result: Any = graph.output_node().args[0]
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
-
-
-def _expression(extent: Any) -> Any:
-    return extent.node.expr if isinstance(extent, torch.SymInt) else extent
 
 
 def cast_value(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

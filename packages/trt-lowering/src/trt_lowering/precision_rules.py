@@ -17,6 +17,7 @@ from torch import fx
 from trt_core import CompilationSettings
 from trt_core.graph_search import reachable
 from trt_core.internals import OpOverload, schema_name
+from trt_core.nesting import tensors_in
 from trt_core.operators import operator_name, packet_name
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_core.provenance import module_paths, node_location
@@ -124,8 +125,7 @@ def is_reducible(node: fx.Node) -> bool:
     if node.op != "call_function":
         return False
     values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
-    items = [item for value in values for item in (value if isinstance(value, (tuple, list)) else (value,))]
-    return any(isinstance(item, torch.Tensor) and item.dtype == torch.float32 for item in items)
+    return any(tensor.dtype == torch.float32 for tensor in tensors_in(values))
 
 
 def reduced_type(settings: CompilationSettings) -> torch.dtype | None:

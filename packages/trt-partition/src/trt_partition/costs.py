@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from trt_core.internals import OpOverload, schema_name
+from trt_core.nesting import tensors_in
 
 Extent = Callable[[Any], int]
 """Turns an extent, symbolic or not, into the int that engines are tuned for."""
@@ -57,7 +58,7 @@ def estimate_flops(node: fx.Node, extent: Extent) -> int:
     """
     if not counts_as_computation(node):
         return 0
-    outputs = _tensors(node.meta.get("val"))
+    outputs = list(tensors_in(node.meta.get("val")))
     if not outputs:
         return 0
     target = node.target
@@ -77,11 +78,6 @@ def estimate_flops(node: fx.Node, extent: Extent) -> int:
 def _shape(argument: Any, extent: Extent) -> list[int] | None:
     value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
     return [extent(size) for size in value.shape] if isinstance(value, torch.Tensor) else None
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return [item for item in items if isinstance(item, torch.Tensor)]
 
 
 def _product(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:

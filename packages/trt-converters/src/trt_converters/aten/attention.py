@@ -25,10 +25,10 @@ from trt_converters.layers import (
     unsqueeze,
     with_rank,
 )
-from trt_converters.layers.movement import is_same_size
 from trt_converters.registry import convert_each
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
+from trt_core.sizes.expressions import is_same_size
 
 aten = torch.ops.aten
 

@@ -33,13 +33,12 @@ from trt_converters.layers import (
     unsqueeze,
 )
 from trt_converters.layers.gathering import linear_range
-from trt_converters.layers.movement import is_same_size
 from trt_converters.layers.reductions import extremum
 from trt_converters.layers.spatial import SpatialForm, per_axis
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
 from trt_core.dtypes import FLOATS, INTEGERS
-from trt_core.sizes.expressions import extent_of
+from trt_core.sizes.expressions import extent_of, is_same_size
 
 aten = torch.ops.aten
 NUMBERS = FLOATS | INTEGERS

@@ -34,9 +34,10 @@ from trt_converters.layers import (
     unsqueeze,
     with_rank,
 )
-from trt_converters.layers.movement import is_same_size, sampling_takes
+from trt_converters.layers.movement import sampling_takes
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict
+from trt_core.sizes.expressions import is_same_size
 
 aten = torch.ops.aten
 

@@ -290,9 +290,10 @@ def is_same_size(left: Any, right: Any) -> bool:
     Args:
         left, right: Integers, symbolic ones, or anything else, which is no size.
     """
-    if isinstance(left, torch.SymInt) and isinstance(right, torch.SymInt):
-        return bool(left.node.expr == right.node.expr)
-    return isinstance(left, int) and isinstance(right, int) and left == right
+    if not isinstance(left, (int, torch.SymInt)) or not isinstance(right, (int, torch.SymInt)):
+        return False
+    one, other = (size.node.expr if isinstance(size, torch.SymInt) else size for size in (left, right))
+    return bool(one == other)
 
 
 def depends_on_data(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:

@@ -13,6 +13,7 @@ from torch import fx
 from trt_core import InputError, logger
 from trt_core.attributes import read_attribute
 from trt_core.internals import pytree
+from trt_core.nesting import tensors_in
 from trt_core.settings_reader import level_of_caller
 from trt_frontends.capture import is_weightless
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_calibration, sample_inputs
@@ -80,8 +81,8 @@ def measure_magnitudes(gm: fx.GraphModule, inputs: Iterable[Sequence[Any]]) -> d
     def see(node: fx.Node, value: Any) -> None:
         if node.op == "output":
             return
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, torch.Tensor) and item.is_floating_point() and item.numel():
+        for item in tensors_in(value):
+            if item.is_floating_point() and item.numel():
                 found[node.name] = max(found.get(node.name, 0.0), _largest(item))
 
     for flat in inputs:

@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind
 
 from trt_core import InputError, TrtError
 from trt_core.dtypes import dtype_name
+from trt_core.nesting import tensors_in
 from trt_core.provenance import node_location, source_line
 from trt_core.quantization import dequantize, fake_quantize, quantize
 from trt_core.wording import kind_of
@@ -405,7 +406,7 @@ class ProgramRunner:
         operands = [next(given) if value is None else value for value in self._held()]
         with torch.no_grad():
             results = _Interpreter(self._module, steps).run(*operands, enable_io_processing=False)
-        return [value for value in results if isinstance(value, torch.Tensor)]
+        return list(tensors_in(results))
 
     def _held(self) -> list[Any]:
         """Returns the program's own tensors in the order of placeholders, None for what the caller gives."""

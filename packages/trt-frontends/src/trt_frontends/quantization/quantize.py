@@ -15,6 +15,7 @@ from torch import fx, nn
 from trt_core import InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
+from trt_core.nesting import tensors_in
 from trt_core.quantization import dequantize, is_dequantization
 from trt_core.quantization import quantize as quantize_operator
 from trt_core.reports import DataReport
@@ -149,8 +150,7 @@ def make_report(
 
 
 def _bytes(program: torch.export.ExportedProgram) -> int:
-    held = [*program.state_dict.values(), *program.constants.values()]
-    return sum(value.nbytes for value in held if isinstance(value, torch.Tensor))
+    return sum(value.nbytes for value in tensors_in([program.state_dict, program.constants]))
 
 
 Model = nn.Module | torch.export.ExportedProgram

@@ -31,6 +31,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.internals import FakeTensor
+from trt_core.nesting import leaves_of, tensors_in
 from trt_core.process_groups import group_of, is_collective, raise_failed_collective
 from trt_core.sizes.conditions import relation_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbols_in
@@ -754,9 +755,8 @@ class Traffic:
 
 def _bytes_of(operands: Any) -> Extent:
     """The bytes of what a collective takes, one tensor or several; 0 where they depend on data."""
-    nodes = operands if isinstance(operands, (list, tuple)) else [operands]
-    values = [node.meta.get("val") for node in nodes]
-    return extent_of(sum(value.numel() * value.itemsize for value in values if isinstance(value, torch.Tensor))) or 0
+    values = [node.meta.get("val") for node in leaves_of(operands)]
+    return extent_of(sum(value.numel() * value.itemsize for value in tensors_in(values))) or 0
 
 
 def outside(ranges: ShapeRanges, sizes: Mapping[Any, int]) -> list[str]:
@@ -797,16 +797,10 @@ def _find_counts(gm: fx.GraphModule, readings: Sequence[SizeReading]) -> tuple[S
 def _find_volumes(gm: fx.GraphModule) -> list[tuple[Extent, ...]]:
     """The shapes of the graph's tensors that vary, each once."""
     found: dict[str, tuple[Extent, ...]] = {}
-    for value in _values(gm):
-        if isinstance(value, torch.Tensor) and any(isinstance(extent, torch.SymInt) for extent in value.shape):
+    for value in (tensor for node in gm.graph.nodes for tensor in tensors_in(node.meta.get("val"))):
+        if any(isinstance(extent, torch.SymInt) for extent in value.shape):
             found.setdefault(str(tuple(value.shape)), tuple(map(extent_of, value.shape)))
     return [extents for extents in found.values() if None not in extents]
-
-
-def _values(gm: fx.GraphModule) -> Iterator[Any]:
-    for node in gm.graph.nodes:
-        value = node.meta.get("val")
-        yield from value if isinstance(value, (tuple, list)) else (value,)
 
 
 def _volume(extents: Sequence[Extent], sizes: Mapping[Any, int]) -> int:

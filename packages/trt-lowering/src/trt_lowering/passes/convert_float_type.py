@@ -17,7 +17,7 @@ from trt_core.attributes import is_state, read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.graph_search import reachable
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher, schema_name
-from trt_core.nesting import with_leaves
+from trt_core.nesting import tensors_in, with_leaves
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_core.provenance import node_location
 from trt_core.quantization import is_scale
@@ -255,8 +255,7 @@ class ConvertFloatType(GraphPass):
                 self.fail(node, f"the result still has type {self._source}")
 
     def _has_source(self, value: Any) -> bool:
-        items = value if isinstance(value, (tuple, list)) else (value,)
-        return any(isinstance(item, torch.Tensor) and item.dtype == self._source for item in items)
+        return any(tensor.dtype == self._source for tensor in tensors_in(value))
 
     def _cast_entry(self, graph: fx.Graph, node: fx.Node, before: fx.Node, constant: Any = None) -> int:
         value = tensor_value(node)

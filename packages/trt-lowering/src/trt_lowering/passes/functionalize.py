@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from trt_core.internals import OpOverload
+from trt_core.nesting import tensors_in
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call, same_layout, same_shape
 from trt_lowering.operator_traits import may_alias, mutated_arguments, tensor_value
@@ -167,7 +168,7 @@ class AliasClasses:
 
     def add(self, node: fx.Node) -> None:
         """Records a node; its inputs must have been recorded before."""
-        values = _tensors(node)
+        values = list(tensors_in(node.meta.get("val")))
         if not values:
             return
         classes = {self._by_storage[key] for key in map(_storage, values) if key in self._by_storage}
@@ -264,12 +265,6 @@ _PARTS = frozenset(
 def _is_view_by_nature(node: fx.Node) -> bool:
     target = node.target
     return not isinstance(target, OpOverload) or target._schema.name in _PARTS
-
-
-def _tensors(node: fx.Node) -> list[torch.Tensor]:
-    value = node.meta.get("val")
-    items = value if isinstance(value, (tuple, list)) else (value,)
-    return [item for item in items if isinstance(item, torch.Tensor)]
 
 
 def _storage(value: torch.Tensor) -> int:

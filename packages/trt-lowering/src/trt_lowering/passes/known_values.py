@@ -13,6 +13,7 @@ from torch import fx
 from trt_core import CompilationSettings
 from trt_core.attributes import add_constant, read_attribute, written_targets
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, schema_name
+from trt_core.nesting import tensors_in
 from trt_core.process_groups import is_collective
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.sizes.expressions import Expression, Extent, extent_of
@@ -247,12 +248,10 @@ def _is_static(value: Any) -> bool:
 
 
 def _bytes(node: fx.Node) -> int:
-    value = node.meta.get("val")
-    items = value if isinstance(value, (tuple, list)) else (value,)
     return sum(
         math.prod(item.shape) * item.element_size()
-        for item in items
-        if isinstance(item, torch.Tensor) and all(isinstance(extent, int) for extent in item.shape)
+        for item in tensors_in(node.meta.get("val"))
+        if all(isinstance(extent, int) for extent in item.shape)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from torch import fx
 
 from trt_core.attributes import add_constant
 from trt_core.internals import FakeTensorMode, OpOverload, enable_python_dispatcher
-from trt_core.nesting import leaves_of, with_leaves
+from trt_core.nesting import leaves_of, tensors_in, with_leaves
 from trt_core.sizes.ranges import largest_extent
 from trt_core.verdicts import LEFT_COMPLEX
 from trt_core.weight_recipes import RECIPE, Literal
@@ -185,13 +185,7 @@ def _half_of_view(node: fx.Node) -> tuple[fx.Node, int] | None:
 
 
 def _is_complex(node: fx.Node) -> bool:
-    return any(value.is_complex() for value in _tensors(node.meta.get("val")))
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    for item in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(item, torch.Tensor):
-            yield item
+    return any(value.is_complex() for value in tensors_in(node.meta.get("val")))
 
 
 # Rules: what operators are on pairs of real tensors -----------------------------------------------------------------
