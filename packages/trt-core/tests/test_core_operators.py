@@ -1,4 +1,4 @@
-"""Names of operators, as settings and reports spell them."""
+"""Names of operators, as settings and reports spell them, and what calls of them say."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import fx
 
 from trt_core import SettingsError, canonical_operator, operator_name
-from trt_core.operators import canonical_operators, packet_name
+from trt_core.operators import argument, canonical_operators, draws_random_numbers, packet_name
 
 _OVERLOADS = st.sampled_from(
     [
@@ -125,3 +126,28 @@ def test_a_collection_becomes_a_set_of_names() -> None:
 )
 def test_a_packet_covers_its_overloads(name: str, packet: str) -> None:
     assert packet_name(name) == packet
+
+
+def _call(target: torch._ops.OpOverload, *args: object, **kwargs: object) -> fx.Node:
+    graph = fx.Graph()
+    return graph.call_function(target, (graph.placeholder("x"), *args), kwargs)  # type: ignore[arg-type]
+
+
+def test_arguments_are_found_by_position_keyword_and_default() -> None:
+    aten = torch.ops.aten
+    assert argument(_call(aten.dropout.default, 0.5, False), "p") == 0.5
+    assert argument(_call(aten.clone.default, memory_format=torch.channels_last), "memory_format") is not None
+    assert argument(_call(aten.softmax.int, 1), "dtype") is None
+    with pytest.raises(KeyError):
+        argument(_call(aten.relu.default), "dim")
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_operators_that_draw_whatever_they_return_are_random(p: float) -> None:
+    """Of bernoulli with a rate of 0 all results are 0, and the generator goes on: it was taken for dropout."""
+    x, bernoulli = torch.ones(5), torch.ops.aten.bernoulli.p
+    before = torch.get_rng_state()
+    bernoulli(x, p)
+    assert not torch.equal(before, torch.get_rng_state())
+    assert draws_random_numbers(_call(bernoulli, p))
+    assert draws_random_numbers(_call(torch.ops.aten.dropout.default, p, True)) is (p > 0)

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import fx
 
+from trt_core.operators import is_random
 from trt_lowering.operator_traits import (
-    argument,
     is_data_dependent,
     is_kept_in_torch,
     is_pure,
-    is_random,
     is_symbolic_function,
     may_alias,
     mutated_arguments,
@@ -62,18 +61,11 @@ def node(target, *args, **kwargs) -> fx.Node:
     return graph.call_function(target, tuple(operands), kwargs)
 
 
-def test_arguments_are_found_by_position_keyword_and_default():
-    assert argument(node(aten.dropout.default, "x", 0.5, False), "p") == 0.5
-    assert argument(node(aten.clone.default, "x", memory_format=torch.channels_last), "memory_format") is not None
-    assert argument(node(aten.softmax.int, "x", 1), "dtype") is None
-    with pytest.raises(KeyError):
-        argument(node(aten.relu.default, "x"), "dim")
-
-
 def test_purity():
     assert is_pure(node(aten.relu.default, "x"))
     assert not is_pure(node(aten.relu_.default, "x"))
     assert not is_pure(node(aten.bernoulli.default, "x"))
+    assert not is_pure(node(aten.bernoulli.p, "x", 0.0))  # what it draws, others do not
     assert not is_pure(node(aten._assert_async.msg, "x", "message"))
     training = node(aten.batch_norm.default, "x", None, None, "x", "x", True, 0.1, 1e-5, True)
     assert not is_pure(training)

@@ -9,9 +9,10 @@ import torch
 from torch import fx, nn
 
 from trt_core import CompilationSettings, Reason, Verdict
+from trt_core.operators import draws_random_numbers
 from trt_partition import compose_support, get_graph_converter_support
 from trt_partition.costs import counts_as_computation
-from trt_partition.effects import Effect, draws_random_numbers, effect_of
+from trt_partition.effects import Effect, effect_of
 
 aten = torch.ops.aten
 

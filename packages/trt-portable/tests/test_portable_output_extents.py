@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_portable.errors import Refusal
-from trt_portable.plan.extents import evaluate, expression_of, symbols_of
+from trt_portable.plan.extents import evaluate, expression_of, sizes_by_symbol
 from trt_portable.plan.plan_file import read_plan, write_plan
 
 LOW, HIGH = 1, 12
@@ -189,7 +189,7 @@ def test_what_is_no_expression_is_refused_when_loaded(plans: dict[str, Any], ext
 
 
 def test_expressions_without_a_value_are_refused() -> None:
-    symbols = symbols_of(((0, 4),))
+    symbols = sizes_by_symbol(((0, 4),))
     for expression in (["floordiv", 4, "0.0"], ["mod", 4, "0.0"], ["add", "0.0", -1]):
         with pytest.raises(Refusal, match="extent"):
             evaluate(expression, symbols)

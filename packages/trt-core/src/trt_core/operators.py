@@ -1,14 +1,16 @@
-"""Names of operators, as users write them in settings and read them in reports."""
+"""Operators: their names, as users write them in settings and read them in reports, and what calls of them say."""
 
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
+from torch import fx
 
 from trt_core.errors import SettingsError
 from trt_core.internals import HigherOrderOperator, OpOverload, OpOverloadPacket, all_operator_names
@@ -116,3 +118,50 @@ def _known_operators(namespace: str) -> list[str]:
     names = all_operator_names()
     prefix = f"{namespace}::"
     return [name.replace("::", ".") for name in names if name.startswith(prefix)]
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """Returns an argument of an operator call by its schema name, its default when it was left out.
+
+    Raises:
+        KeyError: The schema has no such argument.
+    """
+    target = node.target
+    assert isinstance(target, OpOverload)
+    for index, declared in enumerate(target._schema.arguments):
+        if declared.name == name:
+            if index < len(node.args):
+                return node.args[index]
+            return node.kwargs.get(name, declared.default_value if declared.has_default_value() else None)
+    raise KeyError(name)
+
+
+@functools.cache
+def is_random(target: OpOverload) -> bool:
+    """Whether the result can depend on PyTorch's random generator."""
+    return torch.Tag.nondeterministic_seeded in target.tags
+
+
+_SWITCHES: Final = ("train", "training")
+_RATES: Final = ("dropout_p", "dropout", "p")
+_DROPOUTS: Final = frozenset({"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
+
+
+def draws_random_numbers(node: fx.Node) -> bool:
+    """Whether a call draws from a generator; dropout that is switched off does not.
+
+    PyTorch tags an operator as seeded when it can draw. Dropout, attention and recurrent layers draw only while they
+    train or with a rate above zero, which their arguments say.
+    """
+    target = node.target
+    if not isinstance(target, OpOverload) or not is_random(target):
+        return False
+    names = {declared.name for declared in target._schema.arguments}
+    if any(name in names and argument(node, name) is False for name in _SWITCHES):
+        return False
+    rates = _RATES if target._schema.name.split("::")[-1] in _DROPOUTS else _RATES[:2]
+    return not any(name in names and _is_zero(argument(node, name)) for name in rates)
+
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0

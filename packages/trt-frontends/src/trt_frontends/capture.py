@@ -21,6 +21,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.internals import FakeTensor, FakeTensorMode, pytree, schema_name
 from trt_core.log import unlogged
 from trt_core.nesting import children_of
+from trt_core.operators import draws_random_numbers
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import forget_assumptions
@@ -32,7 +33,7 @@ from trt_frontends.smallest_sizes import accepts_usual_sizes, fixes_an_extent_at
 from trt_frontends.stored_layers import open_shards, open_stored_layers, opened_after
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
-from trt_lowering.operator_traits import draws_random_numbers, has_hidden_state
+from trt_lowering.operator_traits import has_hidden_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

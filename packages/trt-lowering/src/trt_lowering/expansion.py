@@ -23,18 +23,13 @@ from trt_core.internals import (
 )
 from trt_core.log import unlogged
 from trt_core.nesting import with_leaves
+from trt_core.operators import draws_random_numbers
 from trt_core.paused_collection import paused_collection
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.decomposition_table import Decomposition, DecompositionRules, Source, find_decomposition
 from trt_lowering.node_metadata import provenance_of
-from trt_lowering.operator_traits import (
-    draws_random_numbers,
-    has_hidden_state,
-    is_data_dependent,
-    is_symbolic_function,
-    mutated_arguments,
-)
+from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, is_symbolic_function, mutated_arguments
 from trt_lowering.passes.functionalize import Functionalize
 
 

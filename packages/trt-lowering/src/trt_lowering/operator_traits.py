@@ -11,7 +11,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, operator_name
 from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
-from trt_core.operators import packet_name
+from trt_core.operators import draws_random_numbers, packet_name
 
 _SYMBOLIC_FUNCTIONS = frozenset(
     {
@@ -48,22 +48,6 @@ def may_alias(target: OpOverload) -> bool:
     if target._schema.name in SILENT_ALIASES:
         return True
     return any(result.alias_info is not None for result in target._schema.returns)
-
-
-@functools.cache
-def is_random(target: OpOverload) -> bool:
-    """Whether the result can depend on PyTorch's random generator."""
-    return torch.Tag.nondeterministic_seeded in target.tags
-
-
-def draws_random_numbers(node: fx.Node) -> bool:
-    """Whether this call depends on the random generator: dropout at inference, or with probability 0, does not."""
-    target = node.target
-    if not isinstance(target, OpOverload) or not is_random(target):
-        return False
-    given = {declared.name: argument(node, declared.name) for declared in target._schema.arguments}
-    is_off = given.get("train", True) is False or given.get("training", True) is False
-    return not (is_off or any(given.get(name) == 0 for name in ("p", "dropout", "dropout_p")))
 
 
 @functools.cache
@@ -152,22 +136,6 @@ def tensor_value(node: fx.Node) -> torch.Tensor | None:
     """Returns the fake tensor that a node stands for, None when it stands for something else."""
     value = node.meta.get("val")
     return value if isinstance(value, torch.Tensor) else None
-
-
-def argument(node: fx.Node, name: str) -> Any:
-    """Returns an argument of an operator call by its schema name, its default when it was left out.
-
-    Raises:
-        KeyError: The schema has no such argument.
-    """
-    target = node.target
-    assert isinstance(target, OpOverload)
-    for index, declared in enumerate(target._schema.arguments):
-        if declared.name == name:
-            if index < len(node.args):
-                return node.args[index]
-            return node.kwargs.get(name, declared.default_value if declared.has_default_value() else None)
-    raise KeyError(name)
 
 
 _COPYING: Final = frozenset(

@@ -18,13 +18,13 @@ from trt_core import CompilationSettings
 from trt_core.graph_search import reachable
 from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import tensors_in
-from trt_core.operators import operator_name, packet_name
+from trt_core.operators import argument, operator_name, packet_name
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_core.provenance import module_paths, node_location
 from trt_core.sizes.ranges import ShapeRanges
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import STATE, graph_results, same_shape
-from trt_lowering.operator_traits import argument, is_float32, moves, rearranges, tensor_value
+from trt_lowering.operator_traits import is_float32, moves, rearranges, tensor_value
 
 
 @dataclass(frozen=True)

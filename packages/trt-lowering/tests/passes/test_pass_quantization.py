@@ -12,9 +12,9 @@ from torch import nn
 from torch.nn import functional
 
 from trt_core import CompilationSettings, read_settings
+from trt_core.operators import argument
 from trt_core.quantization import dequantize, quantize
 from trt_lowering import lower
-from trt_lowering.operator_traits import argument
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")
 library = torch.ops.quantized_decomposed

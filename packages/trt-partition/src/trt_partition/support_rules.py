@@ -28,11 +28,11 @@ from trt_core import (
 from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
-from trt_core.operators import packet_name
+from trt_core.operators import draws_random_numbers, packet_name
 from trt_core.process_groups import is_unread
 from trt_core.provenance import PLACEHOLDER_MODULE, plain_path, source_line
 from trt_core.wording import did_you_mean, kind_of
-from trt_partition.effects import Effect, draws_random_numbers, effect_of
+from trt_partition.effects import Effect, effect_of
 from trt_partition.sizes import SizeTable, find_sizes, is_constant, is_number, placeholder_sizes
 
 

@@ -15,6 +15,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import CompilationSettings, InputError, logger, operator_name
 from trt_core.dtypes import dtype_name
+from trt_core.operators import draws_random_numbers
 from trt_core.provenance import module_path, node_location
 from trt_frontends.comparison.output_error import run_wide, tensors_of
 from trt_frontends.entry_point import outside_autocast
@@ -22,7 +23,6 @@ from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Prog
 from trt_frontends.precision.exclusions import has_weights
 from trt_frontends.precision.graph_run import GraphRun, PrecisionTrials, worst_error
 from trt_frontends.precision.report import GroupPrecision, PrecisionReport
-from trt_lowering.operator_traits import draws_random_numbers
 from trt_lowering.precision_rules import reduced_type
 from trt_partition.costs import counts_as_computation, estimate_flops
 

@@ -16,6 +16,7 @@ from torch.export.graph_signature import InputKind
 from trt_core import InputError, TrtError
 from trt_core.dtypes import dtype_name
 from trt_core.nesting import tensors_in
+from trt_core.operators import argument
 from trt_core.provenance import node_location, source_line
 from trt_core.quantization import dequantize, fake_quantize, quantize
 from trt_core.wording import kind_of
@@ -24,7 +25,6 @@ from trt_frontends.comparison.sample_inputs import FORMS_OF_INPUTS, read_calibra
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.quantization.layers import Layer, ProgramEditor, set_operand, weight_scale
 from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig, Scheme
-from trt_lowering.operator_traits import argument
 
 Watch = Callable[[fx.Node, torch.Tensor], None]
 """Called with the node of an activation, and its value."""

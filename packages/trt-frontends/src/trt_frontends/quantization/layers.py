@@ -12,16 +12,16 @@ from torch import fx
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, TensorArgument
 
 from trt_core import InputError, Reason, Verdict
+from trt_core.attributes import is_written
 from trt_core.dtypes import FLOATS
 from trt_core.errors import SettingsError
 from trt_core.exported_programs import copy_of_graph, with_changes
 from trt_core.internals import OpOverload, schema_name
-from trt_core.operators import canonical_operator, operator_name, packet_name
+from trt_core.operators import argument, canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
 from trt_core.quantization import quantize
 from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig
 from trt_lowering.node_metadata import fake_mode_of, insert_call
-from trt_lowering.operator_traits import argument
 
 aten = torch.ops.aten
 
@@ -343,7 +343,7 @@ def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
         views.append(operand)
         operand = operand.args[0]
     held = editor.tensor(operand)
-    if held is None or not isinstance(operand, fx.Node) or held.dtype not in FLOATS or _is_written(operand):
+    if held is None or not isinstance(operand, fx.Node) or held.dtype not in FLOATS or is_written(operand):
         return None
     if any(editor.tensor(argument(node, name)) is not None for name in activations):
         return None
@@ -378,13 +378,6 @@ def _source_axis(view: fx.Node, axis: int) -> int:
         first, second = int(argument(view, "dim0")) % rank, int(argument(view, "dim1")) % rank
         return {first: second, second: first}.get(axis, axis)
     return rank - 1 - axis if view.target is aten.t.default else axis
-
-
-def _is_written(node: fx.Node) -> bool:
-    return any(
-        isinstance(user.target, OpOverload) and user.target._schema.is_mutable and user.args[0] is node
-        for user in node.users
-    )
 
 
 class _Exclusion:

@@ -16,6 +16,7 @@ from trt_core import InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.nesting import tensors_in
+from trt_core.operators import argument
 from trt_core.quantization import dequantize, is_dequantization
 from trt_core.quantization import quantize as quantize_operator
 from trt_core.reports import DataReport
@@ -45,7 +46,6 @@ from trt_frontends.quantization.layers import (
     weight_scale,
 )
 from trt_frontends.quantization.quantization_config import Kind, QuantizationConfig, read_config
-from trt_lowering.operator_traits import argument
 from trt_lowering.passes.open_wrapped_tensors import is_wrapper
 
 REPORT: Final = "quantization_report"

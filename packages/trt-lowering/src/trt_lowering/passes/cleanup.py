@@ -9,11 +9,12 @@ import torch
 from torch import fx
 
 from trt_core.internals import OpOverload, schema_name
+from trt_core.operators import argument
 from trt_core.process_groups import is_unread
 from trt_core.quantization import is_dequantization
 from trt_lowering.contract import GraphPass, OperatorPass
 from trt_lowering.node_metadata import insert_call, same_layout, same_shape
-from trt_lowering.operator_traits import argument, is_pure, may_alias, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import is_pure, may_alias, mutated_arguments, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 from trt_lowering.results import base_of, result_bases
 

@@ -18,19 +18,13 @@ from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.graph_search import reachable
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher, schema_name
 from trt_core.nesting import tensors_in, with_leaves
+from trt_core.operators import argument
 from trt_core.precision import KEPT, KeptInFloat32, exclusion_of
 from trt_core.provenance import node_location
 from trt_core.quantization import is_scale
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call
-from trt_lowering.operator_traits import (
-    argument,
-    has_hidden_state,
-    is_data_dependent,
-    is_kept_in_torch,
-    moves,
-    tensor_value,
-)
+from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, is_kept_in_torch, moves, tensor_value
 from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten

@@ -11,10 +11,11 @@ from torch import fx
 from trt_core.attributes import read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.internals import FakeTensor
+from trt_core.operators import argument
 from trt_core.quantization import QUANTIZED, dequantize, limits
 from trt_lowering.contract import OperatorPass
 from trt_lowering.node_metadata import CASTS, cast_value, insert_call
-from trt_lowering.operator_traits import argument, tensor_value
+from trt_lowering.operator_traits import tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 
 aten = torch.ops.aten

@@ -14,6 +14,7 @@ from trt_core import CompilationSettings
 from trt_core.attributes import add_constant, read_attribute, written_targets
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, schema_name
 from trt_core.nesting import tensors_in
+from trt_core.operators import argument
 from trt_core.process_groups import is_collective
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.sizes.expressions import Expression, Extent, extent_of
@@ -23,7 +24,6 @@ from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import replace_result
 from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import (
-    argument,
     is_data_dependent,
     is_kept_in_torch,
     is_pure,

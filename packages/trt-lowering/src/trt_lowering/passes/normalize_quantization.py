@@ -13,6 +13,7 @@ from trt_core.attributes import is_state, read_attribute
 from trt_core.bitsandbytes_operators import FORMS
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.modelopt_operators import bits_of_blocks, outer_scale
+from trt_core.operators import argument
 from trt_core.quantization import (
     QUANTIZED,
     dequantize,
@@ -24,7 +25,6 @@ from trt_core.quantization import (
 )
 from trt_lowering.contract import OperatorPass
 from trt_lowering.expansion import inline_module, trace_call
-from trt_lowering.operator_traits import argument
 
 Form = Callable[[Mapping[str, Any]], Any]
 """Computes a call in another form, from the operator's arguments by name."""

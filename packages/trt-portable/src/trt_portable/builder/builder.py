@@ -62,7 +62,7 @@ from trt_portable.plan.engine_info import (
     is_host_constant,
     write_engine,
 )
-from trt_portable.plan.extents import Expression, evaluate, expression_of, symbols_of
+from trt_portable.plan.extents import Expression, evaluate, expression_of, sizes_by_symbol
 from trt_portable.plan.nodes import Node, PlanGraph, PlanPass
 from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import instance_of, to_integer
@@ -438,7 +438,7 @@ def _confirmed(
     """The expressions that give the actual extents; None in the place of others."""
     if actual is None:
         return (None,) * len(expressions)
-    symbols = symbols_of(shapes)
+    symbols = sizes_by_symbol(shapes)
     return tuple(
         expression if _value(expression, symbols) == extent else None
         for expression, extent in zip(expressions, actual, strict=True)

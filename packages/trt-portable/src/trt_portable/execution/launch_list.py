@@ -53,7 +53,7 @@ from trt_portable.memory import wrap_address
 from trt_portable.plan import tables
 from trt_portable.plan.artifact import Artifact
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import Expression, evaluate, symbols_of
+from trt_portable.plan.extents import Expression, evaluate, sizes_by_symbol
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value, as_tensor
 
@@ -195,7 +195,7 @@ class CompiledProgram:
         return found
 
     def _for(self, shapes: tuple[Shape, ...]) -> _Sizes:
-        symbols = symbols_of(shapes)
+        symbols = sizes_by_symbol(shapes)
         numbers = tuple([evaluate(expression, symbols) for expression in self._extents])
         return _Sizes(_Layout(numbers, *self._memory.arrange(numbers), _homes(self._chains, numbers)))
 

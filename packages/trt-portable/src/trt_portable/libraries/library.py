@@ -23,7 +23,7 @@ from torch.utils.dlpack import from_dlpack
 
 from trt_portable.onnx_export import NUMBERS, ExportedPlan
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape
-from trt_portable.plan.extents import evaluate, symbols_of
+from trt_portable.plan.extents import evaluate, sizes_by_symbol
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Signature:
 
     def output_shapes(self, shapes: tuple[Shape, ...]) -> list[Shape | None]:
         """Extents of outputs for those of inputs; None where the plan does not say them."""
-        return [_extents(tensor, symbols_of(shapes)) for tensor in self.outputs]
+        return [_extents(tensor, sizes_by_symbol(shapes)) for tensor in self.outputs]
 
 
 def _extents(tensor: IOTensor, symbols: Mapping[str, int]) -> Shape | None:

@@ -21,7 +21,7 @@ from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import parse_json
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import Expression, evaluate, read_expression, symbols_of
+from trt_portable.plan.extents import Expression, evaluate, read_expression, sizes_by_symbol
 
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_REMEMBERED: Final = 4096
@@ -91,7 +91,7 @@ class Artifact:
                 return False
             usual[each.source][each.axis] = self.shapes[each.source][each.axis]
         is_fixed = tuple(map(tuple, usual)) == self.shapes
-        symbols = symbols_of(shapes) if self.equal else {}
+        symbols = sizes_by_symbol(shapes) if self.equal else {}
         return is_fixed and all(evaluate(left, symbols) == evaluate(right, symbols) for left, right in self.equal)
 
 

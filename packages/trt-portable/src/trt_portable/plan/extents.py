@@ -28,7 +28,7 @@ Expression: TypeAlias = Annotated[Extent, Form()]
 _LARGEST: Final = 1 << 48
 
 
-def symbols_of(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+def sizes_by_symbol(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """Extents of inputs by symbol."""
     return {
         EXTENT_SYMBOL.format(source, axis): extent
@@ -70,14 +70,14 @@ def read_expression(value: Any, what: str, ranks: Sequence[int]) -> Expression:
         BadField: It is no expression, or names an axis that no input has.
     """
     try:
-        check_extent(value, symbols_of([[0] * rank for rank in ranks]).keys())
+        check_extent(value, sizes_by_symbol([[0] * rank for rank in ranks]).keys())
     except ValueError as error:
         raise typed.BadField(what, str(error)) from error
     return value  # type: ignore[no-any-return]
 
 
 def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:
-    """The extent for extents of inputs; see `symbols_of`.
+    """The extent for extents of inputs; see `sizes_by_symbol`.
 
     Raises:
         Refusal: There is none: a division by zero, or a number that is no extent.

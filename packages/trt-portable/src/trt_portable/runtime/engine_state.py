@@ -24,7 +24,7 @@ from trt_portable.fusion.programs import fused_program, host_program, prepacked_
 from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.plan import tables
 from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
-from trt_portable.plan.extents import evaluate, symbols_of
+from trt_portable.plan.extents import evaluate, sizes_by_symbol
 from trt_portable.plan.plan_file import Plan, PlanError, reading
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.reporting import Reporter
@@ -307,7 +307,7 @@ class EngineState:
             return None
         found = self._output_shapes.get(shapes)
         if found is None:
-            symbols = symbols_of(shapes)
+            symbols = sizes_by_symbol(shapes)
             found = self._output_shapes[shapes] = tuple(
                 tuple(evaluate(extent, symbols) for extent in tensor.extents) if tensor.extents else tensor.shape
                 for tensor in self.outputs
