@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from trt_core.errors import SettingsError
-from trt_core.internals import HigherOrderOperator, OpOverload, OpOverloadPacket, all_operator_names
+from trt_core.internals import HigherOrderOperator, OpOverload, OpOverloadPacket, all_operator_names, schema_name
 from trt_core.wording import did_you_mean
 
 Target = Callable[..., Any] | str
@@ -134,6 +134,11 @@ def argument(node: fx.Node, name: str) -> Any:
                 return node.args[index]
             return node.kwargs.get(name, declared.default_value if declared.has_default_value() else None)
     raise KeyError(name)
+
+
+def is_size_query(target: Any) -> bool:
+    """Whether the operator reads a symbolic integer off a tensor's metadata (`aten.sym_size.int` and its kin)."""
+    return schema_name(target).startswith("aten::sym_")
 
 
 @functools.cache

@@ -15,10 +15,10 @@ from torch.nn import functional
 from trt_core import CompilationSettings
 from trt_core.internals import OpOverload, has_kernel
 from trt_core.modelopt_operators import modelopt_quantize, modelopt_quantize_blocks
-from trt_core.operators import is_random
+from trt_core.operators import is_random, is_size_query
 from trt_core.quantization import fake_quantize
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
-from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, is_size_query
+from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch
 from trt_lowering.small_matrices import SMALL_MATRICES
 
 

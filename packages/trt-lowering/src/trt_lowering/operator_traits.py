@@ -1,4 +1,4 @@
-"""What an operator's schema and tags say about it: mutation, aliasing, randomness, settings that hold on to it."""
+"""What an operator's schema and tags say about it: mutation, aliasing, effects, settings that hold on to it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ from torch import fx
 from trt_core import CompilationSettings, operator_name
 from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
 from trt_core.operators import draws_random_numbers, packet_name
-
-_SYMBOLIC_FUNCTIONS = frozenset(
-    {
-        *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.pow),
-        *(operator.neg, operator.pos, operator.abs, operator.lshift, operator.rshift, operator.eq, operator.ne),
-        *(operator.lt, operator.le, operator.gt, operator.ge, operator.and_, operator.or_, operator.not_),
-        *(operator.getitem, round),
-    }
-)
+from trt_core.sizes.functions import BY_TARGET
 
 # Composite operators that can return their input, or a view of it, without their schema saying so.
 SILENT_ALIASES = frozenset(
@@ -56,16 +48,11 @@ def is_data_dependent(target: OpOverload) -> bool:
     return torch.Tag.dynamic_output_shape in target.tags or torch.Tag.data_dependent_output in target.tags
 
 
-def is_size_query(target: Any) -> bool:
-    """Whether the operator reads a symbolic integer off a tensor's metadata (`aten.sym_size.int` and its kin)."""
-    return schema_name(target).startswith("aten::sym_")
-
-
 def is_symbolic_function(target: Any) -> bool:
     """Whether the target is a Python function on symbolic integers, or `getitem`."""
     if isinstance(target, (OpOverload, HigherOrderOperator)):
         return False
-    if target in _SYMBOLIC_FUNCTIONS:
+    if target in BY_TARGET or target is operator.getitem:
         return True
     module = getattr(target, "__module__", None) or ""
     name = getattr(target, "__name__", "")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch.export import Dim
 
-from trt_lowering.operator_traits import is_size_query
+from trt_core.operators import is_size_query
 from trt_lowering.passes.cleanup import EliminateDeadCode
 from trt_lowering.passes.known_values import SimplifySizes
 

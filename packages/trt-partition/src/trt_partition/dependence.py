@@ -16,9 +16,10 @@ from typing import Final
 import torch
 from torch import fx
 
+from trt_core.operators import is_size_query
 from trt_core.process_groups import is_collective, is_wait
 from trt_partition.effects import Effect, effect_of
-from trt_partition.sizes import SizeTable, find_sizes, placeholder_sizes, reads_shape
+from trt_partition.sizes import SizeTable, find_sizes, placeholder_sizes
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def read_dependences(graph: fx.Graph) -> Dependences:
 
 
 def _told_by_input(node: fx.Node, inputs: SizeTable) -> bool:
-    return reads_shape(node) and inputs.find(node.meta.get("val")) is not None
+    return is_size_query(node.target) and inputs.find(node.meta.get("val")) is not None
 
 
 def _unpacks(node: fx.Node) -> bool:

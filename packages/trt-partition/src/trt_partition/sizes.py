@@ -12,22 +12,12 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import schema_name
+from trt_core.operators import is_size_query
 
 Place = tuple[fx.Node, int]
 """A tensor and the axis along which a size can be read."""
 
 SIZE_OPERATOR: Final = torch.ops.aten.sym_size.int
-
-_QUERIES: Final = frozenset(
-    {
-        "aten::sym_size",
-        "aten::sym_numel",
-        "aten::sym_stride",
-        "aten::sym_storage_offset",
-        "aten::sym_is_contiguous",
-    }
-)
 
 
 def is_number(value: Any) -> bool:
@@ -42,11 +32,6 @@ def is_constant(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
-def reads_shape(node: fx.Node) -> bool:
-    """Whether a call asks a tensor for its size, strides or number of elements."""
-    return schema_name(node.target) in _QUERIES
-
-
 def find_sizes(graph: fx.Graph) -> set[fx.Node]:
     """Returns the `call_function` nodes that compute numbers from shapes and other numbers alone."""
     found: set[fx.Node] = set()
@@ -54,7 +39,7 @@ def find_sizes(graph: fx.Graph) -> set[fx.Node]:
         if node.op != "call_function" or not is_number(node.meta.get("val")):
             continue
         operands = node.all_input_nodes
-        if reads_shape(node) or (operands and all(_is_plain(operand, found) for operand in operands)):
+        if is_size_query(node.target) or (operands and all(_is_plain(operand, found) for operand in operands)):
             found.add(node)
     return found
 

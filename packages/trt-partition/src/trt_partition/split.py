@@ -15,6 +15,7 @@ from trt_core import PartitionError
 from trt_core.attributes import is_state, owner_of, read_attribute
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import LazyGraphModule
+from trt_core.operators import is_size_query
 from trt_partition.effects import Effect, effect_of
 from trt_partition.plan import Block, PartitionPlan
 from trt_partition.sizes import (
@@ -26,7 +27,6 @@ from trt_partition.sizes import (
     is_constant,
     is_number,
     placeholder_sizes,
-    reads_shape,
 )
 
 
@@ -170,7 +170,7 @@ class _InputFinder:
             value = node.meta.get("val")
             if is_constant(value) and (node in self.sizes or node.op == "placeholder"):
                 continue
-            if node in self.sizes and not reads_shape(node):
+            if node in self.sizes and not is_size_query(node.target):
                 pending.extend(reversed(node.all_input_nodes))
                 continue
             source = node.all_input_nodes[0] if node in self.sizes else None

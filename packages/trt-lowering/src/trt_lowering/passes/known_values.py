@@ -14,7 +14,7 @@ from trt_core import CompilationSettings
 from trt_core.attributes import add_constant, read_attribute, written_targets
 from trt_core.internals import FakeTensor, FakeTensorMode, OpOverload, schema_name
 from trt_core.nesting import tensors_in
-from trt_core.operators import argument
+from trt_core.operators import argument, is_size_query
 from trt_core.process_groups import is_collective
 from trt_core.quantization import dequantize, is_dequantization, is_scale, quantize
 from trt_core.sizes.expressions import Expression, Extent, extent_of
@@ -27,7 +27,6 @@ from trt_lowering.operator_traits import (
     is_data_dependent,
     is_kept_in_torch,
     is_pure,
-    is_size_query,
     is_symbolic_function,
     tensor_value,
 )
