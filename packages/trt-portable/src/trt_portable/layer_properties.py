@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeAlias, TypeVar
 
 from trt_portable.dims import Dims, Permutation, as_dims
@@ -131,20 +131,44 @@ def permutation(doc: str = "") -> Attribute[Permutation]:
     return Attribute(_to_permutation, Permutation(), list, Permutation, doc)
 
 
-class OverriddenDims(Attribute[Dims | None]):
-    """Static extents that an input tensor overrides; assigning them takes the tensor away again."""
+class Overridden(Attribute[T]):
+    """A value that an input tensor overrides; assigning it takes the tensor away again.
 
-    def __init__(self, index: int, doc: str) -> None:
-        plain = optional_dims()
-        super().__init__(plain.convert, None, plain.encode, plain.decode, doc)
+    Args:
+        plain: The attribute without a tensor.
+        index: The input.
+        meanwhile: What it reads as while the tensor is there.
+    """
+
+    def __init__(self, plain: Attribute[T], index: int, meanwhile: Any = None) -> None:
+        super().__init__(plain.convert, plain.default, plain.encode, plain.decode, plain.__doc__ or "")
         self.index = index
+        self.meanwhile = meanwhile
 
     def __get__(self, layer: Any, owner: type) -> Any:
         if layer is not None and layer._input(self.index) is not None:
-            return None
+            return self.meanwhile
         return super().__get__(layer, owner)
 
     def __set__(self, layer: Holder, value: Any) -> None:
         if layer._input(self.index) is not None:
             layer._connect(self.index, None)
         super().__set__(layer, value)
+
+
+class Selective(Attribute[T]):
+    """A value of which all but some are ignored, as TensorRT ignores them.
+
+    Args:
+        plain: The attribute that takes all.
+        accepted: Those that are kept.
+    """
+
+    def __init__(self, plain: Attribute[T], accepted: Collection[T]) -> None:
+        super().__init__(plain.convert, plain.default, plain.encode, plain.decode, plain.__doc__ or "")
+        self.accepted = accepted
+
+    def __set__(self, layer: Holder, value: Any) -> None:
+        converted = self.convert(value)
+        if converted in self.accepted:
+            self.store(layer, converted)

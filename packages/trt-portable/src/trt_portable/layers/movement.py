@@ -13,7 +13,7 @@ from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType
 from trt_portable.errors import Refusal, optional, present
-from trt_portable.layer_properties import OverriddenDims, boolean, integer, permutation
+from trt_portable.layer_properties import Overridden, boolean, integer, optional_dims, permutation
 from trt_portable.layers.contracts import moved
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import joined
@@ -63,7 +63,7 @@ class IShuffleLayer(ILayer):
     _HOST_INPUTS = frozenset({1})
 
     first_transpose = permutation("Order of the axes before the reshape.")
-    reshape_dims = OverriddenDims(1, "Extents: -1 infers one, 0 copies one.")
+    reshape_dims = Overridden(optional_dims("Extents: -1 infers one, 0 copies one."), 1)
     second_transpose = permutation("Order of the axes after the reshape.")
     zero_is_placeholder = boolean(True, "Whether an extent of 0 copies that of the input.")
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import CumulativeOperation, DataType, LayerType, ReduceOperation, TopKOperation
 from trt_portable.errors import Refusal, optional, present
-from trt_portable.layer_properties import Attribute, boolean, element_type, integer, member
+from trt_portable.layer_properties import Attribute, Overridden, Selective, boolean, element_type, integer, member
 from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
 from trt_portable.network.inference import like_first, reduced
@@ -22,7 +22,6 @@ from trt_portable.network.rules import (
     require,
     require_tensor,
 )
-from trt_portable.pybind import to_integer
 from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
 
 if TYPE_CHECKING:
@@ -144,33 +143,9 @@ class IRaggedSoftMaxLayer(ILayer):
         return (torch.where(inside, weights, torch.zeros_like(weights)),)
 
 
-class _StaticK(Attribute[int]):
-    """The static K, -1 while a tensor gives it; assigning it takes the tensor away again."""
-
-    def __get__(self, layer: Any, owner: type) -> Any:
-        if layer is not None and layer._input(1) is not None:
-            return -1
-        return super().__get__(layer, owner)
-
-    def __set__(self, layer: ILayer, value: Any) -> None:
-        if layer._input(1) is not None:
-            layer._connect(1, None)
-        super().__set__(layer, value)
-
-
-class _IndicesType(Attribute[DataType]):
-    """INT32 or INT64; anything else is ignored, as TensorRT ignores it."""
-
-    def __set__(self, layer: ILayer, value: Any) -> None:
-        converted = self.convert(value)
-        if converted in INDICES:
-            self.store(layer, converted)
-
-
 def indices_type() -> Attribute[DataType]:
     """The attribute that holds the element type of computed indices."""
-    plain = element_type(DataType.INT32)
-    return _IndicesType(plain.convert, plain.default, plain.encode, plain.decode, "INT32 or INT64.")
+    return Selective(element_type(DataType.INT32, "INT32 or INT64."), INDICES)
 
 
 class ITopKLayer(ILayer):
@@ -186,7 +161,7 @@ class ITopKLayer(ILayer):
     _DEFERRED = True
 
     op = member(TopKOperation, TopKOperation.MAX, "Which end of the order.")
-    k = _StaticK(to_integer, 1, doc="Number of elements kept.")
+    k = Overridden(integer(1, "Number of elements kept."), 1, -1)
     axes = integer(1, "Bit mask with one axis, among the last four.")
     indices_type = indices_type()
 

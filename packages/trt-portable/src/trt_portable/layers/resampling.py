@@ -23,7 +23,7 @@ from trt_portable.enums import (
     SampleMode,
 )
 from trt_portable.errors import Refusal, optional, present
-from trt_portable.layer_properties import Attribute, boolean, member, number, optional_dims
+from trt_portable.layer_properties import Attribute, Selective, boolean, member, number, optional_dims
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.rules import (
@@ -306,18 +306,6 @@ _GRID_PADDING: Final = {
 }
 
 
-class _GridSampleMode(Attribute[SampleMode]):
-    """FILL, CLAMP or REFLECT; anything else is ignored, as TensorRT ignores it."""
-
-    def __set__(self, layer: ILayer, value: Any) -> None:
-        converted = self.convert(value)
-        if converted in _GRID_PADDING:
-            self.store(layer, converted)
-
-
-_sample_mode = member(SampleMode, SampleMode.FILL)
-
-
 class IGridSampleLayer(ILayer):
     """Samples at the places of a grid.
 
@@ -330,9 +318,7 @@ class IGridSampleLayer(ILayer):
 
     interpolation_mode = member(InterpolationMode, InterpolationMode.LINEAR, "How values between samples are made.")
     align_corners = boolean(False, "Whether -1 and 1 are the centres of the outermost elements.")
-    sample_mode = _GridSampleMode(
-        _sample_mode.convert, _sample_mode.default, _sample_mode.encode, _sample_mode.decode, "What is read outside."
-    )
+    sample_mode = Selective(member(SampleMode, SampleMode.FILL, "What is read outside."), _GRID_PADDING)
 
     def _check_operands(self, inputs: Sequence[ITensor]) -> None:
         x, grid = inputs

@@ -14,7 +14,7 @@ from trt_portable.dims import DimsLike, as_dims
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType, LayerType, SampleMode
 from trt_portable.errors import Refusal, optional, present
-from trt_portable.layer_properties import OverriddenDims, member
+from trt_portable.layer_properties import Overridden, member, optional_dims
 from trt_portable.layers.contracts import Bound, elements, moved
 from trt_portable.layers.movement import MOVABLE
 from trt_portable.network.definition import LayerFactory
@@ -52,10 +52,10 @@ class ISliceLayer(ILayer):
     _MAX_INPUTS = 6
     _HOST_INPUTS = frozenset({1, 2, 3, 5})
 
-    start = OverriddenDims(1, "First index on each axis.")
-    shape = OverriddenDims(2, "Extent of the output on each axis.")
-    stride = OverriddenDims(3, "Distance between indices on each axis; may be zero or negative.")
-    axes = OverriddenDims(5, "The axes sliced; all of them if not set.")
+    start = Overridden(optional_dims("First index on each axis."), 1)
+    shape = Overridden(optional_dims("Extent of the output on each axis."), 2)
+    stride = Overridden(optional_dims("Distance between indices on each axis; may be zero or negative."), 3)
+    axes = Overridden(optional_dims("The axes sliced; all of them if not set."), 5)
     mode = member(SampleMode, SampleMode.STRICT_BOUNDS, "What is read out of bounds.")
 
     _windows: tuple[_Window, ...] | None = None

@@ -13,7 +13,7 @@ from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
 from trt_portable.errors import Refusal
-from trt_portable.layer_properties import Attribute, WeightsAttribute, element_type, member, optional_dims
+from trt_portable.layer_properties import Attribute, Overridden, WeightsAttribute, element_type, member, optional_dims
 from trt_portable.layer_properties import dims as dims_attribute
 from trt_portable.layers.contracts import Bound, broadcast, moved
 from trt_portable.network.definition import LayerFactory
@@ -218,23 +218,6 @@ class _FillNumber(Attribute[int | float | None]):
         self.store(layer, converted)
 
 
-class _FillShape(Attribute[Dims | None]):
-    """The static extents of a fill; None while a tensor gives them."""
-
-    def __get__(self, layer: Any, owner: type) -> Any:
-        if layer is not None and layer._input(0) is not None:
-            return None
-        return super().__get__(layer, owner)
-
-    def __set__(self, layer: ILayer, value: Any) -> None:
-        if layer._input(0) is not None:
-            layer._connect(0, None)
-        super().__set__(layer, value)
-
-
-_plain_dims = optional_dims()
-
-
 class IFillLayer(ILayer):
     """A tensor made from a formula: a linear ramp, or random numbers.
 
@@ -246,7 +229,7 @@ class IFillLayer(ILayer):
     _MAX_INPUTS = 3
     _HOST_INPUTS = frozenset({0})
 
-    shape = _FillShape(_plain_dims.convert, None, _plain_dims.encode, _plain_dims.decode, "The extents.")
+    shape = Overridden(optional_dims("The extents."), 0)
     operation = member(FillOperation, FillOperation.LINSPACE, "The formula.")
     alpha = _FillNumber(1, 0.0, "Start of a ramp, minimum, or mean; at first 0.")
     beta = _FillNumber(2, 1.0, "Step of a ramp, maximum, or standard deviation; at first 1.")
