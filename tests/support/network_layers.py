@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from trt_converters.build import new_network
 from trt_converters.interpreter import BlockInterpreter
 from trt_core import trt
 from trt_core.log import provider_logger
@@ -24,7 +25,7 @@ def only_network(module: nn.Module, inputs: Sequence[Any]) -> Any:
     plan = lowered.plan()
     assert len(plan.blocks) == 1 == len(plan.engines)
     (block,) = lowered.split(plan).blocks.values()
-    network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    network = new_network(trt.Builder(provider_logger()))
     BlockInterpreter(block, network, lowered.settings, lowered.ranges).run()
     return network
 

@@ -30,6 +30,7 @@ def rows(sizes: tuple[int, ...] = SIZES) -> list[Row]:
 
 def _measure(size: int, is_dynamic: bool) -> dict[str, float]:
     from trt_converters import ConverterSupport
+    from trt_converters.build import new_network
     from trt_converters.interpreter import BlockInterpreter
     from trt_core import CompilationSettings, trt
     from trt_core.log import provider_logger
@@ -41,7 +42,7 @@ def _measure(size: int, is_dynamic: bool) -> dict[str, float]:
     start = time.perf_counter()
     assert all(support.verdict(node).supported for node in block.graph.nodes if node.op == "call_function")
     verdicts = time.perf_counter() - start
-    network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    network = new_network(trt.Builder(provider_logger()))
     start = time.perf_counter()
     BlockInterpreter(block, network, settings, ShapeRanges()).run()
     return {"verdicts": verdicts, "conversion": time.perf_counter() - start}

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from trt_converters import ConversionContext, layers
+from trt_converters.build import new_network
 from trt_converters.context import (
     axes_mask,
     dtype_of,
@@ -24,7 +25,7 @@ aten = torch.ops.aten
 
 
 def _context() -> ConversionContext:
-    network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    network = new_network(trt.Builder(provider_logger()))
     return ConversionContext(network, CompilationSettings(), ShapeRanges())
 
 

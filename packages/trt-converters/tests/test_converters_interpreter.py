@@ -10,6 +10,7 @@ from torch import fx
 
 import trt_portable
 from trt_converters import BuiltEngine, Converter, ConverterRegistry, build_block
+from trt_converters.build import new_network
 from trt_converters.interpreter import BlockInterpreter
 from trt_converters.testing import compare, run_engine
 from trt_core import CompilationSettings, ConversionError, trt
@@ -36,7 +37,7 @@ def _check(block: fx.GraphModule, *inputs: torch.Tensor) -> None:
 
 
 def _layers(block: fx.GraphModule) -> list[str]:
-    network = trt.Builder(provider_logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    network = new_network(trt.Builder(provider_logger()))
     BlockInterpreter(block, network, SETTINGS, ShapeRanges()).run()
     return [network.get_layer(index).type.name for index in range(network.num_layers)]
 

@@ -17,6 +17,7 @@ from trtc.app import app
 from typer.testing import CliRunner
 
 import trt_frontends
+import trt_portable
 from trt_core import Input, InputError, SettingsError
 from trt_frontends import onnx_models
 from trt_frontends.custom_engine_cache import BaseEngineCache
@@ -317,3 +318,25 @@ def test_inputs_with_names_that_mean_something_to_python(names: list[str], calle
     if names != ["input", "input_1"]:  # of which PyTorch's own export makes a module with one of them twice
         for model in (compiled, trt_frontends.load(tmp_path / "m.trtp")):
             torch.testing.assert_close(torch.export.export(model, (x, y)).module()(x, y), x - y)
+
+
+def test_what_a_model_is_asked_about_is_what_is_built(
+    tmp_path: Path, batch: Input, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT 10 takes models of mixed types into networks of weak types, which are never built here."""
+    asked: list[int] = []
+    create = trt_portable.Builder.create_network
+
+    def noted(builder: Any, flags: int = 0) -> Any:
+        asked.append(flags)
+        return create(builder, flags)
+
+    monkeypatch.setattr(trt_portable.Builder, "create_network", noted)
+    path = save_model(tmp_path / "m.onnx")
+    explain_onnx(path)
+    export_onnx(path)
+    export_onnx(nn.Linear(4, 8).eval(), (torch.ones(2, 4),))
+    onnx_models.inputs_of_types(path, {"in.1": [(2, 4)]})
+    trt_frontends.compile(path, [batch])
+    typed = 1 << int(trt_portable.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+    assert len(asked) == 5 and all(flags & typed for flags in asked)

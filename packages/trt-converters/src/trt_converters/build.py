@@ -199,7 +199,7 @@ def build_block(
     with device_scope(settings.device.torch_device), on_host():
         forget_errors()
         builder = new_builder(name)
-        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        network = new_network(builder)
         network.name = name
         interpreter = BlockInterpreter(block, network, settings, ranges, registry)
         with paused_collection():
@@ -357,6 +357,24 @@ def new_builder(name: str) -> Any:
             why=take_errors() or str(error),
             hint="check that this TensorRT release supports the GPU and its driver, and that memory is left",
         ) from error
+
+
+def new_network(builder: Any) -> Any:
+    """Returns a network whose tensors have the types that its layers say, as all networks of TensorRT 11 have."""
+    return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+
+
+def layers_of(
+    block: fx.GraphModule, settings: CompilationSettings, ranges: ShapeRanges, registry: ConverterRegistry
+) -> list[tuple[str, str]]:
+    """Returns names and kinds of the layers that converting a block makes; nothing is built."""
+    with device_scope(settings.device.torch_device):
+        network = new_network(trt.Builder(provider_logger()))
+        BlockInterpreter(block, network, settings, ranges, registry).run()
+        # pooling and activation layers have a `type` of their own, which hides the kind of layer
+        kind_of = trt.ILayer.type.fget
+        layers = [network.get_layer(index) for index in range(network.num_layers)]
+        return [(layer.name, kind_of(layer).name) for layer in layers]
 
 
 def results_of(block: fx.GraphModule) -> Sequence[torch.Tensor]:

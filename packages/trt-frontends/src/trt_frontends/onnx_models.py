@@ -21,7 +21,7 @@ from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
 from trt_converters.block_key import digest_of, digest_of_parts
-from trt_converters.build import TimingCacheFile, build_network, new_builder
+from trt_converters.build import TimingCacheFile, build_network, new_builder, new_network
 from trt_core import (
     ExportError,
     Input,
@@ -142,7 +142,7 @@ def explain_onnx(path: str | os.PathLike[str]) -> OnnxReport:
         InputError: There is no such file, it is no model, or its weights are not where the model says.
     """
     file = _existing(path)
-    parser = _parser(trt.Builder(provider_logger()).create_network())
+    parser = _parser(new_network(trt.Builder(provider_logger())))
     try:
         data = read_file(str(file), _LARGEST_MODEL)
     except PlanError as unread:
@@ -207,7 +207,7 @@ def compile_onnx(
         raise SettingsError("dryrun is for models of PyTorch", hint=f"explain_onnx({str(path)!r}) says what would run")
     progress("parsing", 0, 1)
     builder = new_builder(file.stem)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    network = new_network(builder)
     _parse(file, network)
     log_phase("parsed", counted(network.num_layers, "layer"), start)
     ends = [network.get_input(index) for index in range(network.num_inputs)]
@@ -283,7 +283,7 @@ def inputs_of_types(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[
     Raises:
         InputError: There is no such file or input, or a shape is neither given nor fixed in the model.
     """
-    network = trt.Builder(provider_logger()).create_network()
+    network = new_network(trt.Builder(provider_logger()))
     parser = _parser(network)
     parser.parse_from_file(str(_existing(path)))  # whatever it refuses, inputs come first
     ends = [network.get_input(index) for index in range(network.num_inputs)]
@@ -618,7 +618,7 @@ def export_onnx(
 
     keeper: SingleEngine | None = None
     if isinstance(model, (str, os.PathLike)):
-        network = trt.Builder(provider_logger()).create_network()
+        network = new_network(trt.Builder(provider_logger()))
         _parse(_existing(model), network)
     else:
         given = {**settings, "min_block_size": 1, "require_full_compilation": True}

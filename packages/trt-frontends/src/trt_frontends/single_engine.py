@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from trt_converters.build import build_network, new_builder, profiles_of
+from trt_converters.build import build_network, new_builder, new_network, profiles_of
 from trt_converters.interpreter import BlockInterpreter
-from trt_core import InputError, device_scope, trt
+from trt_core import InputError, device_scope
 from trt_core.internals import pytree
 from trt_core.wording import counted
 from trt_frontends.pipeline import CapturedModel
@@ -61,7 +61,7 @@ class SingleEngine:
             raise InputError(f"the model becomes {counted(len(built.blocks), 'engine')}, not a single one")
         ((place, block),) = built.blocks.items()
         builder = new_builder(name)
-        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        network = new_network(builder)
         network.name = name
         interpreter = BlockInterpreter(block, network, lowered.settings, lowered.ranges, captured.registry)
         with device_scope(lowered.settings.device.torch_device), tracing_lock(), sizes_left_open(block):

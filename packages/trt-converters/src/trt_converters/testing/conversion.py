@@ -13,8 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_converters.build import build_block
-from trt_converters.interpreter import BlockInterpreter
+from trt_converters.build import build_block, layers_of
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport
 from trt_converters.testing.comparison import compare, rounding_bounds
@@ -471,13 +470,7 @@ def emitted_layers(
 
 
 def _layer_types(call: OperatorCall, settings: CompilationSettings, registry: ConverterRegistry) -> tuple[str, ...]:
-    with device_scope(settings.device.torch_device):
-        builder = trt.Builder(provider_logger())
-        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
-        BlockInterpreter(call.block, network, settings, call.ranges, registry).run()
-        # pooling and activation layers have a `type` of their own, which hides the kind of layer
-        kind_of = trt.ILayer.type.fget
-        return tuple(kind_of(network.get_layer(index)).name for index in range(network.num_layers))
+    return tuple(kind for _, kind in layers_of(call.block, settings, call.ranges, registry))
 
 
 def _variants(call: OperatorCall, dynamic: DynamicAxes | None) -> list[list[torch.Tensor]]:

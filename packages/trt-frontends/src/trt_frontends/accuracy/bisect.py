@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 import torch
 from torch import fx, nn
 
-from trt_converters import DYNAMO_CONVERTERS, BlockInterpreter, ConverterRegistry
-from trt_core import InputError, PlanError, Reason, TrtError, Verdict, device_scope, operator_name, trt
+from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_converters.build import layers_of
+from trt_core import InputError, PlanError, Reason, TrtError, Verdict, operator_name
 from trt_core.dtypes import dtype_name
 from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
-from trt_core.log import provider_logger
 from trt_core.provenance import module_path, source_line
 from trt_core.remembered import Remembered
 from trt_core.reports import DataReport
@@ -900,15 +900,8 @@ class LoneOperator:
 
 
 def _layers_of(block: fx.GraphModule, lowered: LoweredModel) -> tuple[str, ...]:
-    with device_scope(lowered.settings.device.torch_device):
-        network = trt.Builder(provider_logger()).create_network(
-            1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-        )
-        BlockInterpreter(block, network, lowered.settings, lowered.ranges, lowered.registry).run()
-        # pooling and activation layers have a `type` of their own, which hides the kind of layer
-        kind_of = trt.ILayer.type.fget
-        layers = [network.get_layer(index) for index in range(network.num_layers)]
-        return tuple(f"{layer.name} ({kind_of(layer).name})" for layer in layers)
+    found = layers_of(block, lowered.settings, lowered.ranges, lowered.registry)
+    return tuple(f"{name} ({kind})" for name, kind in found)
 
 
 def _block_of(node: fx.Node, case: EngineCase) -> fx.GraphModule | None:
