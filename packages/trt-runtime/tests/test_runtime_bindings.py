@@ -21,7 +21,7 @@ extents = st.recursive(
     lambda inner: st.builds(
         lambda name, operands: [name, *operands],
         st.sampled_from(["add", "mul", "floordiv", "max"]),
-        st.lists(inner, min_size=1, max_size=3),
+        st.lists(inner, min_size=2, max_size=3),
     ),
     max_leaves=6,
 )
@@ -48,9 +48,10 @@ def test_json_round_trip(binding: Binding) -> None:
         ({"name": "x", "dtype": "float64", "shape": []}, "'float64' is no data type"),
         ({"name": "x", "dtype": [], "shape": []}, "a list of 0 is no data type"),
         ({"name": "x", "dtype": "float32", "shape": 3}, "a list is needed"),
-        ({"name": "x", "dtype": "float32", "shape": [True]}, "not a shape"),
-        ({"name": "x", "dtype": "float32", "shape": [["add"]]}, "not a shape"),
-        ({"name": "x", "dtype": "float32", "shape": [["add", None]]}, "not a shape"),
+        ({"name": "x", "dtype": "float32", "shape": [True]}, "True is no extent"),
+        ({"name": "x", "dtype": "float32", "shape": [["add"]]}, "is no extent"),
+        ({"name": "x", "dtype": "float32", "shape": [["add", None]]}, "takes no 1 operands"),
+        ({"name": "x", "dtype": "float32", "shape": [["add", None, 1]]}, "depends on data"),
     ],
 )
 def test_malformed_json_is_refused(value: Any, message: str) -> None:

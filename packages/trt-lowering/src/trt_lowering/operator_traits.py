@@ -11,7 +11,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, operator_name
 from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
-from trt_core.operators import draws_random_numbers, packet_name
+from trt_core.operators import argument, draws_random_numbers, packet_name
 from trt_core.sizes.functions import BY_TARGET
 
 # Composite operators that can return their input, or a view of it, without their schema saying so.
@@ -183,3 +183,19 @@ def _keeps_type(node: fx.Node) -> bool:
     return before is not None and all(
         isinstance(result, torch.Tensor) and result.dtype == before.dtype for result in results
     )
+
+
+def axis_order(view: fx.Node) -> list[int]:
+    """Returns where each axis of a view's result comes from: others than transpositions move none.
+
+    Args:
+        view: A view of as many axes as what it is made of.
+    """
+    rank = view.meta["val"].dim()
+    order = list(range(rank))
+    if view.target is torch.ops.aten.permute.default:
+        return [axis % rank for axis in argument(view, "dims")]
+    if view.target is torch.ops.aten.transpose.int:
+        first, second = argument(view, "dim0") % rank, argument(view, "dim1") % rank
+        order[first], order[second] = order[second], order[first]
+    return order[::-1] if view.target in (torch.ops.aten.t.default, torch.ops.aten.numpy_T.default) else order

@@ -14,17 +14,14 @@ from trt_core.dtypes import TRT_NAMES, dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import typed
 from trt_core.files.records import Form
-from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, is_extent
+from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, read_extent
 
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
 
 
 def _read_shape(value: Any, place: str) -> tuple[Extent, ...]:
-    shape = typed.items(value, place)
-    if not all(map(is_extent, shape)):
-        raise typed.BadField(place, f"{shape!r:.80} is not a shape")
-    return tuple(shape)
+    return tuple(read_extent(extent, place) for extent in typed.items(value, place))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.files.typed import BadField
 from trt_core.sizes.functions import BY_CLASS, FUNCTIONS, LARGEST, MAX_OPERANDS, bounded
 
 Extent = int | str | list[Any] | None
@@ -86,6 +87,19 @@ def check_extent(extent: Any, symbols: Collection[str] | None = None, *, is_whol
         ValueError: It is no extent; the message says why.
     """
     _check_extent(extent, symbols, is_whole, MAX_DEPTH)
+
+
+def read_extent(value: Any, place: str, symbols: Collection[str] | None = None, *, is_whole: bool = True) -> Extent:
+    """An extent of a file; see `check_extent`.
+
+    Raises:
+        BadField: It is none; the message names the place.
+    """
+    try:
+        check_extent(value, symbols, is_whole=is_whole)
+    except ValueError as error:
+        raise BadField(place, str(error)) from error
+    return value  # type: ignore[no-any-return]  # just checked
 
 
 def is_extent(value: Any, *, is_whole: bool = True) -> bool:

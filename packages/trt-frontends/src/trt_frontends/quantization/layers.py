@@ -22,6 +22,7 @@ from trt_core.provenance import module_path, node_location
 from trt_core.quantization import quantize
 from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig
 from trt_lowering.node_metadata import fake_mode_of, insert_call
+from trt_lowering.operator_traits import axis_order
 
 aten = torch.ops.aten
 
@@ -352,7 +353,7 @@ def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
         return None
     place = {channels: channels, inputs: inputs}
     for view in views:  # from the product back to the weight
-        place = {key: _source_axis(view, axis) for key, axis in place.items()}
+        place = {key: axis_order(view)[axis] for key, axis in place.items()}
     weight = Weight(operand, tuple(reversed(views)), place[channels], place[inputs])
     return Layer(node, kind, node_location(node), activations, weight, parameter)
 
@@ -367,17 +368,6 @@ def _of_activations(editor: ProgramEditor, node: fx.Node, config: QuantizationCo
 
 def _is_scalar(operand: Any) -> bool:
     return not isinstance(operand, fx.Node) or operand.meta["val"].dim() == 0
-
-
-def _source_axis(view: fx.Node, axis: int) -> int:
-    rank = int(view.meta["val"].dim())
-    if view.target is aten.permute.default:
-        dims: list[int] = argument(view, "dims")
-        return dims[axis] % rank
-    if view.target is aten.transpose.int:
-        first, second = int(argument(view, "dim0")) % rank, int(argument(view, "dim1")) % rank
-        return {first: second, second: first}.get(axis, axis)
-    return rank - 1 - axis if view.target is aten.t.default else axis
 
 
 class _Exclusion:

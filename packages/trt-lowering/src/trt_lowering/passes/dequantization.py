@@ -15,7 +15,7 @@ from trt_core.operators import argument
 from trt_core.quantization import QUANTIZED, dequantize, limits
 from trt_lowering.contract import OperatorPass
 from trt_lowering.node_metadata import CASTS, cast_value, insert_call
-from trt_lowering.operator_traits import tensor_value
+from trt_lowering.operator_traits import axis_order, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 
 aten = torch.ops.aten
@@ -273,7 +273,7 @@ class MergeDequantization(OperatorPass):
                 return _insert(graph, (input, scale, value.dtype, bits, axis, outer), value, node)
         if node.target not in _TRANSPOSITIONS or not is_known(input):
             return None
-        order = _order(node)
+        order = axis_order(node)
         per_block = scale.meta["val"].dim() > 1  # type: ignore[union-attr]
         with graph.inserting_before(node):
             moved = _permute(graph, input, order, node)
@@ -340,16 +340,3 @@ def _permute(graph: fx.Graph, operand: Any, order: list[int], origin: fx.Node) -
     with value.fake_mode, torch.no_grad():
         moved = value.permute(order)
     return insert_call(graph, aten.permute.default, (operand, order), value=moved, origin=origin)
-
-
-def _order(node: fx.Node) -> list[int]:
-    """Returns where each axis of a transposition's result comes from."""
-    rank = node.meta["val"].dim()
-    order = list(range(rank))
-    if node.target is aten.permute.default:
-        return [axis % rank for axis in argument(node, "dims")]
-    if node.target is aten.transpose.int:
-        first, second = argument(node, "dim0") % rank, argument(node, "dim1") % rank
-        order[first], order[second] = order[second], order[first]
-        return order
-    return order[::-1]

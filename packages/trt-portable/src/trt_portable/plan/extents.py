@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
-from trt_core.files import typed
 from trt_core.files.records import Form
 from trt_core.sizes.expressions import (
     Extent,
-    check_extent,
     evaluate_extent,
     extent_of_expression,
     is_extent,
     is_integer_arithmetic,
+    read_extent,
     symbols_in,
 )
 from trt_portable.errors import Refusal
@@ -69,11 +68,7 @@ def read_expression(value: Any, what: str, ranks: Sequence[int]) -> Expression:
     Raises:
         BadField: It is no expression, or names an axis that no input has.
     """
-    try:
-        check_extent(value, sizes_by_symbol([[0] * rank for rank in ranks]).keys())
-    except ValueError as error:
-        raise typed.BadField(what, str(error)) from error
-    return value  # type: ignore[no-any-return]
+    return read_extent(value, what, sizes_by_symbol([[0] * rank for rank in ranks]).keys())
 
 
 def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:

@@ -14,6 +14,7 @@ from trt_core.files import records, typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.nesting import reach_of
 from trt_core.sizes.conditions import Condition
+from trt_core.sizes.expressions import read_extent
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 from trt_runtime.program import fields, literals
 from trt_runtime.program.fields import MAX_EXTENT, OWN_METADATA, malformed
@@ -195,7 +196,7 @@ def _check_condition(condition: Condition, place: str, symbols: Collection[str])
         raise malformed(place, "it has no relation, so nothing would fit it")
     for relation in condition:
         for side in (relation.left, relation.right):
-            if fields.extent(side, place, symbols, is_whole=False) is None:
+            if read_extent(side, place, symbols, is_whole=False) is None:
                 raise malformed(place, "it compares a size that depends on data")
         if relation.name not in RELATIONS:
             raise malformed(place, f"{relation.name!r:.60} is no relation")
@@ -205,11 +206,11 @@ def _check_leaf(leaf: Leaf, place: str, symbols: Collection[str]) -> None:
     if isinstance(leaf, FixedInput):
         _check_known(literals.values_in(leaf.value), place, 0)
     elif isinstance(leaf, NumberInput):
-        fields.extent(leaf.symbol, place, symbols)
+        read_extent(leaf.symbol, place, symbols)
     else:
         _check_rank(leaf.shape, place)
         for item in leaf.shape:
-            fields.extent(item.extent, place, symbols)
+            read_extent(item.extent, place, symbols)
             if item.low > item.high or (isinstance(item.extent, int) and not item.low == item.extent == item.high):
                 raise malformed(place, f"the extent {item.extent} has the range {item.low} to {item.high}")
 
@@ -296,4 +297,4 @@ def _check_type(kind: ValueType | None, place: str, symbols: Collection[str]) ->
     elif isinstance(kind, TensorType):
         _check_rank(kind.shape, place)
         for extent in kind.shape:
-            fields.extent(extent, place, symbols)
+            read_extent(extent, place, symbols)

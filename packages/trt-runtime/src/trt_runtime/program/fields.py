@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any, TypeAlias
 
@@ -14,7 +13,6 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import typed
 from trt_core.files.records import Form
-from trt_core.sizes.expressions import Extent, check_extent
 
 MAX_RANK = 64
 """Most dimensions of a tensor, as in PyTorch."""
@@ -108,12 +106,3 @@ def device(value: Any, place: str) -> str:
 
 Dtype: TypeAlias = Annotated[torch.dtype, Form(dtype, dtype_name)]
 DeviceKind: TypeAlias = Annotated[str, Form(device)]
-
-
-def extent(value: Any, place: str, symbols: Collection[str], *, is_whole: bool = True) -> Extent:
-    """An extent, or an expression of numbers that need not be whole, whose symbols are all known."""
-    try:
-        check_extent(value, symbols, is_whole=is_whole)
-    except ValueError as error:
-        raise typed.BadField(place, str(error)) from error
-    return value  # type: ignore[no-any-return]  # just checked
