@@ -391,6 +391,99 @@ def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Progr
         torch.testing.assert_close(found[1:], expected[1:], rtol=1e-4, atol=1e-5)
 
 
+def _table(model: Model) -> torch.Tensor:
+    return model.linear.weight.detach() * 2  # (4, 4), computed
+
+
+LOOKUPS: dict[str, tuple[Callable[..., Any], Sequence[int]]] = {
+    "embedding": (lambda t, i: functional.embedding(i, t), (4, -1)),
+    "index_select": (lambda t, i: t.index_select(0, i), (4, -1)),
+    "index_select of columns": (lambda t, i: t.index_select(1, i), (4, -1)),
+    "gather": (lambda t, i: t.gather(1, i.expand(4, 2)), (4, -1)),
+    "index": (lambda t, i: t[i], (4, -5)),
+    "indices of two axes": (lambda t, i: t[i.abs() % 4, i], (4, -5)),
+    "index behind an axis": (lambda t, i: t[:, i], (4, -5)),
+    "take": (lambda t, i: t.take(i), (16, -17)),
+    "index_put": (lambda t, i: t.index_put((i,), t[:1]), (4, -5)),
+    "index_put that adds": (lambda t, i: t.index_put((i,), t[:2], accumulate=True), (4, -5)),
+    "index_add": (lambda t, i: t.index_add(0, i, t[:2]), (4, -1)),
+    "index_add of numbers": (lambda t, i: t[0].index_add(0, i, t[0, :2]), (4, -1)),
+    "index_copy": (lambda t, i: t.index_copy(0, i, t[:2]), (4, -1)),
+    "index_fill": (lambda t, i: t.index_fill(0, i, 1.0), (4, -5)),
+    "index_reduce": (lambda t, i: t.index_reduce(0, i, t[:2], "amax"), (4, -1)),
+    "put": (lambda t, i: t.put(i, t[0, :2]), (16, -17)),
+    "scatter": (lambda t, i: t.scatter(1, i.expand(4, 2), t[:, :2]), (4, -1)),
+    "scatter a number": (lambda t, i: t.scatter(1, i.expand(4, 2), 2.0), (4, -1)),
+    "scatter_add": (lambda t, i: t.scatter_add(1, i.expand(4, 2), t[:, :2]), (4, -1)),
+    "scatter_reduce": (lambda t, i: t.scatter_reduce(1, i.expand(4, 2), t[:, :2], "amax"), (4, -1)),
+    "nll_loss": (lambda t, i: functional.nll_loss(t[:2], i), (4, -1)),
+    "cross_entropy": (lambda t, i: functional.cross_entropy(t[:2], i, label_smoothing=0.1), (4, -1)),
+    "nll_loss of pictures": (lambda t, i: functional.nll_loss(t[:1, :, None, None], i[None, :1, None]), (4, -1)),
+    "embedding_bag": (lambda t, i: functional.embedding_bag(i[None], t), (4, -1)),
+    "one_hot": (lambda t, i: functional.one_hot(i, 4) * t[0], (4, -1)),
+    "multi_margin_loss": (lambda t, i: functional.multi_margin_loss(t[:2], i), (4, -1)),
+    "multilabel_margin_loss": (lambda t, i: functional.multilabel_margin_loss(t[0, :2], i), (2, -2)),
+    "searchsorted": (lambda t, i: torch.searchsorted(t[0, :2] * 0, t[1], sorter=i), (2, -1)),
+    "max_unpool": (lambda t, i: functional.max_unpool2d(t[None, :1, :1], i[None, None, :1], 2), (16, -1)),
+}
+COMPUTING = {"indices of two axes", "nll_loss of pictures", "max_unpool", "multilabel_margin_loss"}  # of what is given
+WORDED_BY_US = {"embedding_bag", "one_hot", "searchsorted", "max_unpool"}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("computed", [False, True], ids=["given", "computed"])
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_indices_that_are_outside_are_the_errors_of_aot_eager(name: str, computed: bool) -> None:
+    """Checks before anything was written; where the indices are given, around the one engine, not in between."""
+    look_up, outside = LOOKUPS[name]
+
+    def run(model: Model, index: torch.Tensor) -> Any:
+        model.count += 1
+        return look_up(_table(model), index * 2 - index if computed else index)
+
+    seen: dict[str, list[Any]] = {}
+    for backend in ("aot_eager", "torch_tensorrt"):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = Model(run)
+        options = {"min_block_size": 1} if backend == "torch_tensorrt" else None
+        optimized = torch.compile(model, backend=backend, dynamic=False, options=options)
+        seen[backend] = []
+        for places in ([0, 1], [outside[0], 1], [outside[1], 0], [1, 0]):
+            error, results = ("", ""), None
+            try:
+                with torch.no_grad():
+                    results = optimized(torch.tensor(places))
+            except (IndexError, RuntimeError) as raised:
+                error = type(raised).__name__, "" if name in WORDED_BY_US else str(raised)
+            seen[backend].append((error, results, model.count.clone()))
+    assert [bool(error[0]) for error, *_ in seen["aot_eager"]] == [False, True, True, False]
+    for found, expected in zip(seen["torch_tensorrt"], seen["aot_eager"], strict=True):
+        assert found[0] == expected[0]
+        torch.testing.assert_close(found[1:], expected[1:], rtol=1e-4, atol=1e-5)
+    (build,) = model_report(optimized).graphs[0].builds
+    assert build.partition is not None
+    checks = [node for node in build.partition.nodes if "check_indices" in node.op]
+    assert len(build.partition.engines) <= 1
+    assert bool(checks) == (computed or name in COMPUTING)
+
+
+def test_tables_and_positions_of_sizes_that_vary_are_checked() -> None:
+    def run(model: Model, x: torch.Tensor, index: torch.Tensor) -> Any:
+        return x[index], functional.embedding(torch.arange(x.shape[0]), model.linear.weight), x.take(index)
+
+    optimized = torch.compile(Model(run), backend="torch_tensorrt", dynamic=True, options={"min_block_size": 1})
+    with torch.no_grad():
+        for rows in (3, 4, 2):
+            x = torch.randn(rows, 4)
+            assert torch.equal(optimized(x, torch.tensor([rows - 1, -rows]))[0], x[[-1, 0]])
+            with pytest.raises(IndexError, match=f"index {rows} is out of bounds for dimension 0 with size {rows}"):
+                optimized(x, torch.tensor([rows, 0]))
+        with pytest.raises(IndexError, match="index out of range in self"):
+            optimized(torch.randn(5, 4), torch.tensor([0, 1]))
+    assert model_report(optimized).coverage == 1
+
+
 @pytest.mark.parametrize("options", [{"precision": torch.float16}, {"enable_autocast": True}])
 @pytest.mark.parametrize("function", [_write_to_buffers, lambda m, x: m.linear(x.add_(1))])
 def test_half_precision_writes_back(options: dict[str, Any], function: Program) -> None:

@@ -29,8 +29,8 @@ import torch
 from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
-from trt_core import CompilationSettings, LoweringError, logger
-from trt_core.internals import FakeTensor
+from trt_core import CompilationSettings, ExecutionError, LoweringError, logger
+from trt_core.internals import FakeTensor, OpOverload
 from trt_core.nesting import leaves_of, tensors_in
 from trt_core.process_groups import group_of, is_collective, raise_failed_collective
 from trt_core.sizes.conditions import relation_of
@@ -45,6 +45,7 @@ from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.result_memory import owners_of_results
 from trt_lowering import begin_lowering_graph, tracing_lock
+from trt_lowering.passes.check_indices import CHECK, CheckIndices, check_indices, counted
 from trt_partition import PartitionReport
 from trt_runtime.sharded import Compared, compare_new, digests_of_calls
 
@@ -171,7 +172,24 @@ class CompiledGraph:
             return build.run(inputs)
         except RuntimeError as error:
             raise_failed_collective(error)
+            if isinstance(error, ExecutionError):
+                self._raise_as_pytorch(inputs, error)
             raise
+
+    def _raise_as_pytorch(self, inputs: Sequence[Any], error: ExecutionError) -> None:
+        """Raises what PyTorch does where an engine on the CPU refused operands, which it does before it writes.
+
+        The graph is computed once more for that, on copies of what it writes to; only where nobody can tell.
+        """
+        on_cpu = all(value.device.type == "cpu" for value in inputs if isinstance(value, torch.Tensor))
+        if not on_cpu or not all(map(_is_known_operator, self._gm.graph.nodes)):
+            return
+        copied = [value.clone() if at in self._written else value for at, value in enumerate(inputs)]
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            try:
+                self._gm.forward(*copied)
+            except (IndexError, RuntimeError, ZeroDivisionError) as raised:
+                raise raised from error
 
     def _instance(self, inputs: Sequence[Any]) -> int:
         return 0 if self._instance_at is None else id(inputs[self._instance_at])
@@ -299,12 +317,14 @@ class CompiledGraph:
         counted = take_counters(body.graph)
         names = [str(node.target) for node in body.graph.find_nodes(op="placeholder")]
         kept = [at for at in range(len(inputs)) if at not in constants]
+        fixed = {names[at]: value for at, value in constants.items()}
+        checks = [] if settings.check_indices else take_index_checks(body, self._sizes, fixed)
         try:
             decomposed = begin_lowering_graph(
                 body,
                 settings,
                 preserve=preserve_predicate(settings, self._registry),
-                constants={names[at]: tensor for at, tensor in constants.items()},
+                constants=fixed,
                 states={names[at] for at in self._states(inputs)},
             )
             lowered = decomposed.finish(exclusions(decomposed, lambda: [[inputs[at] for at in kept]]))
@@ -318,7 +338,8 @@ class CompiledGraph:
         compiled = model.build().module
         if settings.torch_fallback == "inductor":
             compile_pytorch_blocks(compiled)
-        return _counting(_runner(compiled, kept), counted), compiled.meta["partition_report"]
+        run = _counting(_runner(compiled, kept), counted)
+        return _checking(run, checks, self._sizes), compiled.meta["partition_report"]
 
     def _states(self, inputs: Sequence[Any]) -> set[int]:
         """Returns the positions of what lasts from call to call, parameters apart: `forward` may assign attributes."""
@@ -328,6 +349,12 @@ class CompiledGraph:
     def _in_pytorch(self) -> Run:
         run = with_inductor(self._gm) if self._settings.torch_fallback == "inductor" else self._gm.forward
         return lambda inputs: run(*inputs)
+
+
+def _is_known_operator(node: fx.Node) -> bool:
+    """Whether a node computes something, or writes to inputs, and nothing else."""
+    target = node.target
+    return node.op != "call_function" or not isinstance(target, OpOverload) or target.namespace in ("aten", "prims")
 
 
 def _has_seen_numbers_change() -> bool:
@@ -416,6 +443,85 @@ def _counting(run: Run, counted: Mapping[int, Sequence[int]]) -> Run:
         return results
 
     return run_and_count
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """A check of indices that a graph is given, or that follow from its sizes.
+
+    Attributes:
+        position: Position of the indices among the inputs; None where they count up to a size.
+        end: The size that they count up to.
+        size: What they must be below.
+        others: What else `check_indices` takes.
+    """
+
+    position: int | None
+    end: Extent
+    size: Extent
+    others: tuple[Any, ...]
+
+    def __call__(self, inputs: Sequence[Any], sizes: Mapping[str, int]) -> None:
+        """Checks the indices of a call.
+
+        Args:
+            inputs: The inputs of the graph.
+            sizes: Its symbolic sizes.
+
+        Raises:
+            IndexError, RuntimeError: One of them is outside; as the operator raises it in PyTorch.
+        """
+        size = int(evaluate_extent(self.size, sizes))
+        if self.position is not None:
+            check_indices(inputs[self.position], size, *self.others)
+        elif int(evaluate_extent(self.end, sizes)) > size:
+            check_indices(torch.tensor(size), size, *self.others)
+
+
+def take_index_checks(gm: fx.GraphModule, sizes: GraphSizes, constants: Mapping[str, Any]) -> list[IndexCheck]:
+    """Adds checks of indices to a graph, and returns those that need nothing that the graph computes.
+
+    These are made before it runs, without a block of theirs.
+
+    Args:
+        gm: A functional graph; changed in place.
+        sizes: Its symbolic sizes.
+        constants: Placeholders (by target) whose value is fixed.
+    """
+    if not CheckIndices(constants)(gm).changed:
+        return []
+    found = []
+    known = {reading.name for reading in sizes.readings}
+    positions = {node: at for at, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    for node in gm.graph.find_nodes(op="call_function", target=CHECK):
+        indices, size, *others = node.args
+        extent = extent_of(size.meta["val"] if isinstance(size, fx.Node) else size)
+        last = counted(indices)[1]
+        last = None if last is None else extent_of(last)
+        if extent is None or not symbols_in(extent) <= known:
+            continue
+        if indices not in positions and (last is None or not symbols_in(last) <= known):
+            continue
+        found.append(IndexCheck(positions.get(indices), last, extent, tuple(others)))
+        gm.graph.erase_node(node)
+        if isinstance(size, fx.Node) and not size.users:
+            gm.graph.erase_node(size)
+    return found
+
+
+def _checking(run: Run, checks: Sequence[IndexCheck], sizes: GraphSizes) -> Run:
+    """Returns what runs a graph where its indices pass checks."""
+    if not checks:
+        return run
+    varies = any(type(extent) is not int for check in checks for extent in (check.size, check.end or 0))
+
+    def check_and_run(inputs: Sequence[Any]) -> Sequence[Any]:
+        named = {str(symbol): size for symbol, size in sizes.read(inputs).items()} if varies else {}
+        for check in checks:
+            check(inputs, named)
+        return run(inputs)
+
+    return check_and_run
 
 
 def _taker(positions: Sequence[int]) -> Run:
