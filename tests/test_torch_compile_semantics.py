@@ -66,6 +66,17 @@ def _views_of_a_result(_: Model, x: torch.Tensor) -> Any:
     return h, h[1:], h.t(), h.reshape(-1), h.unsqueeze(0).expand(2, *h.shape)
 
 
+def _views_of_a_constant(_: Model, x: torch.Tensor) -> Any:
+    c = torch.arange(12.0).view(3, 4)
+    c[0].add_(1)
+    return c, c[1:], c.t(), x + c, torch.ones(4, 4)[1:]
+
+
+def _split_unsafely(_: Model, x: torch.Tensor) -> Any:
+    h = torch.relu(x)
+    return h, torch.unsafe_split(h, 2, 1), x.unsafe_split_with_sizes([1, 3], 1), torch.unsafe_chunk(x + 1, 2, 1)
+
+
 def _half_without_gradients(model: Model, x: torch.Tensor) -> Any:
     with torch.no_grad():
         y = model.linear(x)
@@ -149,6 +160,9 @@ def shrinking_rows(call: int) -> Sequence[Any]:
 
 
 CASES: dict[str, tuple[Program, Callable[[int], Sequence[Any]], dict[str, Any]]] = {
+    "views of a constant": (_views_of_a_constant, matrix, {}),
+    "unsafe splits": (_split_unsafely, matrix, {}),
+    "unsafe splits of sizes that vary": (_split_unsafely, growing_rows, {}),
     "a write to a view after a graph break": (_write_to_view_after_a_break, matrix, {}),
     "an operator that checks its result": (
         lambda m, x: m.layers[0](torch.linalg.inv(m.linear.weight @ m.linear.weight.t() + torch.eye(4)) @ x.t()),

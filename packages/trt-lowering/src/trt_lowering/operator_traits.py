@@ -14,9 +14,10 @@ from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
 from trt_core.operators import argument, draws_random_numbers, packet_name
 from trt_core.sizes.functions import BY_TARGET
 
-# Composite operators that can return their input, or a view of it, without their schema saying so.
+# Operators that can return their input, or views of it, without their schema saying so.
 SILENT_ALIASES = frozenset(
     {
+        *("aten::unsafe_chunk", "aten::unsafe_split", "aten::unsafe_split_with_sizes"),
         *("aten::alpha_dropout", "aten::atleast_1d", "aten::atleast_2d", "aten::atleast_3d"),
         *("aten::broadcast_tensors", "aten::dropout", "aten::einsum", "aten::feature_alpha_dropout"),
         *("aten::feature_dropout", "aten::meshgrid", "aten::type_as"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -67,7 +67,8 @@ class FoldConstants(GraphPass):
 
     def call(self, gm: fx.GraphModule) -> int:
         """Finds the foldable nodes, computes them in order, and attaches what is read from outside."""
-        foldable = self._find(gm)
+        views = views_of_results(gm.graph)
+        foldable = self._find(gm, views)
         if self._only_quantized:
             foldable &= _operands_of_quantization(gm.graph)
         if not foldable:
@@ -75,7 +76,6 @@ class FoldConstants(GraphPass):
         remaining = {node: sum(user in foldable for user in node.users) for node in foldable}
         values: dict[fx.Node, Any] = {}
         recipes: dict[fx.Node, Any] = {}
-        views = views_of_results(gm.graph)
         returned = {gm.graph.output_node()}.union(*views.values())
         changes = 0
         with torch.no_grad():
@@ -102,7 +102,7 @@ class FoldConstants(GraphPass):
                 gm.graph.erase_node(node)
         return changes
 
-    def _find(self, gm: fx.GraphModule) -> set[fx.Node]:
+    def _find(self, gm: fx.GraphModule, views: Mapping[fx.Node, Sequence[fx.Node]]) -> set[fx.Node]:
         written = written_targets(gm.graph)
         sources: dict[fx.Node, int] = {}  # constant node -> bytes of the attributes it comes from
         foldable: set[fx.Node] = set()
@@ -115,6 +115,9 @@ class FoldConstants(GraphPass):
                 if _bytes(node) <= max(origin, self._small_bytes):
                     sources[node] = max(origin, _bytes(node)) if operands else 0
                     foldable.add(node)
+        for chain in views.values():
+            if chain and base_of(chain[0]) in foldable:  # what is made anew is one tensor for all of its views
+                foldable.difference_update(chain)
         return _without_list_readers(foldable)
 
     def _is_constant(self, gm: fx.GraphModule, node: fx.Node) -> bool:
