@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -191,3 +192,13 @@ def test_a_guard_may_divide_by_a_number() -> None:
     with torch.no_grad():
         torch.testing.assert_close(optimized(torch.ones(6, 4), 3), torch.ones(6, 4))
         torch.testing.assert_close(optimized(torch.ones(6, 4), 2), torch.ones(6, 4))  # a number that was seen to change
+
+
+def test_sizes_marked_as_unknown_are_compiled_without_a_warning() -> None:
+    optimized = torch.compile(lambda x: (x * 2, x.sum(0)), backend=torch_tensorrt_backend, options=OPTIONS)
+    for rows in (3, 5):
+        x = torch.randn(rows, 4)
+        torch._dynamo.decorators.mark_unbacked(x, 0)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            torch.testing.assert_close(optimized(x), (x * 2, x.sum(0)))

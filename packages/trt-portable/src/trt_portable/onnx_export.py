@@ -413,8 +413,13 @@ def _elementwise(e: _Exporter, layer: Any, left: str, right: str) -> None:
         e.add(_BINARY[layer.op], [left, right], e.out())
     elif _tensor(layer).dtype in FLOATS:
         e.add("Floor", [e.add("Div", [left, right])], e.out())
-    else:  # what is left after the remainder divides
-        e.add("Div", [e.add("Sub", [left, e.add("Mod", [left, right])]), right], e.out())
+    else:  # what ONNX rounds towards zero is one too many where signs differ; nothing on the way leaves the type
+        dtype = _tensor(layer).dtype
+        zero = e.constant(0, dtype)
+        has_rest = e.add("Not", [e.add("Equal", [e.add("Mod", [left, right]), zero])])
+        differ = e.add("Xor", [e.add("Less", [left, zero]), e.add("Less", [right, zero])])
+        more = e.cast(e.add("And", [has_rest, differ]), dtype)
+        e.add("Sub", [e.add("Div", [left, right]), more], e.out())
 
 
 def _gate(e: _Exporter, layer: Any, x: str) -> None:

@@ -141,3 +141,19 @@ def test_inputs_set_after_a_layer_was_added_come_first(network: trt.INetworkDefi
     np.testing.assert_array_equal(found, data.reshape(2, 8))
     (again,) = run(build(network, {"x": (4, 4)}), {"x": data})
     np.testing.assert_array_equal(again, found)
+
+
+@pytest.mark.parametrize("dtype", [trt.int32, trt.int64])
+def test_quotients_of_the_largest_integers_are_rounded_down(
+    network: trt.INetworkDefinition, dtype: trt.DataType
+) -> None:
+    left, right = network.add_input("x", dtype, (-1,)), network.add_input("y", dtype, (-1,))
+    layer = network.add_elementwise(left, right, trt.ElementWiseOperation.FLOOR_DIV)
+    network.mark_output(layer.get_output(0))
+    kind = np.dtype(trt.nptype(dtype))
+    ends = np.iinfo(kind)
+    numbers = [ends.min, ends.min + 1, -7, -1, 0, 1, 7, ends.max - 1, ends.max]
+    pairs = [(x, y) for x in numbers for y in numbers if y and (x, y) != (ends.min, -1)]
+    x, y = np.array(pairs, dtype=kind).T.copy()
+    (found,) = session(export_onnx(network)).run(None, {"x": x, "y": y})
+    np.testing.assert_array_equal(found, x // y)

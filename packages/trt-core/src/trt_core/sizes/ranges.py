@@ -190,11 +190,11 @@ def _derived(extent: torch.SymInt, constraints: Mapping[str, Any]) -> Any:
 
 
 def _hint(shape_env: Any, symbol: Any) -> int | None:
-    for table in ("backed_var_to_val", "var_to_val"):  # renamed between PyTorch releases
-        value = getattr(shape_env, table, {}).get(symbol)
-        if value is not None:
-            return int(value)
-    return None
+    known = getattr(shape_env, "backed_var_to_val", None)
+    if known is None:  # as it was called in earlier releases of PyTorch; later ones warn of the name
+        known = shape_env.var_to_val
+    value = known.get(symbol)
+    return None if value is None else int(value)
 
 
 def _count_profiles(inputs: Sequence[Any], names: Sequence[str]) -> int:
