@@ -126,3 +126,15 @@ def test_a_model_goes_out_as_onnx_and_comes_in(tmp_path: Path) -> None:
     with torch.device("meta"), torch.no_grad():
         path.write_bytes(export_onnx(model, (x,)))
         torch.testing.assert_close(trt_frontends.compile(path, [x])(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_generator_is_compiled_and_generates() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 50}
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2)).eval()
+    prompt = torch.tensor([[1, 2, 3]])
+    wanted = model.generate(prompt, max_new_tokens=5, min_new_tokens=5, do_sample=False)
+    with torch.device("meta"):
+        generator = trt_frontends.compile_generation(model, max_length=16, prefill_chunk=4, eos_token_id=[])
+        assert torch.equal(generator.generate(prompt, max_new_tokens=5), wanted)

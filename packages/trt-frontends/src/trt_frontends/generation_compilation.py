@@ -15,6 +15,7 @@ from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Input, InputError, logger
+from trt_core.device import on_host
 from trt_core.reports import DataReport
 from trt_core.wording import human_bytes, kind_of
 from trt_frontends.compiler import compile
@@ -147,7 +148,7 @@ def compile_generation(
         choice=_choice(model),
         vocabulary=_vocabulary(_decoder_of(model) if is_seq2seq else model),
     )
-    with open_stored_layers(model) as opened:  # which runs where kernels of libraries do not
+    with open_stored_layers(model) as opened, on_host():  # which runs where kernels of libraries do not
         parts = _parts(opened, limits, max_source_length or max_length, source_inputs, cache_dtype)
         run = functools.partial(compile, progress=progress, registry=registry, **settings)
         encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
