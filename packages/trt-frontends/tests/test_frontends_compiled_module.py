@@ -7,6 +7,7 @@ import inspect
 import io
 import multiprocessing
 import pickle
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from torch import fx, nn
 
 import trt_frontends
-from trt_core import Input, InputError
+from trt_core import ExecutionError, Input, InputError
 from trt_frontends import compiled_module
 from trt_frontends.compiled_module import CompiledModule
 from trt_runtime import LoadedProgram, TRTModule
@@ -335,3 +336,28 @@ def test_methods_of_the_model_are_told_from_what_nobody_has() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'embedd'$"):
         compiled.embedd  # noqa: B018
     assert pickle.loads(pickle.dumps(compiled))(torch.ones(2, 4)).shape == (2, 4)
+
+
+class Cached(nn.Module):
+    """Writes a row to a cache, which an engine does where the cache lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 2, 8, 4))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(2, place, self.linear(x))
+        return (self.cache * 2).sum(2)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_gradients_through_an_engine_that_updates_a_cache_are_an_error(backend: str) -> None:
+    x, place = torch.randn(1, 2, 1, 4), torch.tensor([2])
+    compiled = trt_frontends.compile(Cached().eval(), arg_inputs=[x, place], min_block_size=1)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*autograd kernel was not registered.*")
+        made = torch.compile(compiled, backend=backend)(x.requires_grad_(), place)
+        with pytest.raises(ExecutionError, match=r"no gradients\n  where: backward\(\)"):
+            made.sum().backward()

@@ -97,17 +97,18 @@ def _refuse(gradients: list[torch.Tensor], inputs: list[torch.Tensor], header: s
     )
 
 
-def _keep_for_refusal(ctx: Any, inputs: tuple[list[torch.Tensor], torch.Tensor, str], output: Any) -> None:
-    taken, _, ctx.header = inputs
+def _keep_for_refusal(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    taken, *others = inputs
+    ctx.header, ctx.others = others[-1], len(others)
     ctx.at = [at for at, value in enumerate(taken) if value.is_floating_point()]
     ctx.count = len(taken)
     ctx.save_for_backward(*(taken[at] for at in ctx.at))
 
 
-def _differentiate(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[list[torch.Tensor | None], None, None]:
+def _differentiate(ctx: Any, gradients: list[torch.Tensor | None]) -> tuple[Any, ...]:
     known = [gradient for gradient in gradients if gradient is not None]
     made = iter(torch.ops.trt.refuse_gradients(known, list(ctx.saved_tensors), ctx.header))
-    return [next(made) if at in ctx.at else None for at in range(ctx.count)], None, None
+    return [next(made) if at in ctx.at else None for at in range(ctx.count)], *[None] * ctx.others
 
 
 def _in_order(states: list[torch.Tensor], inputs: list[torch.Tensor], header: str) -> list[torch.Tensor]:
@@ -131,7 +132,11 @@ _library.impl("refuse_gradients", _refuse, "CUDA")
 torch.library.register_fake(
     REFUSING, lambda gradients, inputs, header: [torch.empty_like(value) for value in inputs], lib=_library
 )
-torch.library.register_autograd(OPERATOR, _differentiate, setup_context=_keep_for_refusal, lib=_library)
+for _name in (
+    OPERATOR,
+    ALLOCATING,
+):  # what an engine writes to has the past of its inputs; PyTorch allows no other place
+    torch.library.register_autograd(_name, _differentiate, setup_context=_keep_for_refusal, lib=_library)
 
 execute_engine: Final = torch.ops.trt.execute_engine.default
 """The registered operator."""
