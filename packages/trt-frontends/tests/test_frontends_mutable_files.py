@@ -179,3 +179,48 @@ def test_weights_that_are_tied_or_called_like_parts_of_modules_are_kept(tmp_path
     assert not programs and found.keys() == weights.keys()
     for name, value in weights.items():
         assert found[name].dtype is value.dtype and torch.equal(found[name], value), name
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("",),
+        ("a..b",),
+        ("a.",),
+        ("a", "a.b"),
+        (1,),
+        (True,),
+        (".".join("a" * 200),),
+        ("training.a",),
+        ("a._buffers",),
+        tuple(f"m{at}.{'.'.join('a' * 120)}" for at in range(1200)),
+    ],
+    ids=(
+        "none",
+        "an empty part",
+        "no end",
+        "inside of another",
+        "a number",
+        "a truth",
+        "depth",
+        "a flag of modules",
+        "what modules hold",
+        "many modules",
+    ),
+)
+def test_names_that_make_no_tree_of_modules_are_refused(names: tuple[Any, ...], tmp_path: Path) -> None:
+    """They left as errors of modules, in Python's own words, or made a gigabyte of modules."""
+    path = tmp_path / "mutable.trtp"
+    mutable_module.write_file(path, dict.fromkeys(names, torch.ones(3)), [])
+    with pytest.raises(PlanError):
+        MutableModule.load(path)
+
+
+@pytest.mark.parametrize("name", ["forward", "children.0.weight", "__class__.x", "eval", "a b"])
+def test_weights_that_are_called_like_methods_of_modules_can_be_replaced(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mutable.trtp"
+    mutable_module.write_file(path, {name: torch.ones(3)}, [])
+    loaded = MutableModule.load(path)
+    assert loaded.state_dict().keys() == {name}
+    loaded.load_state_dict({name: torch.zeros(3)})
+    assert not loaded.state_dict()[name].any() and not loaded.training

@@ -11,7 +11,6 @@ from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Input, InputError, PlanError, RefitError, logger
-from trt_core.attributes import owner_of
 from trt_core.exported_programs import module_of
 from trt_core.files.replacing import Path, file_name
 from trt_core.held_arguments import held_to_signature
@@ -23,6 +22,7 @@ from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import LoadedProgram
+from trt_runtime.program.document import check_tree
 from trt_runtime.program.loaded_program import takes
 from trt_runtime.program.loading import TrustKeywords, load_with
 from trt_runtime.program.saving import save_with
@@ -442,13 +442,16 @@ _TRUST: Final = ("trust", *TrustKeywords.__annotations__)
 
 
 class _SavedWeights(nn.Module):
-    """In place of a model whose code is not there: its weights, by their names."""
+    """In place of a model whose code is not there: its weights, by their names, whatever methods modules have."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         for name, value in weights.items():
-            owner, last = owner_of(self, name)
-            owner.register_buffer(last, value)
+            owner: nn.Module = self
+            *parts, last = name.split(".")
+            for part in parts:
+                owner = cast("nn.Module", owner._modules.setdefault(part, nn.Module()))
+            owner._buffers[last] = value
         self.eval()
 
 
@@ -478,6 +481,7 @@ def _versions(module: nn.Module) -> list[tuple[int, int, int]]:
 
 
 _METADATA: Final = "mutable_module"
+_PLAIN: Final = nn.Module()
 
 
 def write_file(path: Path, weights: Mapping[str, torch.Tensor], programs: Sequence[nn.Module]) -> None:
@@ -514,10 +518,13 @@ def read_file(path: Path, **options: Any) -> tuple[dict[str, torch.Tensor], list
     """
     held, *programs = load_with(path, **options)
     weights = held() if _METADATA in getattr(held, "meta", {}) else None
-    if not isinstance(weights, dict) or not all(map(_is_dense, weights.values())):
+    if not isinstance(weights, dict) or not all(isinstance(name, str) and _is_dense(weights[name]) for name in weights):
         raise PlanError(
             "this is no saved mutable module", where=file_name(path), hint="save it with MutableModule.save"
         )
+    check_tree(list(weights))
+    if any(vars(_PLAIN).keys() & name.split(".") for name in weights):
+        raise PlanError("a weight is called like what makes a module one", where=file_name(path))
     return weights, cast("list[LoadedProgram]", programs)
 
 

@@ -140,20 +140,29 @@ def _check_tensor(tensor: StoredTensor, place: str, storages: Sequence[Storage])
 
 
 def _check_names(tensors: Sequence[StoredTensor], engines: Sequence[StoredEngine]) -> None:
-    """Names of tensors and engines make one tree of modules: no two are equal, and none lies inside of another."""
     names = [name for tensor in tensors for name in tensor.names] + [engine.name for engine in engines]
+    for name in names:
+        if not all(map(fields.is_path_part, name.split("."))):
+            raise malformed("names", f"{name!r:.80} is no name of a tensor or engine")
+    check_tree(names)
+
+
+def check_tree(names: Sequence[str]) -> None:
+    """Sees whether dotted names make one tree of modules: no two are equal, and none lies inside of another.
+
+    Raises:
+        PlanError: They do not, or of more modules than can be made.
+    """
     taken = set(names)
     if len(taken) != len(names):
         raise malformed("names", "two tensors or engines have one name")
     modules: set[str] = set()
     for name in names:
         parts = name.split(".")
-        if not all(map(fields.is_path_part, parts)):
-            raise malformed("names", f"{name!r:.80} is no name of a tensor or engine")
         if len(parts) > MAX_MODULES:
             raise malformed("names", f"{name!r:.80} lies in more than {MAX_MODULES} modules")
         around = [".".join(parts[:length]) for length in range(1, len(parts))]
-        if not taken.isdisjoint(around):
+        if not all(parts) or not taken.isdisjoint(around):
             raise malformed("names", f"{name!r:.80} lies inside of what is no module")
         modules.update(around)
         if len(modules) > MAX_TREE:
