@@ -72,7 +72,8 @@ def product(outer: int, rows: int, inner: int, columns: int) -> Bound:
     return _COPIES * _WIDTH * (made + given), 4 * (made * inner + made + given)
 
 
-def linear(x: Sequence[int], rows: int, columns: int) -> Bound:
+@functools.lru_cache(maxsize=1 << 10)  # layers of a network come with the same extents again and again
+def linear(x: tuple[int, ...], rows: int, columns: int) -> Bound:
     """Of a product with a matrix whose extents are given, in whichever order, and an addend for each column."""
     *outer, inner = x
     return product(1, _count(outer), max(inner, 1), max(rows, columns))
@@ -83,7 +84,8 @@ def both(first: Bound, second: Bound) -> Bound:
     return first[0] + second[0], first[1] + second[1]
 
 
-def attention(query: Sequence[int], key: Sequence[int], value: Sequence[int], mask: Sequence[int]) -> Bound:
+@functools.lru_cache(maxsize=1 << 10)
+def attention(query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...], mask: tuple[int, ...]) -> Bound:
     """Of attention (..., H, S, D) with keys and values (..., G, T, D) that heads share, and a mask that broadcasts."""
     outer = joined([query[:-3], key[:-3], value[:-3], mask[:-3]])
     masked = (1, 1, 1, *mask)

@@ -106,9 +106,12 @@ def elements_told(kind: ValueType | None, symbols: Symbols) -> int | None:
         return max((count for count in counts if count is not None), default=0) if None not in counts else None
     if not isinstance(kind, TensorType):
         return 0
-    if None in kind.shape:
-        return None
-    return math.prod(int(_evaluate(extent, symbols)) for extent in kind.shape)
+    count = 1
+    for extent in kind.shape:  # in one loop: it is asked of each operator in the first call
+        if extent is None:
+            return None
+        count *= extent if type(extent) is int else int(evaluate_extent(extent, symbols))
+    return count
 
 
 def result_checker(kind: ValueType | None, title: str) -> CheckResult:
@@ -530,7 +533,7 @@ def _is_fixed(kind: ValueType | None) -> bool:
     """Whether all extents are numbers."""
     if isinstance(kind, SequenceType):
         return all(map(_is_fixed, kind.items))
-    return not isinstance(kind, TensorType) or all(isinstance(extent, int) for extent in kind.shape)
+    return not isinstance(kind, TensorType) or not [extent for extent in kind.shape if type(extent) is not int]
 
 
 def _depends_on_data(step: Step, program: Program) -> bool:
