@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import subprocess
 import threading
+import tracemalloc
 import urllib.error
 import urllib.request
 import warnings
@@ -25,6 +27,7 @@ from torch import nn
 import trt_frontends as trt
 import trt_runtime
 from trt_core import ExecutionError, Input, InputError
+from trt_frontends.integrations import ray as ray_integration
 from trt_frontends.integrations.ray import BatchInference, ProgramServer, deployment
 
 FEATURES = 4
@@ -98,6 +101,47 @@ def test_columns_are_numbers_that_the_program_takes_and_may_be_read_only(tmp_pat
             infer({"x": wrong})
 
 
+def test_texts_take_no_room_and_numbers_that_an_input_has_not_are_told(tmp_path: Path) -> None:
+    """Each text of an array has the room of the longest one; integers wrapped around, imaginary parts went."""
+    parts = hostile_files.of_rows(1, 2, 4)
+    parts.graph["signature"]["leaves"][0]["tensor"] = "int32"
+    parts.graph["steps"][0]["result"]["tensor"] = "int32"
+    infer = BatchInference(parts.write(tmp_path / "model.trtp"))
+    texts = ["a" * (1 << 12), *["b"] * (1 << 14)]
+    tracemalloc.start()
+    try:
+        for act in (
+            lambda: infer.row({"x0": texts}),
+            lambda: infer.row({"x0": [1, 2, 3, 4], "other": texts}),
+            lambda: infer({"x0": np.array(texts, dtype=object)}),
+        ):
+            with contextlib.suppress(InputError):
+                act()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    finally:
+        tracemalloc.stop()
+    for wrong in ([1, 2, 3, 1 << 40], [1, 2, 3, "4"], [1, 2, 3, 4j], [1, 2, 3, 0.5], [1, 2, 3, None], {"a": 1}):
+        with pytest.raises(InputError):
+            infer.row({"x0": wrong})
+    assert infer.row({"x0": [1, 2.0, True, -4]})["x0"].tolist() == [1, 2, 1, -4]
+
+
+def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
+    """Places beyond a table failed all requests that came at the same time."""
+    rows = hostile_files.tensor_type(torch.float32, "s0_0", 3)
+    steps = [hostile_files.operator("embedding", [hostile_files.value(1), hostile_files.value(0)], rows)]
+    table = torch.arange(12.0).reshape(4, 3)
+    parts = hostile_files.program([(torch.int64, (-8,))], steps, hostile_files.value(2), {"table": table})
+    infer = BatchInference(parts.write(tmp_path / "model.trtp"))
+    wanted = [1, 3, 4, 0, -1]
+    answers = ray_integration._answers([(infer, infer.row({"x0": at})) for at in wanted])
+    for at, answer in zip(wanted, answers, strict=True):
+        if not 0 <= at < 4:
+            assert isinstance(answer, ExecutionError)
+        else:
+            assert isinstance(answer, dict) and answer["output"].tolist() == table[at].tolist()
+
+
 def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,15 +159,18 @@ def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(
         await server.check_health()
         waiting.append((server._infer, {"input": x[3].numpy()}))
         broken = BatchInference(tmp_path / "one.trtp")
-        monkeypatch.setattr(broken, "_program", fail)
+        monkeypatch.setattr(broken, "_program", Broken())
         server._infer = broken
         with pytest.raises(ExecutionError, match="the device is gone"):
             await server.check_health()
         found: list[Any] = await server._together([*waiting, (broken, {"input": x[4].numpy()})])  # type: ignore[arg-type]
         return found
 
-    def fail(*_: Any) -> Any:
-        raise ExecutionError("the device is gone")
+    class Broken:
+        _bounds = None
+
+        def __call__(self, *_: Any) -> Any:
+            raise ExecutionError("the device is gone")
 
     *found, failed = asyncio.run(come_and_change())
     for answer, row in zip(found, [*model(x[:3]), twice(x[3])], strict=True):

@@ -160,7 +160,9 @@ class BatchInference:
         found: dict[str, np.ndarray] = {}
         for name, leaf in self._inputs.items():
             column = self._columns[name]
-            tensor = self._tensor(name, {key: np.asarray(value)[None] for key, value in given.items()})[0]
+            if column in given:
+                _refuse_text(given[column], column)
+            tensor = self._tensor(name, {key: np.asarray(given[key])[None] for key in given if key == column})[0]
             wanted = leaf.shape[1:]
             fits = len(wanted) == tensor.dim() and all(
                 item.low <= size <= item.high for size, item in zip(tensor.shape, wanted, strict=True)
@@ -181,7 +183,9 @@ class BatchInference:
             )
         array = batch[column]
         if isinstance(array, np.ndarray) and array.dtype == object:  # rows of lists
-            array = np.stack(array.tolist())
+            rows = array.tolist()
+            _refuse_text(rows, column)
+            array = np.stack(rows)
         leaf = self._inputs[name]
         try:
             own = np.require(array, requirements=("C", "W"))  # Ray's arrays may not be written to
@@ -190,11 +194,15 @@ class BatchInference:
             is_array = isinstance(array, np.ndarray)
             held = f"an array of {array.dtype.name.rstrip('0123456789')}" if is_array else kind_of(array)
             raise InputError(f"the column {column!r} is {held}, not numbers", why=str(error)) from error
+        if found.is_complex() and not leaf.dtype.is_complex:
+            raise InputError(f"the column {column!r} is complex, and the input {name!r} is {dtype_name(leaf.dtype)}")
         tensor = found.to(leaf.device, leaf.dtype)
-        if found.is_floating_point() and not tensor.is_floating_point() and not torch.equal(tensor.to(found), found):
+        is_whole = not tensor.is_floating_point() and not tensor.is_complex()
+        if is_whole and found.dtype is not leaf.dtype and not torch.equal(tensor.to(found), found):
+            what = "fractions" if found.is_floating_point() else "other numbers"
             raise InputError(
-                f"the column {column!r} holds fractions, and the input {name!r} is {dtype_name(leaf.dtype)}",
-                hint="round the column, where that is meant",
+                f"the column {column!r} holds {what}, and the input {name!r} is {dtype_name(leaf.dtype)}",
+                hint="round the column, where that is meant" if found.is_floating_point() else "give what fits it",
             )
         return tensor
 
@@ -216,6 +224,19 @@ class BatchInference:
                     hint="compile a module that returns one row for each row",
                 )
         return {name: tensor[:rows].cpu().numpy() for name, tensor in found.items()}
+
+
+def _refuse_text(value: Any, column: str) -> None:
+    """NumPy gives each text of an array as much room as the longest one has: a few kilobytes take gigabytes.
+
+    Raises:
+        InputError: There is one among lists of numbers.
+    """
+    level = [value]
+    while level:
+        if not {str, bytes}.isdisjoint(map(type, level)):
+            raise InputError(f"the column {column!r} holds text, not numbers")
+        level = [item for part in level if type(part) in (list, tuple) for item in part]
 
 
 def _filled(rows: torch.Tensor, count: int) -> torch.Tensor:
@@ -334,7 +355,7 @@ def _answers(requests: Sequence[_Request]) -> list[dict[str, Any] | Exception]:
     """Runs requests as the rows of batches, those of one program and the same sizes together.
 
     Returns:
-        What each request is answered with: results, or why its batch failed, which spoils no other one.
+        What each request is answered with: results, or why it failed, which spoils no other one.
     """
     groups: dict[Any, list[int]] = {}
     for index, (infer, given) in enumerate(requests):
@@ -345,8 +366,11 @@ def _answers(requests: Sequence[_Request]) -> list[dict[str, Any] | Exception]:
         try:
             found = infer({name: np.stack([requests[index][1][name] for index in members]) for name in first})
         except Exception as error:
-            for index in members:
-                answers[index] = error
+            if len(members) == 1:
+                answers[members[0]] = error
+                continue
+            for index in members:  # one of them does not fit: each by itself says which
+                (answers[index],) = _answers([requests[index]])
             continue
         for row, index in enumerate(members):
             answers[index] = {name: column[row] for name, column in found.items()}
