@@ -10,6 +10,7 @@ import torch
 from refit_models import Net, X, assert_same, compile_to_refit
 from torch import nn
 
+import trt_runtime
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, converter
 from trt_core import InputError, RefitError
 from trt_frontends import refit_module_weights
@@ -26,6 +27,33 @@ def test_weights_that_are_missing_or_do_not_fit_are_named(mlp: nn.Module) -> Non
     for wrong in (bias.double(), torch.ones(3)):
         with pytest.raises(RefitError, match=r"'2\.bias' does not fit"):
             refit_module_weights(compiled, {**state, "2.bias": wrong})
+    assert_same(compiled, mlp, X)
+
+
+def _freed(like: torch.Tensor) -> torch.Tensor:
+    """As libraries leave it that shard models: with its sizes, and without its memory."""
+    value = like.clone()
+    value.untyped_storage().resize_(0)
+    return value
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _freed,
+        lambda like: like.to("meta"),
+        lambda like: like.to_sparse(),
+        lambda like: torch.nested.nested_tensor([torch.ones(1), torch.ones(1)]),
+    ],
+    ids=["freed", "meta", "sparse", "nested"],
+)
+def test_weights_without_numbers_in_memory_are_refused(make: Callable[[torch.Tensor], Any], mlp: nn.Module) -> None:
+    """One whose memory was freed ended the process, others left as PyTorch's errors."""
+    compiled = compile_to_refit(mlp, X)
+    state = {name: value.detach() for name, value in mlp.state_dict().items()}
+    for name in ("2.bias", "2.weight"):
+        with pytest.raises(RefitError, match=f"'{name}' is no tensor with numbers"):
+            trt_runtime.refit_module(compiled, {**state, name: make(state[name])})
     assert_same(compiled, mlp, X)
 
 

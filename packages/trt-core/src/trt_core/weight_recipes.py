@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
 from trt_core.internals import OpOverload, TorchDispatchMode, is_traceable_wrapper_subclass
-from trt_core.nesting import leaves_of, tensors_in, with_leaves
+from trt_core.nesting import leaves_of, reach_of, tensors_in, with_leaves
 
 RECIPE: Final = "weight_recipe"
 """Key of `fx.Node.meta`: the recipe of the tensor that a `get_attr` node reads; absent where nothing is known."""
@@ -253,6 +253,7 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
             if others
             else "give all weights of the model, under their names in it; the model itself where it is quantized",
         )
+    require_numbers(source.name, value)
     if value.dtype != source.dtype or tuple(value.shape) != source.shape:
         raise RefitError(
             f"the weight {source.name!r} does not fit",
@@ -262,6 +263,7 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
         )
     for name in source.tied:
         other = weights.get(name, value)
+        require_numbers(name, other)
         if other is not value and not (
             other.shape == value.shape and torch.equal(content_of(other), content_of(value))
         ):
@@ -270,6 +272,30 @@ def check_weight(source: Source, weights: Mapping[str, torch.Tensor]) -> None:
                 why="they were one tensor when the engine was built, so it holds them once",
                 hint="compile the model again",
             )
+
+
+def require_numbers(name: str, value: torch.Tensor) -> None:
+    """Checks that a weight is a dense tensor whose numbers lie in memory.
+
+    Raises:
+        RefitError: It is sparse or nested, on the meta device, or its memory was freed, as libraries do that shard
+            models.
+    """
+    if value.layout is not torch.strided or value.is_nested:
+        why = "it is nested" if value.is_nested else f"its layout is {value.layout}"
+    elif value.device.type == "meta":
+        why = "it lies on the meta device, and has no numbers"
+    elif type(value) in (torch.Tensor, torch.nn.Parameter) and _reaches_beyond(value):
+        why = "its memory was freed"
+    else:
+        return
+    raise RefitError(f"the weight {name!r} is no tensor with numbers", why=why, hint="give it dense, and whole")
+
+
+def _reaches_beyond(value: torch.Tensor) -> bool:
+    """Whether a tensor has elements where its storage has none."""
+    end = value.storage_offset() + reach_of(value.shape, value.stride()) if value.numel() else 0
+    return end * value.element_size() > value.untyped_storage().nbytes()
 
 
 _INSIDE: Final = " in "

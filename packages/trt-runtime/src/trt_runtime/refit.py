@@ -32,6 +32,7 @@ from trt_core.weight_recipes import (
     follow_from_sources,
     opened_weights,
     replay_all,
+    require_numbers,
 )
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.engine import new_runtime
@@ -202,7 +203,10 @@ def check_constants(digests: Mapping[str, str], weights: Weights) -> None:
         RefitError: One has other numbers.
     """
     for name, digest in digests.items():
-        if name in weights and content_digest(weights[name]) != digest:
+        if name not in weights:
+            continue
+        require_numbers(name, weights[name])
+        if content_digest(weights[name]) != digest:
             raise RefitError(
                 f"the constant {name!r} of the model has changed",
                 why="it is no weight: state dicts do not hold it, and engines have it built in",
