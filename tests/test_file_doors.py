@@ -13,7 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +30,7 @@ from trt_core.files.folder import Folder
 from trt_core.log import provider_logger
 from trt_frontends import mutable_module
 from trt_portable.onnx_parser.diagnostics import Unsupported
-from trt_runtime import sharded, signatures
+from trt_runtime import diffusion, sharded, signatures
 from trt_runtime.command_line import inspection
 from trt_runtime.command_line.commands import read_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
@@ -517,8 +517,6 @@ class _Diffusers:
 
 @pytest.fixture
 def _load_parts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Any]:
-    from trt_runtime import diffusion
-
     monkeypatch.setattr(diffusion, "_diffusers", lambda: _Diffusers)
     return lambda folder: diffusion.load_pipeline(folder).parts
 
@@ -541,6 +539,65 @@ def test_a_pipeline_is_read_from_the_folder_that_was_opened(
     parts = _load_parts(folder)
     assert torch.equal(parts["unet"](x), x.relu()) and torch.equal(parts["vae"].decode(x), x.relu())
     assert torch.equal(_load_parts(folder)["unet"](x), x.sigmoid())
+
+
+class _Lazy(ModuleType):
+    """A library whose parts are imported when they are asked for, of which some cannot be."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise RuntimeError(f"Failed to import {name}")
+
+
+@pytest.mark.parametrize("at", ["pipeline", "library", "part"])
+def test_parts_that_a_library_cannot_import_are_refused(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _load_parts: Callable[[Path], Any]
+) -> None:
+    """They left as the library's errors."""
+    folder = tmp_path / "pipeline"
+    _save_pipeline(folder, nn.ReLU())
+    library = _Lazy("diffusers")
+    vars(library).update({name: one for name, one in vars(_Diffusers).items() if not name.startswith("__")})
+    if at == "part":
+        library.pipelines = ModuleType("pipelines")  # type: ignore[attr-defined]
+        library.pipelines.broken = _Lazy("broken")  # type: ignore[attr-defined]
+    elif at == "library":
+        library.pipelines = _Lazy("pipelines")  # type: ignore[attr-defined]
+    else:
+        del library.Pipeline
+    monkeypatch.setattr(diffusion, "_diffusers", lambda: library)
+    index = folder / "model_index.json"
+    index.write_text(index.read_text().replace('"diffusers"', '"broken"', int(at != "pipeline")))
+    with pytest.raises(PlanError, match="cannot be imported"):
+        diffusion.load_pipeline(folder)
+
+
+def test_parts_of_transformers_ask_nobody_whether_code_may_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _load_parts: Callable[[Path], Any]
+) -> None:
+    """Those, too, that diffusers shows beside a pipeline of its own."""
+    asked: list[dict[str, Any]] = []
+
+    class Processor:
+        from_pretrained = staticmethod(lambda *args, **kwargs: asked.append(kwargs))
+
+    class Pipeline(_Diffusers.DiffusionPipeline):
+        def __init__(self, processor: Any, unet: Any, vae: Any) -> None:
+            """Takes a part that is no program."""
+
+    Processor.__module__ = "transformers.models.some.processing_some"
+    folder = tmp_path / "pipeline"
+    _save_pipeline(folder, nn.ReLU())
+    pipelines = ModuleType("pipelines")
+    pipelines.some = ModuleType("some")  # type: ignore[attr-defined]
+    pipelines.some.Processor = Processor
+    monkeypatch.setattr(_Diffusers, "pipelines", pipelines, raising=False)
+    monkeypatch.setattr(_Diffusers, "Pipeline", Pipeline)
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps({**index, "processor": ["some", "Processor"]}))
+    diffusion.load_pipeline(folder)
+    assert [one["trust_remote_code"] for one in asked] == [False]
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "device", "folder"])

@@ -353,7 +353,7 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
             f"{place} holds no compiled pipeline", hint="give a folder that save_pipeline wrote"
         ) from error
     diffusers, name, described = _diffusers(), manifest.pipeline, manifest.parts
-    kind = getattr(diffusers, name, None)
+    kind = _attribute(diffusers, name, str(place))
     if not isinstance(kind, type) or not issubclass(kind, diffusers.DiffusionPipeline):
         raise PlanError(f"diffusers has no pipeline {name!r:.80}", where=str(place), hint="install its newest release")
     try:
@@ -396,13 +396,13 @@ def _class_of(described: Any, place: str) -> Any:
         owner: Any = importlib.import_module("transformers")
     elif library == "diffusers":
         owner = diffusers
-    elif isinstance(library, str) and inspect.ismodule(found := _pipelines_module(diffusers, library)):
+    elif isinstance(library, str) and inspect.ismodule(found := _pipelines_module(diffusers, library, place)):
         owner = found  # parts that one pipeline alone has
     else:
         raise PlanError(
             f"{os.path.basename(place)} is of {library!r:.80}, not of {' or '.join(_LIBRARIES)}", where=place
         )
-    kind = getattr(owner, name, None)
+    kind = _attribute(owner, name, place)
     if (
         not isinstance(kind, type)
         or not hasattr(kind, "from_pretrained")
@@ -414,8 +414,21 @@ def _class_of(described: Any, place: str) -> Any:
     return kind
 
 
-def _pipelines_module(diffusers: ModuleType, name: str) -> Any:
-    return getattr(getattr(diffusers, "pipelines", None), name, None) if name.isidentifier() else None
+def _pipelines_module(diffusers: ModuleType, name: str, place: str) -> Any:
+    return _attribute(getattr(diffusers, "pipelines", None), name, place) if name.isidentifier() else None
+
+
+def _attribute(owner: Any, name: str, place: str) -> Any:
+    """What a library has under a name; None where it has nothing.
+
+    Raises:
+        PlanError: It cannot be imported: libraries import what they have when it is asked for.
+    """
+    try:
+        return getattr(owner, name, None)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise PlanError(f"{name!r:.80} cannot be imported", where=place, why=f"{why:.1000}") from error
 
 
 def _reads_configuration(kind: Any) -> bool:
@@ -458,7 +471,8 @@ def _component(folder: Path, described: Sequence[Any]) -> Any:
     if described[0] is None:
         return None
     kind = _class_of(described, str(folder))
-    options = {"trust_remote_code": False} if described[0] == "transformers" else {}  # else it asks whoever sits there
+    is_of_transformers = kind.__module__.partition(".")[0] == "transformers"  # pipelines of diffusers show some, too
+    options = {"trust_remote_code": False} if is_of_transformers else {}  # else it asks whoever sits there
     return _made_by(kind.from_pretrained, str(folder), str(folder), local_files_only=True, **options)
 
 
