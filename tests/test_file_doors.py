@@ -550,7 +550,14 @@ class _Lazy(ModuleType):
         raise RuntimeError(f"Failed to import {name}")
 
 
-@pytest.mark.parametrize("at", ["pipeline", "library", "part"])
+class _Dummy(type):
+    """Stands for a class that needs a library which is not there."""
+
+    def __getattr__(cls, name: str) -> Any:
+        raise ImportError(f"{cls.__name__} requires a library")
+
+
+@pytest.mark.parametrize("at", ["pipeline", "library", "part", "class"])
 def test_parts_that_a_library_cannot_import_are_refused(
     at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _load_parts: Callable[[Path], Any]
 ) -> None:
@@ -562,13 +569,15 @@ def test_parts_that_a_library_cannot_import_are_refused(
     if at == "part":
         library.pipelines = ModuleType("pipelines")  # type: ignore[attr-defined]
         library.pipelines.broken = _Lazy("broken")  # type: ignore[attr-defined]
+    elif at == "class":
+        library.Part = _Dummy("Part", (), {})  # type: ignore[attr-defined]
     elif at == "library":
         library.pipelines = _Lazy("pipelines")  # type: ignore[attr-defined]
     else:
         del library.Pipeline
     monkeypatch.setattr(diffusion, "_diffusers", lambda: library)
     index = folder / "model_index.json"
-    index.write_text(index.read_text().replace('"diffusers"', '"broken"', int(at != "pipeline")))
+    index.write_text(index.read_text().replace('"diffusers"', '"broken"', int(at in ("library", "part"))))
     with pytest.raises(PlanError, match="cannot be imported"):
         diffusion.load_pipeline(folder)
 
@@ -673,3 +682,13 @@ def test_names_that_no_file_has_are_refused(name: str, tmp_path: Path, _load_par
         with pytest.raises(InputError, match="no file has such a name"):
             trt_runtime.save(compiled, tmp_path / name)
     assert not {one.name for one in tmp_path.iterdir()} - {"pipeline"}
+
+
+def test_a_file_of_a_pipeline_that_cannot_be_opened_is_told(tmp_path: Path, _load_parts: Callable[[Path], Any]) -> None:
+    """One whose name is too long for the system left as its error."""
+    _save_pipeline(tmp_path / "pipeline", nn.ReLU())
+    listed, long = tmp_path / "pipeline" / "compiled.json", "a" * 300
+    text = listed.read_text().replace('"unet.forward.trtp"', f'"unet.{long}.trtp"').replace('"forward"', f'"{long}"')
+    listed.write_text(text)
+    with pytest.raises(PlanError, match="a file of the pipeline cannot be read"):
+        _load_parts(tmp_path / "pipeline")

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from trt_core.dtypes import FLOATS, dtype_name, dtype_of_weights
-from trt_core.errors import FileError, InputError, PlanError
+from trt_core.errors import FileError, InputError, PlanError, TrtError
 from trt_core.files import records, typed
 from trt_core.files.folder import Folder
 from trt_core.files.opening import map_file, read_file
@@ -369,6 +369,12 @@ def load_pipeline(folder: str | os.PathLike[str], **options: Unpack[LoadKeywords
         raise PlanError(
             "a file of the pipeline is missing", where=str(error.filename), hint="copy the whole folder again"
         ) from error
+    except OSError as error:
+        if isinstance(error, TrtError):
+            raise
+        raise PlanError(
+            "a file of the pipeline cannot be read", where=str(error.filename), why=error.strerror or str(error)
+        ) from error
     parts = {
         part: with_programs(_weightless(place / part, index.get(part), found), methods[part])
         for part, found in described.items()
@@ -405,7 +411,7 @@ def _class_of(described: Any, place: str) -> Any:
     kind = _attribute(owner, name, place)
     if (
         not isinstance(kind, type)
-        or not hasattr(kind, "from_pretrained")
+        or _attribute(kind, "from_pretrained", place) is None  # what stands for a class that lacks a library says so
         or issubclass(kind, diffusers.DiffusionPipeline)
     ):
         raise PlanError(
