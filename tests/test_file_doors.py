@@ -656,6 +656,23 @@ def test_manifests_name_no_rank_beyond_the_last(rank: int) -> None:
         trt_runtime.sharded.Manifest.from_json(json.dumps(document).encode(), "a folder")
 
 
+@pytest.mark.parametrize("count", [2, 1 << 20])
+@pytest.mark.parametrize("place", ["collectives", "groups", "mesh"])
+def test_groups_of_manifests_have_each_rank_once(place: str, count: int) -> None:
+    """Each rank of a group is compared with all others: two megabytes of one rank would have taken hours."""
+    ranks = [0] * count
+    told = [[ranks, "x"]] if place == "collectives" else []
+    document = {
+        "format": 1,
+        "world_size": 1,
+        "mesh": {"shape": [count], "names": [], "ranks": ranks} if place == "mesh" else None,
+        "groups": {"0": ranks} if place == "groups" else {},
+        "programs": [{"file": "rank-0.trtp", "bytes": 1, "sha256": "", "collectives": told}],
+    }
+    with pytest.raises(TrtError, match="damaged"):
+        trt_runtime.sharded.Manifest.from_json(json.dumps(document).encode(), "a folder")
+
+
 @pytest.mark.parametrize("parts", [None, ("zz",)])
 def test_parts_that_do_not_fit_the_callers_class_are_told(parts: tuple[str, ...] | None) -> None:
     name = "collections:OrderedDict"

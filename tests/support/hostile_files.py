@@ -553,7 +553,18 @@ def forged_manifests() -> Iterator[tuple[str, Act]]:
         )
     for size in NUMBERS:
         changes.append((f"it has {size} bytes", {**honest, "programs": [{**told, "bytes": size}]}))
-    for ranks in ([0], [1], [-1], [0, 0], [0, 1], [], list(range(10_000)), [1 << 40]):
+    for ranks in (
+        [0],
+        [1],
+        [-1],
+        [0, 0],
+        [0, 1],
+        [],
+        list(range(10_000)),
+        [1 << 40],
+        [0] * 300_000,
+        [1 << 62] * 300_000,
+    ):
         changes.append((f"groups {ranks!r:.40}", {**honest, "groups": {"0": ranks, "x" * 5000: ranks}}))
         changes.append(
             (f"collectives of {ranks!r:.40}", {**honest, "programs": [{**told, "collectives": [[ranks, "0" * 64]]}]})

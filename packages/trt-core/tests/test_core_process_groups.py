@@ -12,6 +12,7 @@ def test_many_ranks_are_said_briefly() -> None:
     assert show_ranks(range(64)) == "0 to 63"
     assert show_ranks((5, 0, 8, 16, 24)) == "5, 0 to 24 by 8"
     assert show_ranks((3, 2)) == "3, 2"
+    assert show_ranks([0] * (1 << 20)).endswith("0, 0 and 1048512 more")
 
 
 @given(st.lists(st.integers(0, 40), unique=True))

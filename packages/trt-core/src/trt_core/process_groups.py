@@ -53,21 +53,26 @@ class Collective:
     group: GroupMembers
 
 
+_MOST_SHOWN: Final = 64
+
+
 def show_ranks(ranks: Sequence[int]) -> str:
     """Returns ranks as text, those that follow each other in equal steps as one: `0 to 63`, `0 to 56 by 8, 60, 61`."""
-    parts, rest = [], list(ranks)
-    while rest:
-        step = rest[1] - rest[0] if len(rest) > 1 else 0
+    parts: list[str] = []
+    at = 0
+    while at < len(ranks) and len(parts) < _MOST_SHOWN:
+        first = ranks[at]
+        step = ranks[at + 1] - first if at + 1 < len(ranks) else 0
         count = 1
-        while count < len(rest) and rest[count] == rest[0] + count * step:
+        while at + count < len(ranks) and ranks[at + count] == first + count * step:
             count += 1
         if count > 2 and step > 0:
-            parts.append(f"{rest[0]} to {rest[count - 1]}{f' by {step}' if step > 1 else ''}")
+            parts.append(f"{first} to {ranks[at + count - 1]}{f' by {step}' if step > 1 else ''}")
         else:
             count = 1
-            parts.append(str(rest[0]))
-        del rest[:count]
-    return ", ".join(parts)
+            parts.append(str(first))
+        at += count
+    return ", ".join(parts) + (f" and {len(ranks) - at} more" if at < len(ranks) else "")
 
 
 def group_members(group: Any) -> GroupMembers | None:

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -42,7 +43,7 @@ from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.process_groups import show_ranks
 from trt_core.wording import kind_of
-from trt_runtime.program.fields import RANK, SAVE
+from trt_runtime.program.fields import MAX_RANK, RANK, SAVE
 
 MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
@@ -184,11 +185,16 @@ class Manifest:
         for program in self.programs:
             if not _FILE.fullmatch(program.file):
                 raise typed.BadField("file", f"{program.file!r:.60} is no name of a program")
-        named = chain(self.groups.values(), *(program.collectives for program in self.programs))
-        if any(rank >= world for ranks in named for rank in ranks):
-            raise typed.BadField("ranks", f"one is {world} or more")
-        if self.mesh is not None and 0 in self.mesh.shape:
-            raise typed.BadField("mesh", "it has no ranks")
+        for ranks in chain(self.groups.values(), *(program.collectives for program in self.programs)):
+            if any(rank >= world for rank in ranks):
+                raise typed.BadField("ranks", f"one is {world} or more")
+            if len(ranks) != len(set(ranks)):  # each is compared with all others
+                raise typed.BadField("ranks", "a group has one twice")
+        mesh = self.mesh
+        if mesh is not None and (
+            len(mesh.shape) > MAX_RANK or not 0 < math.prod(mesh.shape) == len(mesh.ranks) == len(set(mesh.ranks))
+        ):
+            raise typed.BadField("mesh", "it has no ranks, one of them twice, or more or less than its extents say")
 
 
 @held_to_signature
