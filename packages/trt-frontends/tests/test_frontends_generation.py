@@ -1142,7 +1142,7 @@ def test_other_programs_generate_nothing(tmp_path: Path) -> None:
             {"layer_types": ["full_attention", "heavily_compressed_attention"]},
             "layers of kind heavily",
         ),
-        ("BertModel", {"hidden_size": 48}, "no keys and values|has no attribute 'logits'"),
+        ("BertModel", {"hidden_size": 48}, "it gives no logits for tokens alone"),
         # local layers look back from the end of the cache, not from a token: wrong tokens, before this was compared
         (
             "GPTNeoForCausalLM",
@@ -1161,6 +1161,60 @@ def test_models_without_such_caches_are_refused(kind: str, other: dict[str, Any]
             nn.init.normal_(parameter, std=0.08)
     with pytest.raises(InputError, match=said):
         compile_generation(model, max_length=16)
+
+
+_WITHOUT_STATIC_CACHES: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    # what a language model keeps of prompts, what the error says, and its sizes
+    "CpmAntForCausalLM": (
+        "CpmAntAttention",
+        "loop of transformers",
+        {"vocab_size": 64, "hidden_size": 32, "num_attention_heads": 4, "dim_head": 8, "dim_ff": 64}
+        | {"num_hidden_layers": 2, "prompt_types": 4, "prompt_length": 4, "segment_types": 4},
+    ),
+    "GitForCausalLM": (
+        "GitModel",
+        "loop of transformers",
+        {name: size for name, size in WHOLE.items() if not name.endswith("_id")}
+        | {
+            "vision_config": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "image_size": 32}
+            | {"num_attention_heads": 4, "patch_size": 16}
+        },
+    ),
+    "xLSTMForCausalLM": (
+        "a class of its own, xLSTMCache",
+        "",
+        {"vocab_size": 64, "hidden_size": 32, "num_blocks": 2, "num_heads": 4}
+        | {"chunkwise_kernel": "chunkwise--native_autograd", "step_kernel": "native"}
+        | {"sequence_kernel": "native_sequence__native"},
+    ),
+    "FSMTForConditionalGeneration": (
+        "FSMTDecoder",
+        "loop of transformers",
+        {
+            "langs": ["en", "de"],
+            "src_vocab_size": 64,
+            "tgt_vocab_size": 64,
+            "d_model": 32,
+            "max_position_embeddings": 64,
+        }
+        | {f"{kind}_{name}": 2 for kind in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+        | {f"{kind}_ffn_dim": 64 for kind in ("encoder", "decoder")},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _WITHOUT_STATIC_CACHES)
+def test_refusals_say_what_cannot_be_and_what_to_do_and_not_what_somebody_elses_line_raised(kind: str) -> None:
+    part, advice, sizes = _WITHOUT_STATIC_CACHES[kind]
+    model = getattr(transformers, kind)(getattr(transformers, kind).config_class(**sizes)).eval()
+    with pytest.raises(InputError, match=r"static cache|class of its own") as refused:
+        compile_generation(model, max_length=16)
+    said = str(refused.value)
+    assert part in said
+    assert advice in said
+    assert "what to do" in said
+    assert "Error" not in said  # the exception of the model's own code is the cause, and not the text
+    assert advice == "" or refused.value.__cause__ is not None
 
 
 @pytest.mark.parametrize("name", ["GPT2", "GPTJ", "OPT", "Bart", "Whisper"])

@@ -6,6 +6,8 @@ import contextlib
 import functools
 import inspect
 import math
+import traceback
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -301,10 +303,26 @@ def _parts(
     return GenerationParts(step, step.limits)
 
 
-def _cannot(model: Any, why: str, hint: str = "", cause: Exception | None = None) -> InputError:
+def _cannot(model: Any, why: str, hint: str = "", cause: BaseException | None = None) -> InputError:
+    """Returns the refusal of a model, which names the part of it that raised a `cause`, and has that as its cause."""
     if cause is not None:
-        why = f"{why}: {type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
-    return InputError(f"{type(model).__name__} cannot be compiled for generating text", why=why, hint=hint)
+        why += _raised_by(model, cause)
+    refused = InputError(f"{type(model).__name__} cannot be compiled for generating text", why=why, hint=hint)
+    refused.__cause__ = cause
+    return refused
+
+
+def _raised_by(model: nn.Module, error: BaseException) -> str:
+    """Says which part of a model an exception came out of; its own words are of somebody's line, not of the model."""
+    known = {id(module): name for name, module in model.named_modules()}
+    owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [owner for owner in owners if known.get(id(owner)) and not type(owner).__module__.startswith("torch.")]
+    return f": its {type(inside[-1]).__name__} ({known[id(inside[-1])]}) fails" if inside else ""
+
+
+_LOOP: Final = (
+    'torch.compile(model.forward, backend="torch_tensorrt") runs in the loop of transformers, whose caches grow'
+)
 
 
 class CachedStep(nn.Module):
@@ -390,8 +408,11 @@ class CachedStep(nn.Module):
                 self.model,
                 f"its forward takes no {', '.join(lacking)}"
                 + (f": it keeps state in {', '.join(instead)}, not keys and values" if instead else ""),
-                "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator",
+                _MODELS,
             )
+        name = _name_of_caches(parameters) or _STATES
+        if own := _class_of_its_own(parameters[name].annotation):
+            raise _cannot(self.model, f"it keeps what it has read in a class of its own, {own}, as {name}", _MODELS)
 
     def _require_positions(self) -> None:
         """Holds caches to a table of positions, which rotary models have none of, and engines do not look beyond.
@@ -510,12 +531,16 @@ class CachedStep(nn.Module):
         from transformers import StaticCache
 
         token = torch.zeros(1, 1, dtype=torch.int64, device=self.model.device)
+        others = torch.tensor([[0, 0], [0, 1]], device=token.device)
+        try:
+            with torch.no_grad():
+                first, same = self.model(input_ids=others, use_cache=False).logits[:, 0].float()
+        except Exception as error:
+            raise _cannot(self.model, "it gives no logits for tokens alone", _MODELS, error) from error
         try:
             cache = StaticCache(self.model.config, max_cache_len=self._length)
             with torch.no_grad():
                 scores = self.model(input_ids=token, **{self._caches_as: cache}, use_cache=True).logits
-                others = torch.tensor([[0, 0], [0, 1]], device=token.device)
-                first, same = self.model(input_ids=others, use_cache=False).logits[:, 0].float()
             apart = float((first - same).abs().max())
             if self._ahead != "prompts" and apart > torch.finfo(scores.dtype).eps ** 0.5 * float(first.abs().max()):
                 raise _cannot(
@@ -527,8 +552,7 @@ class CachedStep(nn.Module):
         except InputError:
             raise
         except Exception as error:
-            hint = "give a model of transformers that supports static caches"
-            raise _cannot(self.model, "it does not run with a static cache", hint, error) from error
+            raise _cannot(self.model, "it does not run with a static cache", _LOOP, error) from error
 
     def _kept_length(self, layer: Any) -> int:
         """How many places a layer keeps: all, or a window and a piece more, in whole pieces."""
@@ -742,6 +766,17 @@ def _name_of_caches(parameters: Mapping[str, inspect.Parameter]) -> str | None:
     return found[0] if found else None
 
 
+def _class_of_its_own(annotation: Any) -> str:
+    """Returns the name of what a model keeps state in that is no cache of transformers; "" where it is one."""
+    named = [one for one in typing.get_args(annotation) or (annotation,) if isinstance(one, type)]
+    kept = [one for one in named if one.__name__.endswith("Cache")]
+    own = [one.__name__ for one in kept if one.__module__ != "transformers.cache_utils"]
+    return ", ".join(own) if len(own) == len(kept) else ""
+
+
+_MODELS: Final = "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator"
+
+
 _AT_POSITIONS: Final = 2
 _POSITIONED: Final = tuple((f"{name}_length", "position_ids") for name in _CACHES)
 """What tables of positions of the kind of BART's take beside tokens."""
@@ -882,7 +917,7 @@ class CrossCachedStep(CachedStep):
                 except Exception as error:
                     failure = error
         if found is None:
-            raise _cannot(model, "its decoder does not run with a static cache", cause=failure)
+            raise _cannot(model, "its decoder does not run with a static cache", _LOOP, failure)
         apart, scale = float((found - expected).norm()), float(expected.norm())
         if not apart <= self._error() * scale:
             raise _cannot(
@@ -901,7 +936,7 @@ class CrossCachedStep(CachedStep):
                 given = {**self._example, "decoder_input_ids": token, self._caches_as: cache}
                 scores = model(**given, use_cache=True).logits
         except Exception as error:
-            raise _cannot(self.model, "it does not run with a cache", cause=error) from error
+            raise _cannot(self.model, "it does not run with a cache", _MODELS, error) from error
         for layer in _checked_layers(self.model, scores, cache.cross_attention_cache):
             self.crossed += [tuple(layer.keys.shape), tuple(layer.values.shape)]
         return _checked_layers(self.model, scores, cache.self_attention_cache)
@@ -984,7 +1019,7 @@ def _encoder_decoder(
             raise _cannot(
                 model,
                 "its encoder reads pictures among text, and encoders here read one of them",
-                'torch.compile(model.forward, backend="torch_tensorrt") runs in the loop of transformers',
+                _LOOP,
             )
         if source_inputs:
             raise InputError(f"the encoder of {type(model).__name__} reads text", hint="give no source_inputs")
