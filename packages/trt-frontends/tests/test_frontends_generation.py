@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,11 +22,19 @@ from torch import nn
 from trt_core import InputError, PlanError, TrtError
 from trt_frontends import compile, compile_generation, explain, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.generation_compilation import CachedStep, _cache_classes, _choice, _parts, _rules, _vocabulary
+from trt_frontends.generation_compilation import (
+    CachedStep,
+    _cache_classes,
+    _choice,
+    _parts,
+    _rules,
+    _special_tokens,
+    _vocabulary,
+)
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.command_line.inspection import inspect_file
-from trt_runtime.generation import GenerationLimits
+from trt_runtime.generation import _LEFT, GenerationLimits
 from trt_runtime.token_choice import TokenChoice
 
 SIZES: Final = {
@@ -271,7 +280,7 @@ def test_guesses_change_no_token(name: str) -> None:
         model, given = model_of(name), {"input_ids": torch.randint(3, 300, (1, 11))}
     generators = []
     for assisted in (6, 1):
-        parts = _parts(model, GenerationLimits(1, 96, 8, (), 0, assisted, _rules(model, ())), 100, None)
+        parts = _parts(model, GenerationLimits(1, 96, 8, (), 0, assisted, _rules(model)), 100, None)
         generators.append(TextGenerator(parts.step, parts.limits, parts.encoder))
     expected = model.generate(**given, max_new_tokens=64, do_sample=False, eos_token_id=None)
     with torch.no_grad():  # a model that is nearly the same, so that some guesses are right
@@ -309,7 +318,7 @@ def test_caches_are_given_under_the_name_that_the_release_has(kind: str, name: s
     else:
         model, given = encoder_decoder_of(kind)
     expected = generated_by_transformers(model, given, 9, eos_token_id=None)
-    limits = GenerationLimits(3, 48, 4, (), model.generation_config.pad_token_id or 0, 1, _rules(model, ()))
+    limits = GenerationLimits(3, 48, 4, (), model.generation_config.pad_token_id or 0, 1, _rules(model))
     parts = _parts(_with_caches_as(model, name), limits, 100, None)
     made = TextGenerator(parts.step, parts.limits, parts.encoder).generate(**given, max_new_tokens=9, eos_token_id=())
     assert torch.equal(made, expected)
@@ -331,7 +340,7 @@ def test_caches_are_those_of_older_releases_too(monkeypatch: pytest.MonkeyPatch)
 def test_steps_of_encoder_decoders_generate_what_transformers_does(name: str) -> None:
     """In PyTorch: cross attention over what was computed once, padded sources, forced and suppressed tokens."""
     model, given = encoder_decoder_of(name)
-    limits = GenerationLimits(3, 48, 4, (), model.generation_config.pad_token_id, 1, _rules(model, ()))
+    limits = GenerationLimits(3, 48, 4, (), model.generation_config.pad_token_id, 1, _rules(model))
     parts = _parts(model, limits, 100, None)
     generator = TextGenerator(parts.step, parts.limits, parts.encoder)
     made = generator.generate(**given, max_new_tokens=40)
@@ -391,7 +400,7 @@ def test_searches_samples_and_penalties_are_those_of_transformers(name: str, mon
     else:
         model, (ids, mask) = model_of(name), padded_prompts()
         given = {"input_ids": ids, "attention_mask": mask}
-    limits = GenerationLimits(8, 64, 4, (), 1, 1, _rules(model, ()), choice=_choice(model))
+    limits = GenerationLimits(8, 64, 4, (), 1, 1, _rules(model), choice=_choice(model))
     parts = _parts(model, limits, 100, None)
     generator = TextGenerator(parts.step, parts.limits, parts.encoder)
     plain = generator.generate(**given, max_new_tokens=24)
@@ -405,6 +414,174 @@ def test_searches_samples_and_penalties_are_those_of_transformers(name: str, mon
                 options = {**theirs, **how, "eos_token_id": ends or (() if not theirs else None)}
                 found.append(generate(**given, **options, max_new_tokens=24, pad_token_id=1))
             assert torch.equal(*found), (how, ends)
+
+
+_DRAWN: Final = {"do_sample": True}
+_OPTIONS: Final[dict[str, list[Any]]] = {
+    # options of a GenerationConfig, each with what is asked for with it: values that change tokens, so that one that is
+    # ignored is seen
+    "max_length": [{"max_length": 20, "max_new_tokens": None}],
+    "max_new_tokens": [{"max_new_tokens": 3}],
+    "min_length": [{"min_length": 24, "eos_token_id": "made"}],
+    "min_new_tokens": [{"min_new_tokens": 15, "eos_token_id": "made"}, {"min_new_tokens": 3, "min_length": 60}],
+    "early_stopping": [{"early_stopping": True, "num_beams": 3, "eos_token_id": "made"}, {"early_stopping": "never"}],
+    "do_sample": [_DRAWN],
+    "num_beams": [{"num_beams": 3}],
+    "temperature": [{**_DRAWN, "temperature": 0.3}],
+    "top_k": [{**_DRAWN, "top_k": 2}],
+    "top_p": [{**_DRAWN, "top_p": 0.2}],
+    "min_p": [{**_DRAWN, "min_p": 0.5}],
+    "top_h": [{**_DRAWN, "top_h": 0.3}, {**_DRAWN, "top_h": 0.6, "temperature": 0.5, "top_k": 0}],
+    "typical_p": [{**_DRAWN, "typical_p": 0.2}, {**_DRAWN, "typical_p": 0.6, "num_beams": 3}],
+    "epsilon_cutoff": [{**_DRAWN, "epsilon_cutoff": 0.02}, {**_DRAWN, "epsilon_cutoff": 0.9, "num_beams": 3}],
+    "eta_cutoff": [{**_DRAWN, "eta_cutoff": 0.04}, {**_DRAWN, "eta_cutoff": 0.04, "num_beams": 3}],
+    "repetition_penalty": [{"repetition_penalty": 1.4}],
+    "encoder_repetition_penalty": [{"encoder_repetition_penalty": 3.0}],
+    "length_penalty": [{"length_penalty": -3.0, "num_beams": 3, "eos_token_id": "made"}],
+    "no_repeat_ngram_size": [{"no_repeat_ngram_size": 1}],
+    "encoder_no_repeat_ngram_size": [
+        {"encoder_no_repeat_ngram_size": size, "sequence_bias": [[["read"], 90.0], [["read", "next"], 180.0]]}
+        for size in (1, 2, 3)
+    ],
+    "bad_words_ids": [{"bad_words_ids": [["first"], ["third", "fourth"]], "eos_token_id": "made"}],
+    "renormalize_logits": [{"renormalize_logits": True, "num_beams": 3, "bad_words_ids": [["first"]]}, {**_DRAWN}],
+    "forced_bos_token_id": [{"forced_bos_token_id": 0, "row": True}, {"forced_bos_token_id": 1, "row": True}],
+    "forced_eos_token_id": [{"forced_eos_token_id": 0}, {"forced_eos_token_id": [1, 5]}],
+    "remove_invalid_values": [
+        {"remove_invalid_values": True, "bad_words_ids": [["first"]], **_DRAWN, "temperature": 1e30}
+    ],
+    "exponential_decay_length_penalty": [{"exponential_decay_length_penalty": (2, 1.5), "eos_token_id": [40, 50]}],
+    "suppress_tokens": [{"suppress_tokens": ["first", "third"]}],
+    "begin_suppress_tokens": [{"begin_suppress_tokens": ["first"]}],
+    "sequence_bias": [
+        {"sequence_bias": [[["first"], -30.0], [["third", "fourth"], -30.0], [[7], 4.0]]},
+        {"sequence_bias": [[["first"], -0.5]], "repetition_penalty": 1.3, "num_beams": 3},
+    ],
+    "num_return_sequences": [{**_DRAWN, "num_return_sequences": 2}],
+    "pad_token_id": [{"pad_token_id": 5, "eos_token_id": "made"}],
+    "eos_token_id": [{"eos_token_id": "made"}],
+    "decoder_start_token_id": [{"decoder_start_token_id": 9}],
+    "prompt_lookup_num_tokens": [],  # for one row, with growing caches of transformers: see the tests of guesses
+}
+_REFUSED: Final[dict[str, Any]] = {
+    # those that are not done, with values that a plain `value in (0, 1)` took for nothing
+    "max_time": 1,
+    "stop_strings": ["end"],
+    "use_mtp": True,
+    "token_healing": True,
+    "guidance_scale": 1.5,
+    "watermarking_config": {"bias": 2.5},
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "output_scores", "output_logits"), True),
+    "return_dict_in_generate": True,
+    "is_assistant": True,
+    "assistant_early_exit": 1,
+    "assistant_ensemble_weight": 0.5,
+    "speculation_type": "dflash",
+    "penalty_alpha": 1,
+    "dola_layers": "low",
+    "diversity_penalty": 1,
+    "num_beam_groups": 2,
+    "constraints": ["one"],
+    "force_words_ids": [[1]],
+    "of_nobody": 1,
+}
+
+
+def test_every_option_of_transformers_is_done_or_refused_or_changes_no_token() -> None:
+    known = {name for name in vars(transformers.GenerationConfig()) if not name.startswith("_")}
+    asked = {*_OPTIONS, *_REFUSED}
+    assert known <= asked | set(_LEFT)
+    assert not asked & set(_LEFT)
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_options_that_are_not_done_are_refused_by_name(name: str, for_options: Any) -> None:
+    generator, ids = for_options["Llama"][2], torch.tensor([[3, 4]])
+    config = transformers.GenerationConfig(max_new_tokens=2)
+    setattr(config, name, _REFUSED[name])
+    for how in ({name: _REFUSED[name]}, {"generation_config": config}):
+        with pytest.raises(InputError, match=f"generate takes no {name} here"):
+            generator.generate(ids, **how)
+    for value in (None, False):
+        setattr(config, name, value)
+        generator.generate(ids, generation_config=config)
+
+
+@pytest.fixture(scope="module")
+def for_options() -> dict[str, tuple[Any, dict[str, torch.Tensor], TextGenerator]]:
+    made = {}
+    for kind in ("Llama", "Bart"):
+        if kind == "Bart":
+            model, given = encoder_decoder_of(kind)
+        else:
+            model, (ids, mask) = model_of(kind), padded_prompts()
+            given = {"input_ids": ids, "attention_mask": mask}
+        model.generation_config = transformers.GenerationConfig(
+            pad_token_id=1, decoder_start_token_id=model.generation_config.decoder_start_token_id
+        )
+        parts = _parts(model, GenerationLimits(12, 64, 8, (), 1, choice=_choice(model)), 100, None)
+        made[kind] = model, given, TextGenerator(parts.step, parts.limits, parts.encoder)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Bart"])
+@pytest.mark.parametrize("name", _OPTIONS)
+def test_options_of_transformers_lead_to_its_tokens(
+    name: str, kind: str, for_options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given in the call, in a configuration, and in the model's own that it was compiled with."""
+    monkeypatch.setattr(transformers.GenerationMixin, "_get_top_k_continuations", _likeliest_first)
+    model, given, generator = for_options[kind]
+    plain = _tokens_of(model, given, {"max_new_tokens": 12})
+    new = plain[:, -12:]
+    words = {"first": int(new[0, 0]), "third": int(new[0, 2]), "fourth": int(new[0, 3]), "made": int(new[0, 5])}
+    words |= {"read": int(given["input_ids"][0, 2]), "next": int(given["input_ids"][0, 3])}
+    changed = False
+    for how in _OPTIONS[name]:
+        options = {"max_new_tokens": 12, **_with_words(how, words)}
+        if options.pop("row", False):
+            some = {part: value[:1, : 1 if kind == "Llama" else None] for part, value in given.items()}
+            some["attention_mask"] = torch.ones_like(some["input_ids"])
+        else:
+            some = given
+        for config in (False, True):
+            asked = {"generation_config": transformers.GenerationConfig(**options)} if config else options
+            expected = _tokens_of(model, some, asked)
+            torch.manual_seed(5)
+            assert torch.equal(generator.generate(**some, **asked), expected), (options, config)
+            changed |= expected.shape != plain.shape or not torch.equal(expected, plain)
+        model.generation_config, before = transformers.GenerationConfig(**options), model.generation_config
+        try:
+            limits = replace(generator.limits, rules=_rules(model), choice=_choice(model))
+            limits = GenerationLimits.from_text(limits.to_text())
+            ends, limits_ends = _special_tokens(model, None, None)[0], replace(limits, eos_token_ids=())
+            own = TextGenerator(generator.step, replace(limits_ends, eos_token_ids=ends), generator.encoder)
+            told = {key: options[key] for key in _IN_CALLS if options.get(key) is not None}
+            torch.manual_seed(5)
+            assert torch.equal(own.generate(**some, **told), expected), options
+        finally:
+            model.generation_config = before
+    is_seen = name not in ("decoder_start_token_id", "renormalize_logits") or kind == "Bart"
+    assert changed or not _OPTIONS[name] or not is_seen
+
+
+_IN_CALLS: Final = ("max_new_tokens", "max_length", "do_sample", "num_beams", "num_return_sequences")
+_IN_CALLS += ("decoder_start_token_id", "pad_token_id")
+
+
+def _with_words(asked: Any, words: Mapping[str, int]) -> Any:
+    """Puts tokens in place of their names."""
+    if isinstance(asked, dict):
+        return {key: _with_words(value, words) for key, value in asked.items()}
+    if isinstance(asked, list):
+        return [_with_words(value, words) for value in asked]
+    return words.get(asked, asked) if isinstance(asked, str) else asked
+
+
+def _tokens_of(model: Any, given: Mapping[str, torch.Tensor], options: dict[str, Any]) -> torch.Tensor:
+    torch.manual_seed(5)
+    made: torch.Tensor = transformers.GenerationMixin.generate(model, **given, **options)
+    return made
 
 
 WITHOUT_TRANSFORMERS: Final = """
@@ -726,9 +903,10 @@ def test_sources_that_do_not_fit_are_refused_before_anything_is_written(
 
 def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.LogCaptureFixture) -> None:
     model, _ = encoder_decoder_of("T5")
-    model.generation_config.num_beams, model.generation_config.bad_words_ids = 4, [[5, 6], [7]]
-    assert _rules(model, ()).suppressed == (7,)
-    assert "num_beams, bad_words_ids of several tokens" in caplog.text
+    model.generation_config.update(num_beams=4, bad_words_ids=[[5, 6], [7]], stop_strings=["end"])
+    model.generation_config.of_its_own = 3
+    assert _rules(model).bad_words == ((5, 6), (7,))
+    assert "asks for num_beams, stop_strings, of_its_own when it generates" in caplog.text
     model.generation_config.update(temperature=0.5, repetition_penalty=1.2, top_p=0.9)
     assert _choice(model) == TokenChoice(0.5, 50, 0.9, repetition_penalty=1.2)
     assert _choice(nn.Identity()) == TokenChoice()
@@ -789,7 +967,7 @@ def test_the_loop_of_transformers_builds_few_engines(name: str, cache: str) -> N
 @pytest.mark.parametrize("token", [-1, 10**6])
 def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
     model, (ids, mask) = model_of("Llama"), padded_prompts()
-    limits = GenerationLimits(2, 48, 4, (), 0, 1, _rules(model, ()), vocabulary=_vocabulary(model))
+    limits = GenerationLimits(2, 48, 4, (), 0, 1, _rules(model), vocabulary=_vocabulary(model))
     generator = TextGenerator(_parts(model, limits, 100, None).step, GenerationLimits.from_text(limits.to_text()))
     assert generator.limits.vocabulary == model.config.vocab_size
     ids[1, -2] = token

@@ -347,8 +347,8 @@ def test_text_generation(tmp_path: Path) -> None:
             assert said(pipeline, text, **options) == said(plain, text, **options)
         assert around(module, max_length=24, do_sample=False)("hello") == short("hello")
         assert "text" in repr(pipeline)
-        with pytest.raises(InputError, match="typical_p"):
-            pipeline("hello", generation_config=transformers.GenerationConfig(do_sample=True, typical_p=0.5))
+        with pytest.raises(InputError, match="guidance_scale"):
+            pipeline("hello", generation_config=transformers.GenerationConfig(guidance_scale=1.5))
         with pytest.raises(InputError, match="a GenerationConfig of transformers is needed"):
             module.generate(IDS[:, :2], generation_config={"max_new_tokens": 3})
         with pytest.raises(InputError, match=r"cache_dtype=torch.int8\) keeps codes"):

@@ -326,7 +326,7 @@ def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said:
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_return_sequences": 2}, "would be equal"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "num_return_sequences": 3}, "do not give 3"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"stop_strings": ["a"]}, "StopStringCriteria"),
-        (torch.ones(1, 2, dtype=torch.int64), None, {"typical_p": 0.2}, "give logits_processor"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"watermarking_config": {"bias": 2.5}}, "give logits_processor"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"eos_token_id": "end"}, "eos_token_id"),
     ],
 )
@@ -449,12 +449,18 @@ def test_limits_are_read_as_they_were_written() -> None:
     assert GenerationLimits.from_text(limits.to_text()) == limits
     older = '{"max_batch":2,"max_length":64,"prefill_chunk":16,"eos_token_ids":[3,5],"pad_token_id":1}'
     assert GenerationLimits.from_text(older) == limits
-    rules = TokenRules((1, 2), (3,), 4, (5, 6))
+    rules = TokenRules((1, 2), (3,), 4, (5, 6), ((7, 8), (9,)), (((1, 2), 0.5),), (3, 1.5), True)
     for source in (
         SourceLimits(("input_ids", "attention_mask"), 9, 2),
         SourceLimits(("x",), 0, None, 3, 4, 5, 6, 7, 8),
     ):
-        whole = replace(limits, assisted_tokens=4, rules=rules, source=source, choice=TokenChoice(0.5, 7, min_p=0.1))
+        whole = replace(
+            limits,
+            assisted_tokens=4,
+            rules=rules,
+            source=source,
+            choice=TokenChoice(0.5, 7, min_p=0.1, early_stopping="never"),
+        )
         assert GenerationLimits.from_text(whole.to_text()) == whole
 
 
@@ -477,10 +483,13 @@ def test_sources_that_say_two_things_or_nothing_are_refused(source: SourceLimits
         (TokenRules(first_suppressed=(4,), forced_first=2), 2, [0, 1, 2, 3]),
         (TokenRules(forced_last=(1, 3)), 8, [0, 1, 2, 3, 4]),
         (TokenRules(forced_last=(1, 3)), 9, [1, 3]),
+        (TokenRules(bad_words=((2,), (4,), (0, 3), (7, 1), (900,))), 2, [0, 1, 4]),  # what ends a row is no bad word
+        (TokenRules(bad_words=((0, 0, 0, 3),)), 4, [0, 1, 2, 4]),
+        (TokenRules(bad_words=((0, 0, 0, 3),)), 3, [0, 1, 2, 3, 4]),  # as transformers
     ],
 )
 def test_rules_leave_the_tokens_that_may_come(rules: TokenRules, made: int, expected: list[int]) -> None:
-    scores = rules.applied(torch.arange(5.0)[None], made, 1, 10)
+    scores = rules.applied(torch.arange(5.0)[None], torch.zeros(1, made, dtype=torch.int64), 1, 10, (4,))
     assert scores[0].isfinite().nonzero().flatten().tolist() == expected
 
 

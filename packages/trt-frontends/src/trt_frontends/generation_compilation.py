@@ -24,8 +24,8 @@ from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
 from trt_frontends.stored_layers import open_stored_layers
-from trt_runtime.generation import SOURCE_STEP, TOKEN_TYPES, GenerationLimits, SourceLimits, TextGenerator
-from trt_runtime.token_choice import TokenChoice, TokenRules
+from trt_runtime.generation import SOURCE_STEP, TOKEN_TYPES, GenerationLimits, SourceLimits, TextGenerator, not_done
+from trt_runtime.token_choice import RULE_OPTIONS, TokenChoice, TokenRules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -146,7 +146,7 @@ def compile_generation(
         )
     ends, pad = _special_tokens(model, eos_token_id, pad_token_id)
     limits = GenerationLimits(
-        *(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model, ends)),
+        *(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model)),
         choice=_choice(model),
         vocabulary=_vocabulary(_decoder_of(model) if is_seq2seq else model),
     )
@@ -220,27 +220,20 @@ def _tokens(value: int | Sequence[int] | None) -> tuple[int, ...]:
     return () if value is None else (value,) if isinstance(value, int) else tuple(value)
 
 
-def _rules(model: nn.Module, ends: Sequence[int]) -> TokenRules:
+def _rules(model: nn.Module) -> TokenRules:
     """Returns what a model's configuration says of tokens that may or must come; a note names what else it says."""
     configured = getattr(model, "generation_config", None)
-    bad = [tuple(words) for words in getattr(configured, "bad_words_ids", None) or ()]
-    left = [name for name, plain in _OTHER_RULES.items() if getattr(configured, name, None) not in (None, plain)]
-    if any(len(words) > 1 for words in bad):
-        left.append("bad_words_ids of several tokens")
-    if left:
+    if configured is None:
+        return TokenRules()
+    left = [name for name in _SAID_IN_CALLS if getattr(configured, name, None) not in (None, False, 1)]
+    if left := [*left, *not_done(configured)]:
         logger.warning(
-            "%s asks for %s when it generates, which is left to the caller: give num_beams, do_sample or "
-            "logits_processor to generate",
+            "%s asks for %s when it generates, which is left to the caller: give num_beams, do_sample, "
+            "decoder_input_ids, stopping_criteria or logits_processor to generate",
             type(model).__name__,
             ", ".join(left),
         )
-    single = tuple(words[0] for words in bad if len(words) == 1 and words[0] not in ends)
-    return TokenRules(
-        suppressed=tuple(dict.fromkeys([*_tokens(getattr(configured, "suppress_tokens", None)), *single])),
-        first_suppressed=_tokens(getattr(configured, "begin_suppress_tokens", None)),
-        forced_first=getattr(configured, "forced_bos_token_id", None),
-        forced_last=_tokens(getattr(configured, "forced_eos_token_id", None)),
-    )
+    return TokenRules().told({name: getattr(configured, name, None) for name in RULE_OPTIONS})
 
 
 def _choice(model: nn.Module) -> TokenChoice:
@@ -249,27 +242,16 @@ def _choice(model: nn.Module) -> TokenChoice:
     if configured is None:
         return TokenChoice()
     given = {field.name: getattr(configured, field.name, None) for field in fields(TokenChoice)}
+    if given["min_new_tokens"] is not None:
+        given["min_length"] = None
     return TokenChoice(**{"top_k": _TOP_K, **{name: value for name, value in given.items() if value is not None}})
 
 
 _TOP_K: Final = 50
 """What transformers draws from where a configuration says nothing."""
 
-_OTHER_RULES: Final = {
-    "num_beams": 1,
-    "do_sample": False,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "min_length": 0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "top_h": None,
-    "guidance_scale": 1.0,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-}
-"""What is not done of a generation configuration, and what says nothing."""
+_SAID_IN_CALLS: Final = ("num_beams", "do_sample", "num_return_sequences", "prompt_lookup_num_tokens")
+"""What a configuration says of the way to generate, which `generate` is told in each call."""
 
 
 def _parts(

@@ -30,7 +30,7 @@ from trt_runtime.program.interface import DynamicSize, TensorSpec
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
-from trt_runtime.token_choice import BeamOptions, Beams, TokenChoice, TokenRules, likeliest
+from trt_runtime.token_choice import RULE_OPTIONS, BeamOptions, Beams, TokenChoice, TokenRules, likeliest, read_tokens
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -223,29 +223,84 @@ def _configured(config: Any) -> dict[str, Any]:
         raise InputError(
             f"a GenerationConfig of transformers is needed, not {kind_of(config)}", where="generation_config"
         )
-    fields = {name: value for name, value in config.to_dict().items() if value is not None}
-    if fields.get("cache_implementation") == "quantized":
+    said = {name: value for name, value in config.to_dict().items() if value is not None}
+    if said.get("cache_implementation") == "quantized":
         raise _unknown_argument("cache_implementation", ())  # of which tokens follow
-    taken = {name: fields.pop(name) for name in _CONFIGURED if name in fields}
-    for name, value in fields.items():
-        says_nothing = value is False or (value is not True and value in (0, 1, [], {}))
-        if not says_nothing and name not in _LEFT and "assistant" not in name:
+    for name, value in said.items():
+        if name not in (*_CONFIGURED, *_LEFT) and not _says_nothing(name, value):
             raise _unknown_argument(name, ())
-    return taken
+    return {name: said[name] for name in _CONFIGURED if name in said}
 
+
+def _says_nothing(name: str, value: Any) -> bool:
+    """Whether a value of an option of transformers that is not done here asks for nothing."""
+    return value is None or value is False or (name in NOT_DONE and value is not True and value in NOT_DONE[name][0])
+
+
+def not_done(config: Any) -> dict[str, Any]:
+    """Returns what a configuration of transformers says that `TextGenerator` does not do, by name."""
+    said = vars(config).items()
+    known = (*_CONFIGURED, *_LEFT)
+    return {
+        name: value
+        for name, value in said
+        if name not in known and not name.startswith("_") and not _says_nothing(name, value)
+    }
+
+
+_TOKEN_OPTIONS: Final = (
+    *RULE_OPTIONS,
+    *("min_length", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff", "encoder_repetition_penalty"),
+    *("encoder_no_repeat_ngram_size", "renormalize_logits"),
+)
+"""Options of a `GenerationConfig` that `generate` takes beside those of its signature."""
 
 _CONFIGURED: Final = (
     *("max_new_tokens", "max_length", "eos_token_id", "pad_token_id"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p"),
     *("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens", "num_beams", "length_penalty"),
-    *("early_stopping", "num_return_sequences", "prompt_lookup_num_tokens"),
+    *("early_stopping", "num_return_sequences", "prompt_lookup_num_tokens", "decoder_start_token_id"),
+    *_TOKEN_OPTIONS,
 )
 _LEFT: Final = (
-    *("transformers_version", "_from_model_config", "bos_token_id", "decoder_start_token_id"),
+    *("transformers_version", "_from_model_config", "_commit_hash", "bos_token_id"),
     *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
-    *("max_matching_ngram_size", "target_lookbehind", "prefill_chunk_size"),
+    *("max_matching_ngram_size", "target_lookbehind", "prefill_chunk_size", "continuous_batching_config"),
+    *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold"),
+    *("assistant_lookbehind", "low_memory"),
 )
 """What a configuration of transformers says that changes no token here."""
+
+_PROCESSOR: Final = "give logits_processor the processor of transformers that does it"
+_GUESSES: Final = "give prompt_lookup_num_tokens or an assistant_model for guesses"
+_DEPRECATED: Final = "transformers itself does it with code from its hub alone"
+_RESULTS: Final = "tokens are returned alone; logits_processor sees all scores"
+_CRITERIA: Final = "give stopping_criteria=[transformers.{}]"
+
+NOT_DONE: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
+    "max_time": ((), _CRITERIA.format("MaxTimeCriteria(seconds)")),
+    "stop_strings": (([], ()), _CRITERIA.format("StopStringCriteria(tokenizer, stop_strings)")),
+    "guidance_scale": ((1,), "it takes scores of a second prompt: generate with transformers"),
+    "watermarking_config": ((), _PROCESSOR),
+    "token_healing": ((), "it changes prompts: heal them before, with the model of transformers"),
+    **dict.fromkeys(("use_mtp", "speculation_type", "is_assistant", "assistant_early_exit"), ((), _GUESSES)),
+    "assistant_ensemble_weight": ((1,), "guesses are taken where the model itself would have chosen them"),
+    **dict.fromkeys(("num_beam_groups", "dola_layers", "constraints", "force_words_ids"), ((1, [], ()), _DEPRECATED)),
+    **dict.fromkeys(("diversity_penalty", "penalty_alpha"), ((0,), _DEPRECATED)),
+    **dict.fromkeys(("output_attentions", "output_hidden_states", "output_scores", "output_logits"), ((), _RESULTS)),
+    **dict.fromkeys(("return_dict_in_generate", "return_legacy_cache"), ((), _RESULTS)),
+    **dict.fromkeys(("generation_kwargs", "encoder_kwargs"), (({},), _PROCESSOR)),
+    **dict.fromkeys(
+        ("language", "task", "forced_decoder_ids", "prompt_ids", "lang_to_id", "task_to_id"),
+        (([], {}), "decoder_input_ids say what a text begins with: start token, language and task of Whisper"),
+    ),
+    "return_timestamps": (
+        (),
+        "decoder_input_ids without the token for no timestamps, and logits_processor "
+        "with transformers' WhisperTimeStampLogitsProcessor",
+    ),
+}
+"""Options of transformers that are refused: values that ask for nothing, and what to do instead."""
 
 
 class TextGenerator(nn.Module):
@@ -400,9 +455,10 @@ class TextGenerator(nn.Module):
         no_repeat_ngram_size: int | None = None,
         min_new_tokens: int | None = None,
         num_beams: int = 1,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
+        length_penalty: float | None = None,
+        early_stopping: bool | str | None = None,
         num_return_sequences: int = 1,
+        decoder_start_token_id: int | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
         logits_processor: Sequence[LogitsProcessor] = (),
         stopping_criteria: Sequence[StoppingCriterion] = (),
@@ -411,7 +467,7 @@ class TextGenerator(nn.Module):
         assistant_model: TextGenerator | None = None,
         num_assistant_tokens: int | None = None,
         keep_cache: bool = False,
-        **source: Any,
+        **others: Any,
     ) -> torch.Tensor:
         """Continues prompts, or writes what follows from a source, until each row has ended or is long enough.
 
@@ -430,7 +486,9 @@ class TextGenerator(nn.Module):
                 `TokenChoice`; None for what the limits say, which is what the model's generation configuration says.
             num_beams: Texts of a row that are continued at once, of which the likeliest is returned. Rows of all of
                 them fit into `max_batch`.
-            length_penalty, early_stopping: See `BeamOptions`.
+            length_penalty, early_stopping: See `BeamOptions`; None for what the limits say.
+            decoder_start_token_id: What the text of an encoder-decoder begins with, of each row or of all; None for
+                what the limits say. It changes nothing for models that continue prompts.
             num_return_sequences: Texts to return for each row: samples, or the best of its beams.
             generator: What draws; None for PyTorch's own on the step's device.
             logits_processor: Change the scores before a token is chosen, one after the other.
@@ -443,8 +501,13 @@ class TextGenerator(nn.Module):
             keep_cache: Read only what is new where prompts begin with tokens that the caches hold of the last call,
                 which kept them too; what differs from some token on is read from there. Not for encoder-decoders and
                 pictures.
-            source: What else the encoder takes, by name: `input_features`, or `pixel_values` and what the processor
-                says of them. A `generation_config` of transformers says what is not given.
+            others: What else the encoder takes, by name: `input_features`, or `pixel_values` and what the processor
+                says of them; and other options of `GenerationConfig` of transformers that choose tokens: `min_length`,
+                `typical_p`, `top_h`, `epsilon_cutoff`, `eta_cutoff`, `encoder_repetition_penalty`,
+                `encoder_no_repeat_ngram_size`, `renormalize_logits`, `forced_bos_token_id`, `forced_eos_token_id`,
+                `suppress_tokens`, `begin_suppress_tokens`, `bad_words_ids`, `sequence_bias`,
+                `exponential_decay_length_penalty` and `remove_invalid_values`. A `generation_config` of transformers
+                says what is not given. An option that is not done is an error.
 
         Returns:
             Prompts and what follows them, (rows, length + new), int64, on the device of what was given.
@@ -452,7 +515,25 @@ class TextGenerator(nn.Module):
         Raises:
             InputError: Something does not fit; nothing was written to the caches then.
         """
-        beams = BeamOptions(num_beams, length_penalty, early_stopping)
+        source = {name: value for name, value in others.items() if name not in _TOKEN_OPTIONS}
+        options = {name: value for name, value in others.items() if name in _TOKEN_OPTIONS}
+        rules = self.limits.rules.told({name: options.pop(name) for name in RULE_OPTIONS if name in options})
+        if min_new_tokens is not None:
+            options["min_length"] = 0  # of which it says more
+        numbers: dict[str, Any] = {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "no_repeat_ngram_size": no_repeat_ngram_size,
+            "min_new_tokens": min_new_tokens,
+            "length_penalty": length_penalty,
+            "early_stopping": early_stopping,
+            **options,
+        }
+        choice = replace(self.limits.choice, **{name: value for name, value in numbers.items() if value is not None})
+        beams = BeamOptions(num_beams, choice.length_penalty, choice.early_stopping)
         if beams.count > 1 and isinstance(self.step, IsolatedProgram):
             raise InputError(
                 "beams change places in the caches, which an isolated process holds",
@@ -460,6 +541,8 @@ class TextGenerator(nn.Module):
                 hint="leave it out, or load the generator with isolated=False",
             )
         copies = _copies(beams.count, num_return_sequences, do_sample=do_sample)
+        if decoder_input_ids is None and decoder_start_token_id is not None and self.limits.is_encoder_decoder:
+            decoder_input_ids = _first_tokens(decoder_start_token_id, input_ids, *source.values())
         asked = self._read(input_ids, attention_mask, decoder_input_ids, source, copies)
         if keep_cache and asked.given:
             raise InputError(
@@ -469,16 +552,6 @@ class TextGenerator(nn.Module):
             )
         rows, begin = asked.prompt.shape
         new = self._read_count(begin, _new_tokens(begin, max_length) if max_new_tokens is None else max_new_tokens)
-        numbers: dict[str, Any] = {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "no_repeat_ngram_size": no_repeat_ngram_size,
-            "min_new_tokens": min_new_tokens,
-        }
-        choice = replace(self.limits.choice, **{name: value for name, value in numbers.items() if value is not None})
         ends = _read_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
         (pad,) = _read_tokens([self.limits.pad_token_id if pad_token_id is None else pad_token_id], "pad_token_id")
         assistant = self._assistant(prompt_lookup_num_tokens, assistant_model, num_assistant_tokens)
@@ -495,7 +568,7 @@ class TextGenerator(nn.Module):
         self._cached = None
         self._passed = (self.limits.pad_token_id, pad)
         request = _Choosing(
-            self.limits.rules,
+            rules,
             choice,
             ends,
             begin,
@@ -504,6 +577,7 @@ class TextGenerator(nn.Module):
             pad,
             do_sample,
             generator,
+            self._read_before(input_ids, choice, options, copies),
         )
         back = _device_of(input_ids, *source.values())
         if beams.count > 1:
@@ -517,6 +591,25 @@ class TextGenerator(nn.Module):
         if streamer is not None:
             streamer.end()
         return made.to(back)
+
+    def _read_before(
+        self, input_ids: Any, choice: TokenChoice, asked: Mapping[str, Any], copies: int
+    ) -> torch.Tensor | None:
+        """Returns the tokens that numbers of the encoder are about, (rows, length) int64; None where there are none.
+
+        Raises:
+            InputError: The call asks for such numbers, and the source is no text.
+        """
+        plain = TokenChoice()
+        names = [name for name in _OF_SOURCES if getattr(choice, name) != getattr(plain, name)]
+        if not names:
+            return None
+        if input_ids is None:
+            if said := [name for name in names if name in asked]:
+                raise InputError(f"{said[0]} is about tokens, and the source has none", where=said[0])
+            return None  # of which transformers says the same
+        rows: torch.Tensor = input_ids.to(self.device, torch.int64).repeat_interleave(copies, 0)
+        return rows
 
     def _known(self, reader: _Reader) -> int:
         """How many of the first places of the prompts the caches hold already: not all, since the last is asked for."""
@@ -551,12 +644,14 @@ class TextGenerator(nn.Module):
         text[:, :made] = reader.text
         draw = _drawn(request.do_sample, request.generator)
         beams = Beams(text, made, options, pad or (ends[0] if ends else pad))  # fills up as transformers does
-        least = len(ends) + 1
+        least = max(2, len(ends) + 1)
         for logits in reader.one_by_one(text):
             chances = request.scores(logits[: len(text)].to(torch.float32).log_softmax(-1), text, made)
             if draw is not None:
                 chances = request.choice.warped(chances, least)
-            kept = min(max(2, least) * options.count, options.count * chances.shape[1])
+            if request.choice.renormalize_logits:
+                chances = chances.log_softmax(-1)
+            kept = min(least * options.count, options.count * chances.shape[1])
             order = beams.take(chances, made, lambda texts: request.ended(texts, end), draw or _likeliest, kept)
             made += 1
             if beams.is_done:
@@ -1078,14 +1173,24 @@ _INSTEAD: Final = {
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
     **dict.fromkeys(("past_key_values", "cache"), "the generator keeps keys and values itself"),
     "cache_implementation": "the caches are static; compile_generation(..., cache_dtype=torch.int8) keeps codes",
-    "stop_strings": "give stopping_criteria=[transformers.StopStringCriteria(tokenizer, stop_strings)]",
-    "max_time": "give stopping_criteria=[transformers.MaxTimeCriteria(seconds)]",
-    "min_length": "give min_new_tokens",
-    **dict.fromkeys(
-        ("typical_p", "epsilon_cutoff", "eta_cutoff", "sequence_bias", "bad_words_ids", "suppress_tokens"),
-        "give logits_processor the processor of transformers that does it",
-    ),
+    "prefix_allowed_tokens_fn": "give logits_processor=[transformers.PrefixConstrainedLogitsProcessor(it, beams)]",
+    "negative_prompt_ids": NOT_DONE["guidance_scale"][1],
+    **{name: hint for name, (_, hint) in NOT_DONE.items()},
 }
+_OF_SOURCES: Final = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
+
+
+def _first_tokens(tokens: Any, *given: Any) -> torch.Tensor:
+    """Returns what texts of as many rows as are given begin with, (rows, 1) int64.
+
+    Raises:
+        InputError: They are no tokens, or of another number of rows.
+    """
+    rows = next((len(value) for value in given if isinstance(value, torch.Tensor) and value.dim()), 1)
+    first = _read_tokens(tokens, "decoder_start_token_id")
+    if len(first) not in (1, rows):
+        raise InputError(f"{len(first)} tokens begin the texts of {rows} rows", where="decoder_start_token_id")
+    return torch.tensor(first, dtype=torch.int64, device=_CPU)[:, None].expand(rows, 1).contiguous()
 
 
 def _device_of(*given: torch.Tensor | None) -> torch.device:
@@ -1118,6 +1223,7 @@ class _Choosing:
         processors, criteria: Those of the caller.
         pad: What rows that have ended are filled up with.
         do_sample, generator: Whether tokens are drawn, and what draws.
+        source: Tokens of the source, (rows, length) int64, where a number asks for them.
     """
 
     rules: TokenRules
@@ -1129,6 +1235,7 @@ class _Choosing:
     pad: int = 0
     do_sample: bool = False
     generator: torch.Generator | None = None
+    source: torch.Tensor | None = None
 
     def token(self, scores: torch.Tensor) -> torch.Tensor:
         """Chooses a token of each row, (rows,) int64, by scores, (rows, vocabulary) float32."""
@@ -1140,10 +1247,12 @@ class _Choosing:
 
     def scores(self, scores: torch.Tensor, text: torch.Tensor, made: int) -> torch.Tensor:
         """Returns scores, (rows, vocabulary) float32, by all that is said; `text` is as long as it may be."""
-        scores = self.choice.penalized(scores, text[:, :made], self.begin, self.ends)
-        scores = self.rules.applied(scores, made, self.begin, text.shape[1])
+        end, text = text.shape[1], text[:, :made]
+        scores = self.rules.biased(scores, text)
+        scores = self.choice.penalized(scores, text, self.begin, self.ends, self.source)
+        scores = self.rules.applied(scores, text, self.begin, end, self.ends)
         for process in self.processors:
-            scores = process(text[:, :made], scores)
+            scores = process(text, scores)
         return scores
 
     def stopped(self, text: torch.Tensor) -> torch.Tensor:
@@ -1618,7 +1727,10 @@ class _Draft:
 
 
 def _read_tokens(value: Any, name: str) -> tuple[int, ...]:
-    tokens = (value,) if type(value) is int else tuple(value) if isinstance(value, (list, tuple)) else None
-    if tokens is None or any(type(token) is not int or abs(token) > typed.LARGEST for token in tokens):
+    try:
+        tokens = read_tokens(value) if isinstance(value, (int, list, tuple)) else None
+    except TypeError:
+        tokens = None
+    if tokens is None or any(abs(token) > typed.LARGEST for token in tokens):
         raise InputError(f"{name} is a token or a list of them, not {value!r:.80}")
     return tokens

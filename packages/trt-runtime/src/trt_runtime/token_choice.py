@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
 
 import torch
 from torch import nn
 
 from trt_core.errors import InputError
-from trt_core.files.records import Grown
+from trt_core.files.records import Form, Grown
 
 _NEVER: Final = -1.0e9
 """The score of a text that is not to be; finite, so that sums of them are comparable."""
@@ -27,32 +27,180 @@ class TokenRules(Grown):
         first_suppressed: Tokens that are not the first new one.
         forced_first: What follows a prompt of a single token; None for anything.
         forced_last: What a text ends with that is as long as it may be; () for anything.
+        bad_words: Sequences of tokens that never come; one that ends a row is none of them.
+        biases: Sequences of tokens, and what is added to the score of the last one where the others stand before it.
+        length_decay: Number of new tokens, and a factor: beyond so many, what ends a row becomes likelier by the factor
+            with each one; () for nothing.
+        removes_invalid: Whether scores that are no finite numbers become 0, or the largest or smallest ones.
     """
 
     suppressed: tuple[int, ...] = ()
     first_suppressed: tuple[int, ...] = ()
     forced_first: int | None = None
     forced_last: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    biases: tuple[tuple[tuple[int, ...], float], ...] = ()
+    length_decay: tuple[float, ...] = ()
+    removes_invalid: bool = False
 
-    def applied(self, scores: torch.Tensor, made: int, begin: int, end: int) -> torch.Tensor:
-        """Returns the scores of a token by these rules.
+    def __post_init__(self) -> None:
+        if len(self.length_decay) not in (0, 2):
+            raise InputError(
+                f"a number of tokens and a factor, not {self.length_decay!r:.80}",
+                where="exponential_decay_length_penalty",
+            )
+        if not all(self.bad_words) or not all(words for words, _ in self.biases):
+            raise InputError("a sequence has a token at least", where="bad_words_ids or sequence_bias")
+
+    def told(self, options: Mapping[str, Any]) -> TokenRules:
+        """Returns the rules with what options of transformers say, by the names of its `GenerationConfig`.
+
+        Args:
+            options: Some of `RULE_OPTIONS`; None says nothing.
+
+        Raises:
+            InputError: One says something else than its name asks for.
+        """
+        said = {}
+        for name, value in options.items():
+            if value is None:
+                continue
+            field, read = RULE_OPTIONS[name]
+            try:
+                said[field] = read(value)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{name} is not {value!r:.80}", where=name, hint="see GenerationConfig") from error
+        return replace(self, **said)
+
+    def biased(self, scores: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
+        """Returns the scores, (rows, vocabulary) float32, with what sequences add to them; text is (rows, length)."""
+        return scores + _added(scores, text, self.biases) if self.biases else scores
+
+    def applied(
+        self, scores: torch.Tensor, text: torch.Tensor, begin: int, end: int, ends: Sequence[int] = ()
+    ) -> torch.Tensor:
+        """Returns the scores of a token by these rules, in the order of transformers.
 
         Args:
             scores: (rows, vocabulary), float32.
-            made: Tokens that there are.
+            text: Tokens that there are, (rows, length) int64.
             begin: Of which this many are the prompt.
             end: Most tokens that there will be.
+            ends: What ends a row.
         """
+        made = text.shape[1]
+        if self.bad_words:
+            bad = tuple((words, -math.inf) for words in self.bad_words if len(words) > 1 or words[0] not in ends)
+            scores = scores + _added(scores, text, bad)
+        if self.forced_first is not None and made == 1:
+            scores = _only(scores, (self.forced_first,))
+        if self.forced_last and made == end - 1:
+            scores = _only(scores, self.forced_last)
+        if self.removes_invalid:
+            scores = scores.nan_to_num(0.0)
+        if self.length_decay and ends and made - begin > self.length_decay[0]:
+            likelier = self.length_decay[1] ** (made - begin - self.length_decay[0]) - 1
+            at = _indices(tuple(ends), scores)
+            scores = scores.index_add(1, at, scores.index_select(1, at).abs() * likelier)
         if self.suppressed:
             scores = scores.index_fill(1, _indices(self.suppressed, scores), -torch.inf)
         first = begin + 1 if begin == 1 and self.forced_first is not None else begin
         if self.first_suppressed and made == first:
             scores = scores.index_fill(1, _indices(self.first_suppressed, scores), -torch.inf)
-        if self.forced_first is not None and made == 1:
-            scores = _only(scores, (self.forced_first,))
-        if self.forced_last and made == end - 1:
-            scores = _only(scores, self.forced_last)
         return scores
+
+
+_Words = tuple[tuple[tuple[int, ...], float], ...]
+
+
+def _added(scores: torch.Tensor, text: torch.Tensor, words: _Words) -> torch.Tensor:
+    """Returns what sequences of tokens add to scores, of the last token of those whose others end the text."""
+    added = torch.zeros_like(scores)
+    for size, before, last, values in _words_on_device(words, scores.shape[1], scores.device):
+        if size == 1 or size <= text.shape[1]:
+            follows = (text[:, None, text.shape[1] - size + 1 :] == before).all(-1)
+            added = added.index_add(1, last, torch.where(follows, values, 0.0))
+    return added
+
+
+@functools.lru_cache(maxsize=64)  # as indices are
+def _words_on_device(
+    words: _Words, vocabulary: int, device: torch.device
+) -> list[tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Returns sequences by their length: all tokens but the last, (n, length - 1), the last ones, and values, (n,)."""
+    kept = {one: value for one, value in words if 0 <= one[-1] < vocabulary}
+    made = []
+    for size in sorted({len(one) for one in kept}):
+        some = [one for one in kept if len(one) == size]
+        ids = torch.tensor(some, dtype=torch.int64, device=device)
+        values = torch.tensor([kept[one] for one in some], dtype=torch.float32, device=device)
+        made.append((size, ids[:, :-1], ids[:, -1], values))
+    return made
+
+
+def read_tokens(value: Any) -> tuple[int, ...]:
+    """Returns a token or a list of them as integers; None is none.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(value, torch.Tensor):
+        value = value.tolist()
+    tokens = () if value is None else (value,) if type(value) is int else tuple(value)
+    if any(type(token) is not int for token in tokens):
+        raise TypeError("a token is an integer")
+    return tokens
+
+
+def _read_known(value: Any) -> tuple[int, ...]:
+    return tuple(token for token in read_tokens(value) if token >= 0)  # others have no score
+
+
+def _read_words(value: Any) -> tuple[int, ...]:
+    words = read_tokens(list(value))
+    if min(words) < 0:
+        raise ValueError("a token is an integer from 0")
+    return words
+
+
+def _read_token(value: Any) -> int:
+    (token,) = _read_words([value])
+    return token
+
+
+def _read_biases(value: Any) -> _Words:
+    pairs = value.items() if isinstance(value, Mapping) else value
+    return tuple((_read_words(words), _finite(bias)) for words, bias in pairs)
+
+
+def _finite(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise TypeError("a finite number is needed")
+    return float(value)
+
+
+def _read_decay(value: Any) -> tuple[float, float]:
+    begin, factor = value
+    return _finite(begin), _finite(factor)
+
+
+def _read_flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise TypeError("True or False is needed")
+    return value
+
+
+RULE_OPTIONS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "suppress_tokens": ("suppressed", _read_known),
+    "begin_suppress_tokens": ("first_suppressed", _read_known),
+    "forced_bos_token_id": ("forced_first", _read_token),
+    "forced_eos_token_id": ("forced_last", _read_known),
+    "bad_words_ids": ("bad_words", lambda value: tuple(_read_words(words) for words in value)),
+    "sequence_bias": ("biases", _read_biases),
+    "exponential_decay_length_penalty": ("length_decay", _read_decay),
+    "remove_invalid_values": ("removes_invalid", _read_flag),
+}
+"""Options of transformers that are rules, which field of `TokenRules` each is, and how it is read."""
 
 
 def _only(scores: torch.Tensor, tokens: tuple[int, ...]) -> torch.Tensor:
@@ -81,6 +229,15 @@ class TokenChoice(Grown):
         repetition_penalty: Tokens of the text so far are less likely by this factor.
         no_repeat_ngram_size: No sequence of this many tokens comes twice; 0 for any.
         min_new_tokens: No row ends before it has this many new tokens.
+        min_length: Nor before it has this many, those of the prompt included, where `min_new_tokens` is 0.
+        top_h: Draw from the likeliest tokens whose entropy is at most this part of that of all; 0 for all.
+        typical_p: Draw from the tokens whose information is nearest to the entropy, up to this sum of probabilities.
+        epsilon_cutoff: Draw from tokens that are at least so likely; 0 for all.
+        eta_cutoff: The same, of less where the entropy is high.
+        encoder_repetition_penalty: Tokens of the source, or of the prompt, are likelier by this factor.
+        encoder_no_repeat_ngram_size: No sequence of this many tokens of the source, or of the prompt, comes; 0 for any.
+        renormalize_logits: Whether probabilities of a beam's tokens add up to 1 after all this.
+        length_penalty, early_stopping: See `BeamOptions`.
 
     Raises:
         InputError: A number is out of range.
@@ -93,9 +250,24 @@ class TokenChoice(Grown):
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0
     min_new_tokens: int = 0
+    min_length: int = 0
+    top_h: float = 0.0
+    typical_p: float = 1.0
+    epsilon_cutoff: float = 0.0
+    eta_cutoff: float = 0.0
+    encoder_repetition_penalty: float = 1.0
+    encoder_no_repeat_ngram_size: int = 0
+    renormalize_logits: bool = False
+    length_penalty: Annotated[float, Form()] = 1.0
+    early_stopping: Annotated[bool | str, Form()] = False
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "no_repeat_ngram_size", "min_new_tokens"):
+        BeamOptions(1, self.length_penalty, self.early_stopping)
+        if type(self.renormalize_logits) is not bool:
+            raise InputError(
+                f"renormalize_logits is True or False, not {self.renormalize_logits!r:.80}", where="renormalize_logits"
+            )
+        for name in _COUNTS:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InputError(f"{name} is a whole number from 0, not {value!r:.80}", where=name)
@@ -108,7 +280,14 @@ class TokenChoice(Grown):
                 hint = "do_sample=False takes the likeliest token" if name == "temperature" else ""
                 raise InputError(f"{name} is {bounds}, not {value!r:.80}", where=name, hint=hint)
 
-    def penalized(self, scores: torch.Tensor, text: torch.Tensor, begin: int, ends: Sequence[int]) -> torch.Tensor:
+    def penalized(
+        self,
+        scores: torch.Tensor,
+        text: torch.Tensor,
+        begin: int,
+        ends: Sequence[int],
+        source: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Returns scores by what the texts hold already.
 
         Args:
@@ -116,33 +295,35 @@ class TokenChoice(Grown):
             text: (rows, length), int64.
             begin: How many tokens of each are the prompt.
             ends: What ends a row.
+            source: What the texts follow from, (rows, n) int64; None for something else than tokens.
         """
-        size, (rows, vocabulary), length = self.no_repeat_ngram_size, scores.shape, text.shape[1]
-        if self.repetition_penalty == 1 and not 0 < size <= length:
-            return self._without_ends(scores, length - begin, ends)
-        at = torch.where((text < 0) | (text >= vocabulary), vocabulary, text)  # places of pictures have no score
-        scores = torch.cat([scores, scores.new_zeros(rows, 1)], 1)
-        if self.repetition_penalty != 1:
-            own = scores.gather(1, at)
-            own = torch.where(own < 0, own * self.repetition_penalty, own / self.repetition_penalty)
-            scores = scores.scatter(1, at, own)
-        if 0 < size <= length:
-            pieces = text.unfold(1, size, 1)
-            again = (pieces[..., :-1] == text[:, None, length - size + 1 :]).all(-1)
-            told = torch.zeros_like(scores).scatter_reduce(1, at[:, size - 1 :], again.to(scores.dtype), "amax")
-            scores = scores.masked_fill(told > 0, -torch.inf)
-        return self._without_ends(scores[:, :vocabulary], length - begin, ends)
-
-    def _without_ends(self, scores: torch.Tensor, made: int, ends: Sequence[int]) -> torch.Tensor:
-        """Returns scores by which rows of so many new tokens do not end yet."""
-        if ends and made < self.min_new_tokens:
-            scores = scores.index_fill(1, _indices(tuple(ends), scores), -torch.inf)
-        return scores
+        vocabulary, made = scores.shape[1], text.shape[1]
+        numbers = (self.repetition_penalty, self.encoder_repetition_penalty)
+        if numbers != (1, 1) or self.no_repeat_ngram_size or self.encoder_no_repeat_ngram_size:
+            scores = nn.functional.pad(scores, (0, 1))  # the last one is of tokens that have no score
+            if source is not None and self.encoder_repetition_penalty != 1:
+                scores = _repeated(scores, source, 1 / self.encoder_repetition_penalty)
+            if self.repetition_penalty != 1:
+                scores = _repeated(scores, text, self.repetition_penalty)
+            scores = _without_again(scores, text, text, self.no_repeat_ngram_size)
+            if source is not None:
+                scores = _without_again(scores, source, text, self.encoder_no_repeat_ngram_size)
+            scores = scores[:, :vocabulary]
+        least = begin + self.min_new_tokens if self.min_new_tokens else self.min_length
+        return scores.index_fill(1, _indices(tuple(ends), scores), -torch.inf) if ends and made < least else scores
 
     def warped(self, scores: torch.Tensor, least: int = 1) -> torch.Tensor:
         """Returns scores that samples are drawn by, (rows, vocabulary); at least `least` of a row stay possible."""
         if self.temperature != 1:
             scores = scores / self.temperature
+        if self.top_h:
+            ordered, places = scores.topk(min(_MOST_OF_ENTROPY, scores.shape[-1]))
+            entropies = torch.special.entr(ordered.softmax(-1))
+            kept = entropies.cumsum(-1) <= entropies.sum(-1, keepdim=True) * self.top_h
+            kept[:, 0] = True
+            scores = scores.masked_fill(
+                ~torch.zeros_like(scores, dtype=torch.bool).scatter(1, places, kept), -torch.inf
+            )
         if self.top_k:
             lowest = scores.topk(min(max(self.top_k, least), scores.shape[-1])).values[:, -1:]
             scores = scores.masked_fill(scores < lowest, -torch.inf)
@@ -156,7 +337,51 @@ class TokenChoice(Grown):
             unlikely = likely < self.min_p * likely.amax(-1, keepdim=True)
             kept = scores.topk(min(least, scores.shape[-1])).indices
             scores = scores.masked_fill(unlikely.scatter(1, kept, False), -torch.inf)
+        if self.typical_p < 1:
+            chances = scores.log_softmax(-1)
+            entropy = -(chances * chances.exp()).nansum(-1, keepdim=True)
+            strange, places = (-chances - entropy).abs().sort(descending=False)
+            last = (scores.gather(1, places).softmax(-1).cumsum(-1) < self.typical_p).sum(1, keepdim=True)
+            unlikely = strange > strange.gather(1, last.clamp(max=scores.shape[-1] - 1))
+            unlikely[:, :least] = False
+            scores = scores.masked_fill(unlikely.scatter(1, places, unlikely), -torch.inf)
+        if 0 < self.epsilon_cutoff < 1:
+            scores = _likely(scores, scores.softmax(-1) < self.epsilon_cutoff, least)
+        if 0 < self.eta_cutoff < 1:
+            chances = scores.softmax(-1)
+            entropy = torch.special.entr(chances).sum(-1, keepdim=True)
+            lowest = (math.sqrt(self.eta_cutoff) * (-entropy).exp()).clamp(max=self.eta_cutoff)
+            scores = _likely(scores, chances < lowest, least)
         return scores
+
+
+def _likely(scores: torch.Tensor, unlikely: torch.Tensor, least: int) -> torch.Tensor:
+    """Returns scores without those that are unlikely and not among the highest of a row."""
+    lowest = scores.topk(min(least, scores.shape[-1])).values[:, -1:]
+    return scores.masked_fill(unlikely & (scores < lowest), -torch.inf)
+
+
+def _places(text: torch.Tensor, last: int) -> torch.Tensor:
+    """Returns tokens as places of scores; those that have none, as of pictures, are at the last one."""
+    return torch.where((text < 0) | (text >= last), last, text)
+
+
+def _repeated(scores: torch.Tensor, text: torch.Tensor, factor: float) -> torch.Tensor:
+    """Returns scores, (rows, vocabulary + 1), of which those of a text's tokens are lower by a factor."""
+    at = _places(text, scores.shape[1] - 1)
+    own = scores.gather(1, at)
+    return scores.scatter(1, at, torch.where(own < 0, own * factor, own / factor))
+
+
+def _without_again(scores: torch.Tensor, held: torch.Tensor, text: torch.Tensor, size: int) -> torch.Tensor:
+    """Returns scores, (rows, vocabulary + 1), without those that repeat a sequence of what is held after the text."""
+    length = text.shape[1]
+    if not 0 < size <= min(held.shape[1], length + 1):
+        return scores
+    again = (held.unfold(1, size, 1)[..., :-1] == text[:, None, length - size + 1 :]).all(-1)
+    at = _places(held[:, size - 1 :], scores.shape[1] - 1)
+    told = torch.zeros_like(scores).scatter_reduce(1, at, again.to(scores.dtype), "amax")
+    return scores.masked_fill(told > 0, -torch.inf)
 
 
 def likeliest(scores: torch.Tensor) -> torch.Tensor:
@@ -176,6 +401,10 @@ def likeliest_by_pieces(scores: torch.Tensor, pieces: int) -> torch.Tensor:
     return (piece * (vocabulary // pieces) + places.gather(1, piece)).squeeze(1)
 
 
+_COUNTS: Final = (*("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length", "encoder_no_repeat_ngram_size"),)
+_MOST_OF_ENTROPY: Final = 100
+"""Of how many of the likeliest tokens `top_h` computes the entropy."""
+
 _MOST_PIECES: Final = 256
 _FINITE: Final = 3.0e38
 _LEAST: Final = 1.0e-30
@@ -186,7 +415,12 @@ _RANGES: Final = {
     "temperature": (_FINITE, False),
     "top_p": (1, False),
     "min_p": (1, True),
+    "top_h": (1, True),
+    "typical_p": (1, False),
+    "epsilon_cutoff": (1, True),
+    "eta_cutoff": (1, True),
     "repetition_penalty": (_FINITE, False),
+    "encoder_repetition_penalty": (_FINITE, False),
 }
 """The most that a number may be, and whether it may be 0."""
 
