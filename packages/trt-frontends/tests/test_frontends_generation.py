@@ -874,6 +874,120 @@ TEXT: Final = torch.ones(2, 5, dtype=torch.int64)
 FEATURES: Final = torch.zeros(2, 8, 40)
 
 
+_SOURCE_SIZES: Final = {
+    "vocab_size": 96,
+    "d_model": 32,
+    "max_position_embeddings": 64,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    **{f"{kind}_{name}": 2 for kind in ("encoder", "decoder") for name in ("layers", "attention_heads")},
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "eos_token_id": 95,
+    "decoder_start_token_id": 2,
+}
+
+
+def model_of_features(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Returns a small encoder-decoder and features of two rows, the second of which ends with padding."""
+    torch.manual_seed(0)
+    if name == "Speech2Text":
+        sizes = {name: size for name, size in _SOURCE_SIZES.items() if name != "max_position_embeddings"}
+        sizes |= {"max_source_positions": 64, "max_target_positions": 64, "input_feat_per_channel": 8}
+        model: Any = transformers.Speech2TextForConditionalGeneration(
+            transformers.Speech2TextConfig(**sizes, num_conv_layers=2, conv_channels=16)
+        )
+        given = {"input_features": torch.randn(2, 40, 8)}
+    elif name == "Moonshine":
+        sizes = {f"{kind}_num_{part}": 4 for kind in ("encoder", "decoder") for part in ("attention_heads",)}
+        sizes |= {f"{kind}_num_{part}": 2 for kind in ("encoder", "decoder") for part in ("hidden_layers",)}
+        sizes |= {f"{kind}_num_key_value_heads": 4 for kind in ("encoder", "decoder")}
+        model = transformers.MoonshineForConditionalGeneration(
+            transformers.MoonshineConfig(
+                **{**sizes, "vocab_size": 96, "hidden_size": 32, "intermediate_size": 64},
+                max_position_embeddings=64,
+                decoder_start_token_id=1,
+                pad_token_id=0,
+                eos_token_id=95,
+            )
+        )
+        given = {"input_values": torch.randn(2, 3000)}
+    elif name == "Pix2Struct":
+        shared = {"hidden_size": 32, "d_kv": 8, "d_ff": 64}
+        text = {**shared, "vocab_size": 96, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
+        pictures = {**shared, "patch_embed_hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 4}
+        config = transformers.Pix2StructConfig(text_config=text, vision_config={**pictures, "seq_len": 16})
+        config.decoder_start_token_id = 0
+        model = transformers.Pix2StructForConditionalGeneration(config)
+        patches = torch.randn(2, 9, 14)
+        patches[..., :2] = torch.randint(0, 4, (2, 9, 2)).float()
+        given = {"flattened_patches": patches}
+    else:  # Donut, whose decoder is wider than its encoder
+        swin = transformers.DonutSwinConfig(image_size=[32, 32], patch_size=4, embed_dim=8, depths=[1, 1])
+        swin.num_heads, swin.window_size = [2, 2], 4
+        decoder = transformers.MBartConfig(**_SOURCE_SIZES, is_decoder=True, add_cross_attention=True)
+        config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(swin, decoder)
+        config.decoder_start_token_id, config.pad_token_id = 2, 1
+        model = transformers.VisionEncoderDecoderModel(config=config)
+        given = {"pixel_values": torch.randn(2, 3, 32, 32)}
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.2)
+    if name != "Donut":
+        features = next(iter(given.values()))
+        given["attention_mask"] = torch.ones(features.shape[:2], dtype=torch.int64)
+        given["attention_mask"][1, features.shape[1] * 2 // 3 :] = 0
+    return model.eval(), given
+
+
+@pytest.mark.parametrize("name", ["Speech2Text", "Moonshine", "Pix2Struct", "Donut"])
+def test_features_with_masks_lead_to_the_tokens_of_transformers(name: str) -> None:
+    """As processors give them: padding of features was ignored without a word, or the models were refused."""
+    model, given = model_of_features(name)
+    example = {key: value[:1] for key, value in given.items()}
+    parts = _parts(model, GenerationLimits(3, 40, 4, (), 1, rules=_rules(model)), 40, example)
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    expected = generated_by_transformers(model, given, 16, eos_token_id=None)
+    assert torch.equal(generator.generate(**given, max_new_tokens=16), expected)
+    if "attention_mask" in given:
+        unmasked = {**given, "attention_mask": torch.ones_like(given["attention_mask"])}
+        other = generated_by_transformers(model, unmasked, 16, eos_token_id=None)
+        assert torch.equal(generator.generate(**unmasked, max_new_tokens=16), other)
+        empty = {**given, "attention_mask": torch.zeros_like(given["attention_mask"])}
+        with pytest.raises(InputError, match="all padding"):
+            generator.generate(**empty)
+        del example["attention_mask"]
+        plain = _parts(model, GenerationLimits(3, 40, 4, (), 1, rules=_rules(model)), 40, example)
+        without = TextGenerator(plain.step, plain.limits, plain.encoder)
+        with pytest.raises(InputError, match="attention_mask in source_inputs, too"):
+            without.generate(**given)
+        assert torch.equal(without.generate(**unmasked, max_new_tokens=16), other)
+
+
+def test_masks_that_a_model_ignores_are_taken(uncompiled: dict[str, TextGenerator]) -> None:
+    """Whisper, whose extractor gives some where it is asked to."""
+    whisper, mask = uncompiled["Whisper"], torch.ones(2, 40, dtype=torch.int64)
+    mask[1, 20:] = 0
+    expected = whisper.generate(input_features=FEATURES, max_new_tokens=4)
+    assert torch.equal(whisper.generate(input_features=FEATURES, attention_mask=mask, max_new_tokens=4), expected)
+    whisper.reset()
+    for name in ("language", "task", "return_timestamps", "forced_decoder_ids", "prompt_ids"):
+        with pytest.raises(InputError, match="decoder_input_ids"):
+            whisper.generate(input_features=FEATURES, **{name: "en"})
+
+
+@pytest.mark.slow
+def test_features_with_masks_are_one_file(tmp_path: Path) -> None:
+    model, given = model_of_features("Pix2Struct")
+    generator = compile_generation(
+        model, max_length=24, max_batch=2, source_inputs={key: value[:1] for key, value in given.items()}
+    )
+    generator.save(tmp_path / "model.trtp")
+    expected = generated_by_transformers(model, given, 12, eos_token_id=None)
+    for made in (generator, TextGenerator.load(tmp_path / "model.trtp")):
+        assert torch.equal(made.generate(**given, max_new_tokens=12, eos_token_id=()), expected)
+
+
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [

@@ -24,7 +24,15 @@ from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
 from trt_frontends.stored_layers import open_stored_layers
-from trt_runtime.generation import SOURCE_STEP, TOKEN_TYPES, GenerationLimits, SourceLimits, TextGenerator, not_done
+from trt_runtime.generation import (
+    MASK,
+    SOURCE_STEP,
+    TOKEN_TYPES,
+    GenerationLimits,
+    SourceLimits,
+    TextGenerator,
+    not_done,
+)
 from trt_runtime.token_choice import RULE_OPTIONS, TokenChoice, TokenRules
 
 if TYPE_CHECKING:
@@ -280,7 +288,7 @@ def _parts(
     if source_inputs and hasattr(model, "get_image_features"):
         return _with_pictures(model, limits, source_inputs, cache_dtype)
     if source_inputs:
-        raise InputError(f"{type(model).__name__} has no encoder, and takes no {', '.join(source_inputs)}")
+        raise _cannot(model, f"it is not known how it reads {', '.join(source_inputs)} beside text", _PICTURES)
     step = CachedStep(model, limits, cache_dtype).eval()
     return GenerationParts(step, step.limits)
 
@@ -828,7 +836,8 @@ def _chunk(model: PreTrainedModel) -> int | None:
 class CrossCachedStep(CachedStep):
     """The decoder of an encoder-decoder with static caches, as a step of `TextGenerator`.
 
-    It is given keys and values of each layer's cross attention, and before them the mask of the text, if it is one.
+    It is given keys and values of each layer's cross attention, and before them the mask of what they are of, if there
+    is one: of a text, or what the encoder made of that of features.
 
     Args:
         model: The model.
@@ -850,6 +859,7 @@ class CrossCachedStep(CachedStep):
         self._example = dict(example)
         self.crossed: list[tuple[int, ...]] = []
         self._repeats_mask = False
+        self._width = 1
         super().__init__(model, limits, cache_dtype)
 
     def _require(self, parameters: Mapping[str, Any]) -> None:
@@ -858,6 +868,10 @@ class CrossCachedStep(CachedStep):
         lacking += [] if _name_of_caches(parameters) else _CACHES[:1]
         if lacking:
             raise _cannot(self.model, f"its forward takes no {', '.join(lacking)}")
+
+    @property
+    def _reads_text(self) -> bool:
+        return "input_ids" in self._example
 
     def _text_mask(self, mask: torch.Tensor, count: int) -> torch.Tensor:
         """Returns which tokens of a text, (rows, length), are looked at: (rows, 1, 1, length), or a row for each."""
@@ -891,7 +905,7 @@ class CrossCachedStep(CachedStep):
                 result = model(**given, decoder_input_ids=token, use_cache=True, **{self._caches_as: own})
             expected = result.logits[:, -1].float()
             made = encoder(*given.values())
-            context = made if mask is None else (mask.bool(), *made)
+            context = (mask.bool(), *made) if mask is not None and self._reads_text else made
             for self._repeats_mask in (False, True):
                 try:
                     found = self._in_pieces(ids, torch.zeros_like(ids[:, 0]), context).float()
@@ -916,7 +930,9 @@ class CrossCachedStep(CachedStep):
             with torch.no_grad():
                 model: Any = self.model
                 given = {**self._example, "decoder_input_ids": token, self._caches_as: cache}
-                scores = model(**given, use_cache=True).logits
+                result = model(**given, use_cache=True)
+                scores = result.logits
+                self._width = result.encoder_last_hidden_state.shape[-1]
         except Exception as error:
             raise _cannot(self.model, "it does not run with a cache", _MODELS, error) from error
         for layer in _checked_layers(self.model, scores, cache.cross_attention_cache):
@@ -939,15 +955,20 @@ class CrossCachedStep(CachedStep):
         cache, layer = _cache_classes()
         pairs = zip(crossed[::2], crossed[1::2], strict=True)
         both = EncoderDecoderCache(caches, cache(layers=[layer(keys, values) for keys, values in pairs]))
-        unread = crossed[0].new_zeros(len(input_ids), crossed[0].shape[2], 1)  # only its extents are asked for
-        with _head_of(self.model, kept), _told_positions(self.model, places):
+        held: Any = crossed[0].new_zeros(len(input_ids), crossed[0].shape[2], self._width)
+        unread: Any = BaseModelOutput(held)  # only its extents are asked for
+        unread.attention_mask = None  # which encoders of some models return, too
+        mask = self._text_mask(texts[0], input_ids.shape[1]) if texts else None
+        named = {"attention_mask": mask} if mask is not None and self._reads_text else {}
+        told = mask if not self._reads_text else None
+        with _head_of(self.model, kept), _told_positions(self.model, places), _told_source_mask(self.model, told):
             result = self.model(
                 decoder_input_ids=input_ids,
                 decoder_attention_mask=self._mask(places, padding, places),
-                encoder_outputs=BaseModelOutput(unread),  # type: ignore[arg-type]
+                encoder_outputs=unread,
                 use_cache=True,
                 **{self._caches_as: both},
-                **({"attention_mask": self._text_mask(texts[0], input_ids.shape[1])} if texts else {}),
+                **named,
             )
         logits: torch.Tensor = result.logits
         return logits
@@ -970,6 +991,8 @@ class CrossEncoder(nn.Module):
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Returns keys and values of each layer's cross attention, (rows, heads, length, width) each.
 
+        Where features are given with a mask that the decoder looks at, too, that goes before: (rows, length) bool.
+
         Args:
             given: What the encoder takes: (rows, length) int64 tokens and (rows, length) bool mask, or features.
         """
@@ -977,9 +1000,43 @@ class CrossEncoder(nn.Module):
         cache = _cross_cache()
         taken = [value.to(torch.int64) if value.dtype is torch.bool else value for value in given]  # as tokenizers do
         named = zip((*self._names, self._caches_as), (*taken, cache), strict=True)
-        self.model(**dict(named), decoder_input_ids=token)
+        masks: list[torch.Tensor] = []
+        with _source_mask_to(self.model, masks):
+            self.model(**dict(named), decoder_input_ids=token)
         layers = cache.cross_attention_cache.layers
-        return tuple(tensor for layer in layers for tensor in (layer.keys, layer.values))
+        made = tuple(tensor for layer in layers for tensor in (layer.keys, layer.values))
+        return made if "input_ids" in self._names or not masks else (masks[0] != 0, *made)
+
+
+_SOURCE_MASK: Final = "encoder_attention_mask"
+"""What decoders are given the mask of their source as."""
+
+
+def _told_source_mask(model: Any, mask: torch.Tensor | None) -> contextlib.AbstractContextManager[Any]:
+    """Gives a decoder the mask of its source, which its model makes of one of features."""
+    if mask is None:
+        return contextlib.nullcontext()
+
+    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return given, {**named, _SOURCE_MASK: mask}
+
+    return _reader_of_sources(model).register_forward_pre_hook(tell, with_kwargs=True)
+
+
+def _source_mask_to(model: Any, masks: list[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """Keeps the mask that a decoder is given of its source, (rows, length)."""
+
+    def keep(_: nn.Module, __: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if named.get(_SOURCE_MASK) is not None:
+            masks.append(named[_SOURCE_MASK])
+
+    return _reader_of_sources(model).register_forward_pre_hook(keep, with_kwargs=True)
+
+
+def _reader_of_sources(model: Any) -> nn.Module:
+    """Returns the part of an encoder-decoder that is called with the mask of its source."""
+    decoder: nn.Module = model.get_decoder()
+    return next((part for name, part in model.named_modules() if name.rpartition(".")[2] == "decoder"), decoder)
 
 
 def _cross_cache() -> Any:
@@ -1014,16 +1071,42 @@ def _encoder_decoder(
         )
     else:
         longest, given = 0, _source_inputs(model, source_inputs)
-        inputs = tuple(_of_rows(rows, item) for item in given.values())
+        inputs = tuple(_of_rows(rows, item, name) for name, item in given.items())
         names, example = tuple(given), {name: item.example(device=model.device)[:1] for name, item in given.items()}
+        example |= {name: torch.ones_like(value) for name, value in example.items() if name == MASK}
     step = CrossCachedStep(model, limits, example, cache_dtype).eval()
     crossed = [_crossed(rows, shape, longest, model.dtype) for shape in step.crossed]
-    context = (*(inputs[1:] if longest else ()), *crossed)
-    known = _vocabulary(model.get_encoder()) if longest else 0  # a text and its source may have two
-    limits = replace(limits, source=SourceLimits(names, longest, start, vocabulary=known))
     encoder = CrossEncoder(model, names).eval()
+    masks = [] if longest else _masks_of(encoder, rows, example)
+    context = (*(inputs[1:] if longest else masks), *crossed)
+    known = _vocabulary(model.get_encoder()) if longest else 0  # a text and its source may have two
+    ignores = not longest and MASK not in names and _ignores_mask(model, example)
+    limits = replace(limits, source=SourceLimits(names, longest, start, vocabulary=known, ignores_mask=ignores))
     step.require_own_scores(encoder)
     return GenerationParts(step, limits, context, encoder, inputs)
+
+
+def _masks_of(encoder: CrossEncoder, rows: int, example: Mapping[str, torch.Tensor]) -> list[Input]:
+    """Returns what the step is given beside keys and values of features: a mask, or nothing."""
+    with torch.no_grad():
+        first = encoder(*example.values())[0]
+    return [Input((rows, first.shape[1]), dtype=torch.bool)] if first.dtype is torch.bool else []
+
+
+def _ignores_mask(model: Any, example: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a mask of features changes no score, as of Whisper, which has an argument for one."""
+    (features, *others) = example.values()
+    token = torch.zeros(1, 1, dtype=torch.int64, device=features.device)
+    mask = torch.ones(1, features.shape[-1], dtype=torch.int64, device=features.device)
+    mask[:, features.shape[-1] // 2 :] = 0
+    if others or features.dim() != 3:
+        return False
+    try:
+        with torch.no_grad():
+            whole = model(**example, decoder_input_ids=token).logits
+            return torch.equal(whole, model(**example, decoder_input_ids=token, attention_mask=mask).logits)
+    except Exception:  # it takes no mask, or one of other extents, and so reads it
+        return False
 
 
 def _first_token(model: Any) -> int:
@@ -1072,10 +1155,11 @@ def _source_inputs(model: Any, given: Mapping[str, Any] | None) -> dict[str, Inp
     return {"input_features": Input((1, bins, 2 * places), dtype=model.dtype, name="input_features")}
 
 
-def _of_rows(rows: int, item: Input) -> Input:
+def _of_rows(rows: int, item: Input, name: str) -> Input:
     if item.is_dynamic:
         raise InputError(f"what the encoder takes has one size, not a range of them: {item}", where="source_inputs")
-    return Input((rows, *item.opt_shape[1:]), dtype=item.dtype, name=item.name)
+    dtype = torch.bool if name == MASK else item.dtype  # processors make masks of any type
+    return Input((rows, *item.opt_shape[1:]), dtype=dtype, name=item.name)
 
 
 class PictureStep(CachedStep):

@@ -99,6 +99,7 @@ class SourceLimits(Grown):
         size: What is said of the size of every picture, where something is; () for nothing.
         grid: Height and width of a picture's features, where positions have three axes; () where they have one.
         ahead: What tokens look ahead in: those of `"pictures"`, to their end, or of `"prompts"`; "" for nothing.
+        ignores_mask: Whether a mask of features, which is not among the inputs, says nothing.
     """
 
     inputs: tuple[str, ...]
@@ -113,6 +114,7 @@ class SourceLimits(Grown):
     size: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     ahead: str = ""
+    ignores_mask: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -852,7 +854,7 @@ class TextGenerator(nn.Module):
         if source.is_text:
             rows, given = self._read_source_text(source, input_ids, attention_mask, copies)
         else:
-            rows, given = self._read_features(source, input_ids, others, copies)
+            rows, given = self._read_features(source, input_ids, attention_mask, others, copies)
         if decoder_input_ids is None:
             decoder_input_ids = torch.full((rows, 1), source.start_token_id, dtype=torch.int64, device="cpu")
         self._check_tokens(decoder_input_ids, "decoder_input_ids")
@@ -864,9 +866,19 @@ class TextGenerator(nn.Module):
         return _Request(decoder_input_ids.to(self.device, torch.int64), padding, given)
 
     def _read_features(
-        self, source: SourceLimits, input_ids: Any, others: Mapping[str, Any], copies: int
+        self, source: SourceLimits, input_ids: Any, mask: Any, others: Mapping[str, Any], copies: int
     ) -> tuple[int, tuple[torch.Tensor, ...]]:
         """Returns how many rows an encoder-decoder is asked for, and what its encoder is given, which is no text."""
+        if mask is not None and MASK in source.inputs:
+            others = {**others, MASK: mask}
+        elif mask is not None and not source.ignores_mask:
+            _require_values(mask, MASK)
+            if not bool((mask != 0).all()):
+                raise InputError(
+                    f"the model was compiled for {', '.join(source.inputs)} without padding",
+                    where=MASK,
+                    hint=f"compile it with {MASK} in source_inputs, too",
+                )
         if input_ids is not None or len(others) != len(source.inputs):
             names = ", ".join(source.inputs)
             raise InputError(
@@ -876,11 +888,19 @@ class TextGenerator(nn.Module):
         given = tuple(self._read_input(others[name], name) for name in source.inputs)
         rows = len(given[0])
         self._require_rows(rows, source.inputs[0], copies)
-        return rows, tuple(_filled_up(value, self.limits.max_batch) for value in given)
+        filled = {
+            name: _filled_up(value, self.limits.max_batch) for name, value in zip(source.inputs, given, strict=True)
+        }
+        if MASK in filled:
+            _require_tokens(filled[MASK][:rows])
+            filled[MASK][rows:] = True  # no row of a softmax is empty
+        return rows, tuple(filled.values())
 
     def _read_input(self, value: Any, name: str) -> torch.Tensor:
         if not isinstance(value, torch.Tensor) or value.dim() < 1 or 0 in value.shape:
             raise InputError(f"{name} is a tensor with a row at least, not {kind_of(value)}", where=name)
+        if name == MASK:
+            return (value != 0).to(self.device)
         return value.to(self.device, self.dtype if value.is_floating_point() else value.dtype)
 
     def _read_source_text(
@@ -897,8 +917,7 @@ class TextGenerator(nn.Module):
             )
         mask = torch.ones(rows, length, device="cpu") if attention_mask is None else attention_mask
         _check_mask(mask, rows, length)
-        if not bool((mask != 0).any(1).all()):
-            raise InputError("a row of the text is all padding", where="attention_mask")
+        _require_tokens(mask)
         whole = min(-(-length // SOURCE_STEP) * SOURCE_STEP, source.max_length)
         ids = torch.full((self.limits.max_batch, whole), self.limits.pad_token_id, dtype=torch.int64, device="cpu")
         real = torch.zeros(self.limits.max_batch, whole, dtype=torch.bool, device="cpu")
@@ -986,6 +1005,7 @@ def _new_tokens(length: int, max_length: int | None) -> int | None:
 
 
 _CPU: Final = torch.device("cpu")
+MASK: Final = "attention_mask"
 _PICTURE_MASK: Final = "pixel_attention_mask"
 _PICTURE_COUNTS: Final = "batch_num_images"  # which the places for pictures in prompts say
 TOKEN_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
@@ -1003,6 +1023,12 @@ def _check_mask(mask: Any, rows: int, length: int) -> None:
             why=f"it is {kind_of(mask)}" + (f" of shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else ""),
         )
     _require_values(mask, "attention_mask")
+
+
+def _require_tokens(mask: torch.Tensor) -> None:
+    """Refuses masks, (rows, length), of which a row shows nothing."""
+    if mask.dim() != 2 or not bool((mask != 0).any(1).all()):
+        raise InputError("a row of the source is all padding", where=MASK)
 
 
 def _is_call(given: Sequence[Any]) -> bool:
