@@ -133,3 +133,24 @@ def test_torch_compile_sees_buffers_that_are_inputs() -> None:
             x, twin = (model.state, eager.state) if is_whole else (torch.zeros(SHAPE), torch.zeros(SHAPE))
             torch.testing.assert_close(optimized(x), eager(twin))
             torch.testing.assert_close(model.state, eager.state)
+
+
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("door", ["compile", "torch.compile", "save", "refit"])
+def test_memory_of_weights_can_be_resized_as_before(door: str, level: int, tmp_path: Path) -> None:
+    """FSDP takes away the memory of weights that it has put together, which numpy forbids for memory that it shows."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 8)).eval().requires_grad_(False)
+    x = torch.ones(2, 3, 4, 4)
+    chosen = {"min_block_size": 1, "optimization_level": level, "engine_cache_dir": tmp_path / "cache"}
+    if door == "torch.compile":
+        torch.compile(model, backend="torch_tensorrt", options=chosen)(x)
+    else:
+        compiled = trt_frontends.compile(model, arg_inputs=(x,), refit=door == "refit", **chosen)
+        compiled(x)
+        if door == "save":
+            trt_runtime.save(compiled, tmp_path / "model.trtp")
+        if door == "refit":
+            twin = copy.deepcopy(model)
+            trt_frontends.refit_module_weights(compiled, twin)(x)
+            assert all(weight.untyped_storage().resizable() for weight in twin.parameters())
+    assert all(weight.untyped_storage().resizable() for weight in model.parameters())

@@ -140,6 +140,43 @@ def test_distributed_inputs_and_results() -> None:
         compiled(distribute_tensor(torch.randn(8, 8), mesh, [Shard(0)]))
 
 
+@pytest.mark.parametrize("way", [trt.compile, trt.explain, trt.trace])
+def test_wrappers_for_training_are_refused_with_what_to_compile_in_their_place(way: Any) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    in_copies = nn.parallel.DistributedDataParallel(Perceptron()).eval()
+    in_parts = FullyShardedDataParallel(Perceptron().eval(), device_id=torch.device("cpu"))
+    for model, told in ((in_copies, "compile its model, its `module`"), (in_parts, "wrap the model by fully_shard")):
+        with pytest.raises(InputError, match=told):
+            way(model, arg_inputs=(torch.ones(2, 8),))
+        with pytest.raises(InputError, match=told):
+            way(nn.Sequential(model), arg_inputs=(torch.ones(2, 8),))
+    way(in_copies.module, arg_inputs=(torch.ones(2, 8),))
+
+
+@pytest.mark.parametrize("placement", [0, 1, 2], ids=["rows", "even columns", "uneven columns"])
+def test_distributed_results_of_sizes_that_vary_say_how_large_they_are(placement: int) -> None:
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    class Turned(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> Any:
+            found = super().forward(x)
+            return found, found.transpose(1, 2)
+
+    features, layout = [(8, Shard(0)), (8, Shard(-1)), (7, Shard(-1))][placement]
+    model = Turned(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, features)).eval().requires_grad_(False)
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel(output_layouts=layout, use_local_output=False)}
+    parallelize_module(model, _mesh(), plan)
+    given = Input(min_shape=(2, 3, 8), opt_shape=(4, 3, 8), max_shape=(8, 3, 8))
+    compiled = trt.compile(model, arg_inputs=(given,), min_block_size=1)
+    for rows in (4, 8):
+        for found, wanted in zip(compiled(torch.ones(rows, 3, 8)), model(torch.ones(rows, 3, 8)), strict=True):
+            assert isinstance(found, DTensor)
+            assert (found.placements, found.shape) == (wanted.placements, wanted.shape)
+            assert (found.stride(), found.full_tensor().shape) == (wanted.stride(), wanted.shape)
+
+
 def test_a_model_without_weights_is_explained() -> None:
     mesh = _mesh()
     with torch.device("meta"):

@@ -41,7 +41,7 @@ from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
 from trt_core.sizes.expressions import extent_of
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.weight_recipes import content_of
+from trt_core.weight_recipes import bytes_of
 from trt_core.wording import kind_of
 
 DescribeConstant = Callable[[fx.Node, torch.Tensor], str]
@@ -369,7 +369,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not plain or tensor.is_meta or tensor.layout is not torch.strided or tensor.is_quantized:
         raise Uncacheable(f"a constant is {kind_of(tensor)} on {tensor.device} with layout {tensor.layout}")
-    return digest_of(content_of(tensor).numpy())
+    return digest_of(bytes_of(tensor))
 
 
 @functools.cache

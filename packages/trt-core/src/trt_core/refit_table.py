@@ -12,7 +12,7 @@ import torch
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import PlanError, RefitError
 from trt_core.internals import OpOverload
-from trt_core.weight_recipes import Applied, Literal, Recipe, Source, content_of, lost_in, walk, why_not_repeatable
+from trt_core.weight_recipes import Applied, Literal, Recipe, Source, bytes_of, lost_in, walk, why_not_repeatable
 
 FIELDS: Final = ("sources", "literals", "steps", "weights", "reads", "fixed", "constants", "content")
 """What a table holds, neither less nor more; another set of fields needs another version of the plan header."""
@@ -291,8 +291,7 @@ def _operator(name: _Json) -> OpOverload:
 def _write_tensor(value: torch.Tensor) -> _Json:
     if value.nbytes > LARGEST_LITERAL:
         raise RefitError(f"it is combined with a constant of {value.nbytes} bytes")
-    content = bytes(content_of(value).tolist())
-    return [dtype_name(value.dtype), list(value.shape), base64.b64encode(content).decode()]
+    return [dtype_name(value.dtype), list(value.shape), base64.b64encode(bytes_of(value)).decode()]
 
 
 def _read_tensor(dtype: _Json, shape: _Json, content: _Json) -> torch.Tensor:

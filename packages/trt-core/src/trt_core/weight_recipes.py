@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -339,7 +340,16 @@ def opened_weights(weights: Mapping[str, torch.Tensor], *, keep: bool = True) ->
 
 def content_digest(value: torch.Tensor) -> str:
     """Returns the SHA-256 of a tensor's numbers in hexadecimal."""
-    return hashlib.sha256(content_of(value).numpy().data).hexdigest()
+    return hashlib.sha256(bytes_of(value)).hexdigest()
+
+
+def bytes_of(value: torch.Tensor) -> memoryview:
+    """Returns a tensor's numbers as bytes on the host, to be read at once: its own memory, or a copy.
+
+    `Tensor.numpy` would mark the memory as one that must never be resized again, which FSDP does to weights that it has
+    put together.
+    """
+    return np.from_dlpack(content_of(value)).data
 
 
 def content_of(value: torch.Tensor) -> torch.Tensor:

@@ -100,10 +100,10 @@ _WALKS: Final = (
 
 
 def require_walkable(mod: Any) -> None:
-    """Refuses a model whose attribute hides a method by which PyTorch finds its parts and weights.
+    """Refuses a model that hides a method by which PyTorch finds its parts, or that other processes train, too.
 
     Raises:
-        InputError: A module has one.
+        InputError: A module is such.
     """
     found = [mod] if isinstance(mod, nn.Module) else []
     seen = {id(mod)}
@@ -115,8 +115,26 @@ def require_walkable(mod: Any) -> None:
                     why=f"PyTorch cannot capture a model without {name}()",
                     hint="call the attribute something else",
                 )
+        _require_no_wrapper(module)
         found += [child for child in module._modules.values() if child is not None and id(child) not in seen]
         seen |= {id(child) for child in module._modules.values()}
+
+
+def _require_no_wrapper(module: nn.Module) -> None:
+    in_parts = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())  # costly to import
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        why, hint = (
+            "it exchanges buffers and gradients around the calls of its model",
+            "compile its model, its `module`",
+        )
+    elif isinstance(module, in_parts):
+        why, hint = (
+            "it keeps weights in flat parts",
+            "wrap the model by fully_shard in its place, or call torch.compile",
+        )
+    else:
+        return
+    raise InputError(f"{type(module).__name__} cannot be captured", why=why, hint=hint)
 
 
 def capture_opened(

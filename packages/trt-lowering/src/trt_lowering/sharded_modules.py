@@ -12,6 +12,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import math
 import operator
 import sys
 from collections import OrderedDict
@@ -65,14 +66,26 @@ class Sharding:
         """Returns the `DTensor` of a shard.
 
         Args:
-            shard: What this process has of it. Where the whole's shape varies, it follows from even shards.
+            shard: What this process has of it. An extent of the whole that varies follows from even shards.
         """
         from torch.distributed.tensor import DTensor
 
-        is_fixed = all(isinstance(extent, int) for extent in self.shape)
-        whole: dict[str, Any] = {"shape": torch.Size(self.shape), "stride": self.stride} if is_fixed else {}
-        made: torch.Tensor = DTensor.from_local(shard, self.mesh, self.placements, run_check=False, **whole)
+        shape, stride = self.shape, self.stride
+        if not all(isinstance(extent, int) for extent in shape):
+            shape = tuple(
+                given if isinstance(given, int) else extent * self._parts_of(axis)
+                for axis, (given, extent) in enumerate(zip(shape, shard.shape, strict=True))
+            )
+            stride = _dense_strides(shape, sorted(range(shard.ndim), key=shard.stride, reverse=True))
+        made: torch.Tensor = DTensor.from_local(
+            shard, self.mesh, self.placements, run_check=False, shape=torch.Size(shape), stride=stride
+        )
         return made
+
+    def _parts_of(self, axis: int) -> int:
+        """How many processes share an axis of the tensor."""
+        sharded = zip(self.placements, self.mesh.shape, strict=True)
+        return math.prod(size for placement, size in sharded if placement.is_shard(axis))
 
     def lies_like(self, other: Sharding) -> bool:
         """Whether two tensors lie on the same processes in the same way, whatever their shapes are."""
@@ -80,6 +93,14 @@ class Sharding:
 
     def __str__(self) -> str:
         return f"{self.placements} on {self.mesh}"
+
+
+def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a tensor without gaps, whose axes lie in memory in an order, the outermost first."""
+    stride, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        stride[axis], step = step, step * max(shape[axis], 1)
+    return tuple(stride)
 
 
 @dataclass

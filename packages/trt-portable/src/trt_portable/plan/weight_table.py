@@ -9,6 +9,7 @@ from typing import BinaryIO, Final
 import torch
 
 from trt_core.copies import copy_all
+from trt_core.weight_recipes import bytes_of
 from trt_portable.memory import memory_in_file
 
 LARGE_BYTES: Final = 64 << 20
@@ -185,8 +186,3 @@ def _in_file(entries: Mapping[str, _Deferred]) -> dict[str, torch.Tensor] | None
         key: data[begins[key] : begins[key] + entry.count * entry.dtype.itemsize].view(entry.dtype)
         for key, entry in entries.items()
     }
-
-
-def bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a tensor on the host, which is copied where it is not dense."""
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
