@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.dlpack import from_dlpack
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from trt_core.dtypes import dtype_name
@@ -344,12 +344,9 @@ def content_digest(value: torch.Tensor) -> str:
 
 
 def bytes_of(value: torch.Tensor) -> memoryview:
-    """Returns a tensor's numbers as bytes on the host, to be read at once: its own memory, or a copy.
-
-    `Tensor.numpy` would mark the memory as one that must never be resized again, which FSDP does to weights that it has
-    put together.
-    """
-    return np.from_dlpack(content_of(value)).data
+    """Returns a tensor's numbers as bytes on the host, to be read at once: its own memory, or a copy."""
+    # `numpy` marks a storage as one that is never resized again, as FSDP does to weights: here one that goes at once
+    return from_dlpack(content_of(value)).numpy().data
 
 
 def content_of(value: torch.Tensor) -> torch.Tensor:
