@@ -116,8 +116,20 @@ def test_models_and_versions_are_never_overwritten(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["1", "2", "config.pbtxt"]
     with pytest.raises(InputError, match="version 2 of the model is there"):
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=2)
-    with pytest.raises(InputError, match="takes, returns or runs something else"):
+    with pytest.raises(InputError, match=r"(?s)takes, returns or runs something else.*count: 1 .*count: 4 "):
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=3, instances=4)
+
+
+def test_versions_run_as_the_one_before_unless_they_say_otherwise(tmp_path: Path) -> None:
+    _saved(tmp_path / "scores.trtp")
+    folder = export_triton(tmp_path / "scores.trtp", tmp_path / "models", instances=3, max_batch_size=4)
+    config = (folder / "config.pbtxt").read_text()
+    assert "count: 3 " in config and "max_batch_size: 4\n" in config
+    command = ["export", "triton", str(tmp_path / "scores.trtp"), str(tmp_path / "models"), "--version", "2"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert (folder / "config.pbtxt").read_text() == config
+    with pytest.raises(InputError, match=r"max_batch_size: 4.*max_batch_size: 8"):
+        export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=3, max_batch_size=8)
 
 
 @pytest.mark.parametrize("other", ["a program", "a pipe", "zeros"])

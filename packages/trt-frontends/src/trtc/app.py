@@ -497,7 +497,9 @@ def export_triton_model(
     repository: Annotated[Path, typer.Argument(file_okay=False, help="The model repository; made where missing.")],
     name: Annotated[str | None, typer.Option(help="Name of the model; by default that of the file.")] = None,
     version: Annotated[int, typer.Option(min=1, help="Version of the model.")] = 1,
-    instances: Annotated[int, typer.Option(min=1, help="How many run at the same time.")] = 1,
+    instances: Annotated[
+        int | None, typer.Option(min=1, help="How many run at the same time; by default as before, or 1.")
+    ] = None,
     max_batch_size: Annotated[
         int | None, typer.Option(min=0, help="Most rows of a call; 0 to put no requests together.")
     ] = None,

@@ -13,6 +13,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ __all__ = ["TritonPythonModel"]
 '''
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MOST_CONFIG: Final = 1 << 24
+_COUNTS: Final = re.compile(r"^(?:instance_group \{ kind: \w+ )?(max_batch_size|count): (\d{1,9})\b", re.MULTILINE)
 _DELAY_MICROSECONDS: Final = 500
 
 
@@ -121,7 +123,7 @@ def export_triton(
     *,
     name: str | None = None,
     version: int = 1,
-    instances: int = 1,
+    instances: int | None = None,
     max_batch_size: int | None = None,
 ) -> Path:
     """Writes a saved program, or a plan of TensorRT, into a model repository of Triton Inference Server.
@@ -137,8 +139,8 @@ def export_triton(
         repository: The folder of all models; made where it is missing.
         name: Name of the model; by default that of the file.
         version: Its version. A model that is there gets a further one; it must take and return the same.
-        instances: How many of it run at the same time, on each GPU or in all.
-        max_batch_size: Most rows of a call; 0 to put no requests together.
+        instances: How many of it run at the same time, on each GPU or in all; by default as of earlier versions, or 1.
+        max_batch_size: Most rows of a call; 0 to put no requests together. By default no more than in earlier versions.
 
     Returns:
         The folder of the model.
@@ -152,10 +154,22 @@ def export_triton(
     chosen = source.name.partition(".")[0] if name is None else name
     if not _NAME.fullmatch(chosen):
         raise InputError(f"{chosen!r} is no name of a model", hint="letters, digits, '_', '-' and '.'; give name=...")
-    if version < 1 or instances < 1 or (max_batch_size or 0) < 0:
+    if version < 1 or (1 if instances is None else instances) < 1 or (max_batch_size or 0) < 0:
         raise InputError("a version and a number of instances are 1 or more, and a batch is 0 rows or more")
-    model = _describe(source, chosen, instances, max_batch_size)
-    return _publish(model, Path(repository), version)
+    before = _config_of(Path(repository, chosen))
+    counts = {key: int(number) for key, number in _COUNTS.findall(before or "")}
+    model = _describe(source, chosen, instances or counts.get("count", 1), max_batch_size)
+    if max_batch_size is None:
+        most = model.max_batch_size
+        model = replace(model, max_batch_size=min(most, counts.get("max_batch_size", most)))
+    return _publish(model, Path(repository), version, before)
+
+
+def _config_of(folder: Path) -> str | None:
+    """What the repository says of a model; None where it is not there."""
+    if not folder.exists():
+        return None
+    return read_file(str(folder / "config.pbtxt"), _MOST_CONFIG).decode(errors="replace")
 
 
 def _describe(source: Path, name: str, instances: int, max_batch_size: int | None) -> TritonModel:
@@ -283,16 +297,19 @@ def _batch_size(inputs: Sequence[_Tensor], outputs: Sequence[_Tensor], wanted: i
     return possible if wanted is None else wanted
 
 
-def _publish(model: TritonModel, repository: Path, version: int) -> Path:
-    """Lets a version of a model appear whole, or not at all."""
+def _publish(model: TritonModel, repository: Path, version: int, before: str | None) -> Path:
+    """Lets a version of a model appear whole, or not at all, where the repository says the same of the model before."""
     target = repository / model.name
     config = model.to_config()
     if (target / str(version)).exists():
         raise InputError(f"version {version} of the model is there already", where=str(target), hint="give version=...")
-    if target.exists() and read_file(str(target / "config.pbtxt"), _MOST_CONFIG) != config.encode():
+    if before is not None and before != config:
+        lines = zip_longest(before.splitlines(), config.splitlines(), fillvalue="")
+        there, here = next(((old, new) for old, new in lines if old != new), ("other ends of lines", ""))
         raise InputError(
             "the model is there, and takes, returns or runs something else",
             where=str(target / "config.pbtxt"),
+            why=f"that says {there.strip()!r}, and this would be {here.strip()!r}",
             hint="give it another name",
         )
     repository.mkdir(parents=True, exist_ok=True)
