@@ -140,6 +140,27 @@ def test_distributed_inputs_and_results() -> None:
         compiled(distribute_tensor(torch.randn(8, 8), mesh, [Shard(0)]))
 
 
+def test_operators_on_lists_of_distributed_tensors_are_taken_apart() -> None:
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+
+    mesh = _mesh()
+
+    class Products(nn.Module):  # without weights
+        def forward(self, x: torch.Tensor) -> Any:
+            parts: Any = DTensor.from_local(x, mesh, [Replicate()], run_check=False)
+            parts = parts.redistribute(placements=[Shard(1)])
+            return torch.einsum("bij,bkj->bik", parts, parts).full_tensor()
+
+    model = Products().eval()
+    given = Input(min_shape=(2, 6, 12), opt_shape=(4, 6, 12), max_shape=(8, 6, 12))
+    for found in (given, torch.randn(4, 6, 12)):
+        compiled = trt.compile(model, arg_inputs=(found,), min_block_size=1)
+        assert compiled.meta["partition_report"].coverage == 1.0
+        x = torch.randn(4, 6, 12)
+        if FAKE_GROUPS_COPY:
+            torch.testing.assert_close(compiled(x), model(x))
+
+
 @pytest.mark.parametrize("way", [trt.compile, trt.explain, trt.trace])
 def test_wrappers_for_training_are_refused_with_what_to_compile_in_their_place(way: Any) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel

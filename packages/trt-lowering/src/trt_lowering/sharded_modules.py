@@ -163,7 +163,8 @@ class ShardedModule(nn.Module):
         return self._sharded, self._shardings, self._gatherings, self.boundary, self._whole
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        names, shards = zip(*_tensors_of(self), strict=True)
+        names = [name for name, _ in _tensors_of(self)]
+        shards = [tensor for _, tensor in _tensors_of(self)]
         found, spec = pytree.tree_flatten_with_path((args, kwargs))
         places, flat = [pytree.keystr(path) for path, _ in found], [value for _, value in found]
         given = [index for index, value in enumerate(flat) if isinstance(value, torch.Tensor)]

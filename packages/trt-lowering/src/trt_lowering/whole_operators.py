@@ -21,6 +21,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.internals import OpOverload
+from trt_core.nesting import leaves_of
 from trt_lowering.decomposition_table import OPEN_SIZES, is_composite
 from trt_lowering.internals import decomposition_table, fake_implementations, suggest_memory_format
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
@@ -103,7 +104,7 @@ def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Cal
         composite = functools.partial(_softmax_in_type, _SOFTMAX[operator])
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if is_kept(*args) and not any(map(is_distributed, (*args, *kwargs.values()))):
+        if is_kept(*args) and not any(map(is_distributed, leaves_of((args, kwargs)))):
             return NotImplemented
         return composite(*args, **kwargs)
 
