@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,15 +65,20 @@ def operators(escape: Callable[[str], str]) -> str:
     data = json.loads(CONFORMANCE.read_text(encoding="utf-8"))
     taken = f"the first {data['limit']} samples" if data["limit"] else "all samples"
     parts = [
-        f"With PyTorch {data['torch'].partition('+')[0]}: {len(data['operators'])} entries of the database, "
+        f"With PyTorch {_release(data)}, where no other is named: {len(data['operators'])} entries of the database, "
         f"{taken} of each in float32 and int64, at most four in other types.\n",
         "| entry | converted | decomposed | PyTorch | why |\n|---|--:|--:|--:|---|",
     ]
     for name, entry in data["operators"].items():
         totals = [sum(counts.get(kind, 0) for counts in entry["types"].values()) for kind in _OUTCOMES]
         why = "; ".join(_why(code, text, escape) for code, text in entry["refusals"].items())
-        parts.append(f"| `{name}` | {' | '.join(str(total or '') for total in totals)} | {why} |")
+        spelt = f"`{name}` ({_release(entry)})" if "torch" in entry else f"`{name}`"
+        parts.append(f"| {spelt} | {' | '.join(str(total or '') for total in totals)} | {why} |")
     return "\n".join(parts)
+
+
+def _release(entry: Mapping[str, Any]) -> str:
+    return str(entry["torch"]).partition("+")[0]
 
 
 def _why(code: str, text: str, escape: Callable[[str], str]) -> str:

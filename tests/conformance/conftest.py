@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from conformance_check import updated_report
+from opinfo_samples import entries
 
 OPTION = "--conformance-report"
 LIMIT = "--conformance-limit"
@@ -59,9 +61,14 @@ class _ReportWriter:
         entry["refusals"][outcome["type"]] = outcome["refusals"]
 
     def pytest_sessionfinish(self) -> None:
-        rows = [f"{json.dumps(name)}: {json.dumps(_merged(entry))}" for name, entry in sorted(self._operators.items())]
+        earlier = json.loads(self._target.read_text(encoding="utf-8")) if self._target.exists() else {}
+        there = entries()  # other releases of PyTorch have other ones
+        kept = {name: entry for name, entry in earlier.get("operators", {}).items() if name in there}
+        outcomes = {name: _merged(entry) for name, entry in self._operators.items()}
+        report = updated_report(earlier | {"operators": kept}, outcomes, torch.__version__, self._limit)
+        rows = [f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in report["operators"].items()]
         # one operator on a line, so that a change shows as a change of its lines
-        head = f'"torch": {json.dumps(torch.__version__)},\n"limit": {json.dumps(self._limit)},\n"operators": {{\n'
+        head = f'"torch": {json.dumps(report["torch"])},\n"limit": {json.dumps(report["limit"])},\n"operators": {{\n'
         self._target.write_text("{\n" + head + ",\n".join(rows) + "\n}}\n", encoding="utf-8")
 
 

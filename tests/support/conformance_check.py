@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,3 +217,27 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         for code, message in outcome.refusals.items():
             refusals.setdefault(code, message)
     return {"counts": {kind: count for kind, count in counts.items() if count}, "refusals": refusals}
+
+
+def updated_report(
+    earlier: Mapping[str, Any], outcomes: Mapping[str, Mapping[str, Any]], torch_version: str, limit: int | None
+) -> dict[str, Any]:
+    """Returns a report of operators with those in it that ran anew; one of another limit is begun anew.
+
+    Args:
+        earlier: The report before; empty where there is none.
+        outcomes: What became of the operators of this run. One of which not all types ran stays as it was.
+        torch_version: That of PyTorch in this run. Operators that ran with another one than the report's say so.
+        limit: Most samples of an operator and type.
+    """
+    before: Mapping[str, Any] = earlier.get("operators", {}) if earlier.get("limit") == limit else {}
+    ran = {
+        name: new
+        for name, new in outcomes.items()
+        if before.get(name, {"types": {}})["types"].keys() <= new["types"].keys()
+    }
+    of = torch_version if before.keys() <= ran.keys() else earlier["torch"]
+    operators = {name: dict(before[name]) for name in before} | {
+        name: {**new, "torch": torch_version} if torch_version != of else dict(new) for name, new in ran.items()
+    }
+    return {"torch": of, "limit": limit, "operators": dict(sorted(operators.items()))}
