@@ -13,7 +13,7 @@ from counted_calls import count_calls
 from torch import fx, nn
 
 from trt_core import IncompleteCompilationError, PartitionError, Reason, SettingsError
-from trt_partition import BlockKind, make_plan, make_report, require_known_modules
+from trt_partition import BlockKind, make_plan, make_report, require_known_modules, split_into_blocks
 
 aten = torch.ops.aten
 INFINITE = float("inf")
@@ -211,6 +211,50 @@ def test_strategies_differ_where_nodes_are_free(refuse: Any, settings: Any) -> N
     assert not fast.engines
     assert [block.computations for block in thorough.engines] == [4]
     assert [block.kind for block in thorough.blocks] == [BlockKind.TORCH, BlockKind.ENGINE]
+
+
+class Rotated(nn.Module):
+    """Turns products by angles that `sort` stands in for, of positions that are put together from two inputs."""
+
+    def __init__(self, scaled: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.scaled = scaled
+
+    def forward(self, x: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.linear(x))
+        places = torch.cat((left, right))[:, 0].to(torch.int64)
+        if self.scaled:
+            places = places * 3
+        both = places.unsqueeze(0) + torch.arange(x.shape[0]).unsqueeze(1)
+        angles = torch.sort(both if self.scaled else places.unsqueeze(0)).values
+        table = torch.sort(torch.arange(x.shape[0]) * 2).values
+        return torch.sigmoid(y * angles) * table.unsqueeze(1)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_what_brings_inputs_and_sizes_to_pytorch_makes_no_engine(
+    capture: Any, refuse: Any, settings: Any, scaled: bool, fast: bool
+) -> None:
+    """Positions that are moved go with what reads them, so that one engine holds the rest; computed ones do not."""
+    args = (torch.randn(6, 4), torch.rand(3, 2), torch.rand(1, 2))
+    rows = torch.export.Dim("rows", min=2, max=9)
+    gm = capture(Rotated(scaled), *args, dynamic=({0: rows}, {}, {}))
+    config = settings(use_fast_partitioner=fast)
+    plan = make_plan(gm, refuse("sort.default"), config)
+    if scaled:
+        assert len(plan.engines) == 2
+        assert _block_of(plan, "cat").startswith("_run_on_acc_")
+        return
+    assert _names(plan) == ["_run_on_gpu_0", "_run_on_acc_1"]
+    kept = {name: verdict for name, verdict in plan.fallbacks.items() if name in ("cat", "arange", "mul", "select")}
+    assert {verdict.reason for verdict in kept.values()} == {Reason.NO_COMPUTATION}
+    assert {verdict.message for verdict in kept.values()} == {"it brings inputs or sizes to what runs in PyTorch"}
+    report = make_report(gm, plan, config)
+    assert report.bridge is None
+    split = split_into_blocks(gm, plan)
+    torch.testing.assert_close(split(*args), gm(*args))
 
 
 def _long_chain(count: int) -> fx.GraphModule:

@@ -9,10 +9,10 @@ from typing import Final
 from torch import fx
 
 from trt_core import CompilationSettings, Reason, operator_name
-from trt_partition.dependence import Dependences, earliest_levels, read_dependences
+from trt_partition.dependence import Dependences, read_dependences
 from trt_partition.effects import Effect
 from trt_partition.plan import PartitionPlan
-from trt_partition.planner import Leveling, node_kinds
+from trt_partition.planner import Leveling
 
 _LASTING: Final = frozenset(
     {
@@ -71,9 +71,7 @@ def find_bridge(graph_module: fx.GraphModule, plan: PartitionPlan, settings: Com
     best: Bridge | None = None
     for name, count in sorted(refused.items(), key=lambda item: (-item[1], item[0]))[:affordable]:
         able = [now or flip == name for now, flip in zip(supported, flips, strict=True)]
-        kinds = node_kinds(dependences, able)
-        leveling = Leveling.of(dependences, kinds, earliest_levels(dependences, kinds))
-        after = leveling.sweep.at(settings.min_block_size).engines
+        after = Leveling.earliest(dependences, able).sweep.at(settings.min_block_size).engines
         if 0 < after < (best.engines_after if best else engines_before):
             best = Bridge(name, count, engines_before, after)
     return best

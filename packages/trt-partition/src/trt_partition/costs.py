@@ -160,6 +160,25 @@ def _computes(target: OpOverload) -> bool:
     return not _returns_view(schema)
 
 
+_MOVES: Final = frozenset(
+    {
+        *("aten::cat", "aten::concat", "aten::concatenate", "aten::stack", "aten::hstack", "aten::vstack"),
+        *("aten::repeat", "aten::tile", "aten::repeat_interleave", "aten::flip", "aten::roll"),
+    }
+)
+"""Operators that count as computation, but only put elements elsewhere."""
+
+
+def only_moves(node: fx.Node) -> bool:
+    """Whether a `call_function` node names, moves or casts elements, and computes none."""
+    return not counts_as_computation(node) or schema_name(node.target) in _MOVES
+
+
+def is_product(node: fx.Node) -> bool:
+    """Whether a node multiplies matrices, convolves or attends."""
+    return schema_name(node.target).split("::")[-1] in _FORMULAS
+
+
 def _returns_view(schema: torch.FunctionSchema) -> bool:
     """A schema says `Tensor(a) self -> Tensor(a)` when the result is a view of the argument."""
     return any(_is_read_alias(item) for item in schema.returns) and any(

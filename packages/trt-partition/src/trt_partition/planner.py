@@ -19,11 +19,11 @@ from torch import fx
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
 from trt_core.held_arguments import held_to_signature
 from trt_core.quantization import is_dequantization
-from trt_partition.costs import counts_as_computation
+from trt_partition.costs import counts_as_computation, is_product, only_moves
 from trt_partition.dependence import ENGINE, PASSIVE, TORCH, Dependences, earliest_levels, latest_levels
 from trt_partition.effects import Effect
 from trt_partition.plan import Block, BlockKind, PartitionPlan, require_complete
-from trt_partition.sizes import find_sizes, placeholder_sizes
+from trt_partition.sizes import find_sizes, is_number, placeholder_sizes
 from trt_partition.support_rules import VerdictPass, compose_support
 from trt_partition.sweep import Sweep, SweepPoint, best_of, better_point
 
@@ -57,9 +57,10 @@ def make_plan(graph_module: fx.GraphModule, support: OperatorSupport, settings: 
     inputs = placeholder_sizes(graph)
     verdicts = VerdictPass(compose_support(support, settings), sizes, inputs).run(graph)
     dependences = Dependences.of_graph(graph, sizes, inputs)
-    kinds = node_kinds(dependences, [verdicts[node].supported for node in dependences.nodes])
-    candidates = [Leveling.of(dependences, kinds, earliest_levels(dependences, kinds))]
+    earliest = Leveling.earliest(dependences, [verdicts[node].supported for node in dependences.nodes])
+    candidates = [earliest]
     if not settings.use_fast_partitioner:
+        kinds = earliest.kinds
         candidates.append(Leveling.of(dependences, kinds, latest_levels(dependences, kinds)))
     chosen = _choose(candidates, settings.min_block_size)
     plan = chosen.to_plan(
@@ -83,6 +84,32 @@ def node_kinds(dependences: Dependences, supported: Sequence[bool]) -> list[int]
                 kinds[owner] = TORCH
             kinds[node] = PASSIVE
     return kinds
+
+
+def _with_feeders(dependences: Dependences, kinds: Sequence[int]) -> list[int]:
+    """Returns kinds with what only brings inputs and sizes to nodes in PyTorch there, too.
+
+    That is what moves inputs (`cat`, `select`, casts), and tables that are made of sizes (`arange`, and arithmetic on
+    it), as far as a node in PyTorch reads it.
+    """
+    fed = list(kinds)
+    of_sizes, feeds = [False] * len(kinds), [False] * len(kinds)
+    for position, node in enumerate(dependences.nodes):
+        if dependences.is_size[position]:
+            of_sizes[position] = True
+            continue
+        before = dependences.before[position]
+        is_free = dependences.effects[position] is Effect.NONE and not is_dequantization(node.target)
+        if kinds[dependences.owner[position]] != ENGINE or not is_free:
+            continue
+        tensors = [item for item in node.all_input_nodes if item.op == "placeholder" and not is_number(item)]
+        of_sizes[position] = not tensors and all(of_sizes[item] for item in before) and not is_product(node)
+        moved = only_moves(node) and all(of_sizes[item] or feeds[item] for item in before)
+        feeds[position] = of_sizes[position] or moved
+    for position in reversed(range(len(kinds))):
+        if feeds[position] and any(fed[dependences.owner[user]] == TORCH for user in dependences.after[position]):
+            fed[dependences.owner[position]] = TORCH
+    return fed
 
 
 @dataclass(frozen=True)
@@ -115,6 +142,21 @@ class Leveling:
         else:
             sweep = Sweep.of_blocks((self.computations[level], self.operators[level]) for level in engines)
         object.__setattr__(self, "sweep", sweep)
+
+    @staticmethod
+    def earliest(dependences: Dependences, supported: Sequence[bool]) -> Leveling:
+        """Puts everything in engines as early as possible, in as few of them as possible.
+
+        What would only move data for nodes in PyTorch runs there where that leaves fewer engines: a model that
+        computes a table in PyTorch from its inputs has that first, and one engine.
+        """
+        kinds = node_kinds(dependences, supported)
+        found = Leveling.of(dependences, kinds, earliest_levels(dependences, kinds))
+        fed = _with_feeders(dependences, kinds)
+        if fed == kinds:
+            return found
+        other = Leveling.of(dependences, fed, earliest_levels(dependences, fed))
+        return other if 0 < other.sweep.at(1).engines < found.sweep.at(1).engines else found
 
     @staticmethod
     def of(dependences: Dependences, kinds: Sequence[int], levels: list[int]) -> Leveling:
@@ -209,7 +251,10 @@ class Leveling:
         owner = dependences.nodes[dependences.owner[node]].name
         if not verdicts[owner].supported:
             return Verdict.refuse(Reason.NO_COMPUTATION, f"it unpacks `{owner}`, which runs in PyTorch")
-        return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"not all results of `{owner}` can be had from an engine")
+        parts = [item for item in dependences.after[node] if dependences.owner[item] == node]
+        if not all(verdicts[dependences.nodes[part].name].supported for part in parts):
+            return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"not all results of `{owner}` can be had from an engine")
+        return Verdict.refuse(Reason.NO_COMPUTATION, "it brings inputs or sizes to what runs in PyTorch")
 
 
 def _choose(candidates: Sequence[Leveling], min_block_size: int | float) -> Leveling:
