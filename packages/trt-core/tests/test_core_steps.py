@@ -56,6 +56,15 @@ def test_few_changes_do(extent: Extent, most: int, changes: int) -> None:
     _require_exact(extent, steps, sizes)
 
 
+@pytest.mark.parametrize("scale", [0.1, 0.3, 0.5, 0.45, 0.75, 1.5, 2.5])
+def test_half_way_goes_to_even_numbers_over_long_ranges(scale: float) -> None:
+    extent: Any = ["round", ["mul", scale, ["float", "s0"]]]
+    sizes = range(3, 30_000)
+    steps = find_steps(extent, {"s0": sizes})
+    assert steps is not None and not steps.changes
+    _require_exact(extent, steps, sizes)
+
+
 def test_a_product_of_sizes_is_one_size() -> None:
     extent: Any = ["trunc", ["pow", ["float", ["mul", "h", "w"]], 0.5]]
     spans = {"h": range(1, 9), "w": range(2, 9)}
@@ -72,6 +81,7 @@ def test_a_product_of_sizes_is_one_size() -> None:
             {"h": range(9), "w": range(9)},
         ),
         (["trunc", ["mul", 0.7, ["float", "h"]]], {}),
+        (["round", ["mul", 0.7, ["float", "h"]]], {"h": range(1, 100_000)}),  # 0.7 * 45 is below a half
         (["trunc", ["mul", 0.7, ["float", "h"]]], {"h": range(1 << 40)}),
         (["trunc", ["mul", 1e300, ["float", "h"]]], {"h": range(1, 9)}),
         (["trunc", ["truediv", 1.0, ["float", "h"]]], {"h": range(9)}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -73,3 +74,33 @@ def test_what_is_resized_by_any_factor_is_whole_in_one_engine_and_loaded(tmp_pat
         x = torch.randn(1, 2, size)
         for module in (compiled, loaded):
             torch.testing.assert_close(module(x), Resized()(x))
+
+
+class Rounded(nn.Module):
+    """Cuts a row at a part of its length, rounded to the nearest integer."""
+
+    def __init__(self, part: float) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (1, L), float32."""
+        return torch.tanh(x)[:, : round(self.part * x.shape[1])] * 2 + 1
+
+
+def test_a_part_of_a_long_range_is_rounded_as_python_rounds(caplog: pytest.LogCaptureFixture) -> None:
+    """Half way to even in one engine; where floats round otherwise, the report says so before anything is compiled."""
+    varying = Input(min_shape=(1, 8), opt_shape=(1, 16), max_shape=(1, 100_000))
+    compiled = trt_frontends.compile(Rounded(0.3), arg_inputs=(varying,), require_full_compilation=True)
+    for size in (8, 15, 16, 25, 35, 45, 55, 99_995):
+        x = torch.randn(1, size)
+        torch.testing.assert_close(compiled(x), Rounded(0.3)(x))
+    report = trt_frontends.explain(Rounded(0.7), arg_inputs=(varying,))
+    assert report.coverage < 1
+    assert "no line of integers" in report.to_text()
+    with caplog.at_level("WARNING"):
+        other = trt_frontends.compile(Rounded(0.7), arg_inputs=(varying,), min_block_size=1)
+    assert "runs in PyTorch" not in caplog.text
+    for size in (8, 45, 99_995):
+        x = torch.randn(1, size)
+        torch.testing.assert_close(other(x), Rounded(0.7)(x))

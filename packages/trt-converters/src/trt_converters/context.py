@@ -33,11 +33,10 @@ from trt_core.sizes.expressions import (
     evaluate_extent,
     extent_of,
     extent_of_expression,
-    format_extent,
 )
 from trt_core.sizes.functions import BY_CLASS, FUNCTIONS
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.sizes.steps import Steps, find_steps
+from trt_core.sizes.steps import Steps, find_steps, no_line
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import (
     Recipe,
@@ -422,19 +421,19 @@ class ConversionContext:
 
     def _rounded(self, extent: Extent) -> Any:
         """Computes what is rounded from floats in integers, which layers have."""
-        spans = {name: range(low, high + 1) for name, (low, _, high) in self.ranges.symbols.items()}
-        steps = find_steps(extent, spans)
+        steps = find_steps(extent, self.ranges.spans())
         if steps is None:
-            raise self.fail(f"the size {format_extent(extent)} is no line of integers over the range of its sizes")
+            raise self.fail(no_line(extent))
         size = self._evaluate(steps.size)
         if isinstance(size, int):
             return steps.at(size)
-        offset = self._offset(steps, size)
-        return combine(
-            self,
-            "floordiv",
-            [combine(self, "add", [combine(self, "mul", [size, steps.factor]), offset]), steps.divisor],
-        )
+        dividend = combine(self, "add", [combine(self, "mul", [size, steps.factor]), self._offset(steps, size)])
+        found = combine(self, "floordiv", [dividend, steps.divisor])
+        if not steps.to_even:
+            return found
+        beyond = combine(self, "mod", [combine(self, "add", [dividend, steps.divisor]), 2 * steps.divisor])
+        above = combine(self, "sub", [1, combine(self, "min", [beyond, 1])])  # 1 at odd multiples of the divisor
+        return combine(self, "sub", [found, above])
 
     def _offset(self, steps: Steps, size: Any) -> Any:
         """The offset for a size: the first, and what is added at each place that the size has reached."""

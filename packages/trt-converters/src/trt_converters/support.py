@@ -22,6 +22,8 @@ from trt_core.cache_updates import written_cache
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
 from trt_core.sizes.expressions import depends_on_data, extent_of
+from trt_core.sizes.ranges import ShapeRanges
+from trt_core.sizes.steps import find_steps, no_line, rounded_parts
 from trt_core.verdicts import LEFT_COMPLEX
 
 _PACKING_LIBRARIES: Final = frozenset({"fbgemm", "mkldnn", "mslk", "onednn", "quantized", "torchao"})
@@ -38,6 +40,8 @@ class ConverterSupport:
         settings: What the graph is compiled with.
         registry: Where converters are looked up.
         excluded: Verdicts of nodes (by name) that were found not to convert after all.
+        ranges: Ranges of the symbolic dimensions, which say whether layers compute what is rounded from sizes; where
+            there are none, they are taken to.
     """
 
     def __init__(
@@ -45,11 +49,14 @@ class ConverterSupport:
         settings: CompilationSettings,
         registry: ConverterRegistry = DYNAMO_CONVERTERS,
         excluded: Mapping[str, Verdict] | None = None,
+        ranges: ShapeRanges | None = None,
     ) -> None:
         self.settings = settings
         self.registry = registry
         self.excluded = dict(excluded or {})
         self._version = provider_version()
+        self._spans = None if ranges is None else ranges.spans()
+        self._lines: dict[str, bool] = {}
 
     def verdict(self, node: fx.Node) -> Verdict:
         """Returns whether the node can be converted. Never raises: any doubt is a refusal."""
@@ -83,7 +90,7 @@ class ConverterSupport:
         if node.op != "call_function":
             return Verdict.refuse(Reason.UNSUPPORTED_VALUE, f"{node.op} nodes run in PyTorch")
         if is_symbolic_number(node):
-            return SUPPORTED
+            return self._decide_number(node.meta["val"]) if _takes_fraction(node) else SUPPORTED
         if LEFT_COMPLEX in node.meta:
             why = node.meta[LEFT_COMPLEX]
             return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT has no complex numbers, and here is {why}")
@@ -103,6 +110,18 @@ class ConverterSupport:
                 return SUPPORTED
             refusals.append(refusal)
         return refusals[0]
+
+    def _decide_number(self, value: Any) -> Verdict:
+        """Decides about a size that is rounded: layers compute it where it is a line of integers."""
+        if self._spans is None or not isinstance(value, torch.SymInt):
+            return SUPPORTED
+        for part in rounded_parts(extent_of(value)):
+            key = str(part)
+            if key not in self._lines:
+                self._lines[key] = find_steps(part, self._spans) is not None
+            if not self._lines[key]:
+                return Verdict.refuse(Reason.NOT_CONSTANT, no_line(part))
+        return SUPPORTED
 
     def _decide_getitem(self, node: fx.Node) -> Verdict:
         source = node.args[0]

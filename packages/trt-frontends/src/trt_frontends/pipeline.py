@@ -454,7 +454,7 @@ class LoweredModel:
         Raises:
             IncompleteCompilationError: `require_full_compilation` is set and some nodes cannot.
         """
-        support = ConverterSupport(self.settings, self.registry, self.excluded)
+        support = ConverterSupport(self.settings, self.registry, self.excluded, self.ranges)
         return make_plan(self.graph, support, self.settings)
 
     @paused_collection()

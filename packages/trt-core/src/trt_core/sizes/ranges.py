@@ -82,6 +82,10 @@ class ShapeRanges:
         best = self._opt(expr)
         return low, min(max(best, low), high), high
 
+    def spans(self) -> dict[str, range]:
+        """Returns the sizes that each symbol may have, by its name."""
+        return {name: range(low, high + 1) for name, (low, _, high) in self.symbols.items()}
+
     def each(self) -> tuple[ShapeRanges, ...]:
         """Returns the ranges of each optimization profile, one where there is nothing to choose."""
         return self.profiles or (self,)

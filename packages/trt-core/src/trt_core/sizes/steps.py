@@ -3,7 +3,8 @@
 Networks have no float64, and float32 holds no such product exactly. Over the sizes that there are, rounded numbers lie
 on a line of integers, `(factor * size + offset) // divisor`, but for few places: `0.7 * 90` is 62.99999999999999. So
 the numbers of all sizes are computed, as Python computes them, and a line is looked for whose offset changes at few
-places. With a flat line these are the steps of a function that has few values.
+places. With a flat line these are the steps of a function that has few values. What `round` makes of numbers half way
+between two integers lies on no line: they go to the even one, which is one below the line every other time.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import torch
 
-from trt_core.sizes.expressions import Expression, Extent, argument_of, symbols_in, with_part
+from trt_core.sizes.expressions import Expression, Extent, argument_of, format_extent, symbols_in, with_part
+from trt_core.sizes.functions import FUNCTIONS
 from trt_core.sizes.grid import SizeGrid
 
 MOST_CHANGES: Final = 63
@@ -37,6 +39,8 @@ class Steps:
         factor, divisor: Of the line.
         changes: Sizes from which on there is another offset, in ascending order.
         offsets: One more than changes.
+        to_even: Whether what the line reaches from half way goes to the even number instead: it is one less where
+            `factor * size + offset` is an odd multiple of the divisor.
     """
 
     size: Extent
@@ -44,11 +48,23 @@ class Steps:
     divisor: int
     changes: tuple[int, ...]
     offsets: tuple[int, ...]
+    to_even: bool = False
 
     def at(self, size: int) -> int:
         """Returns the number for a size."""
         offset = self.offsets[sum(size >= change for change in self.changes)]
-        return (self.factor * size + offset) // self.divisor
+        dividend = self.factor * size + offset
+        return dividend // self.divisor - (self.to_even and dividend % (2 * self.divisor) == self.divisor)
+
+
+def rounded_parts(extent: Expression) -> Iterator[list[Any]]:
+    """Yields the parts of an expression that are rounded to integers."""
+    if isinstance(extent, list):
+        if FUNCTIONS[extent[0]].is_rounding:
+            yield extent
+        else:
+            for operand in extent[1:]:
+                yield from rounded_parts(operand)
 
 
 def find_steps(extent: Extent, spans: Mapping[str, range]) -> Steps | None:
@@ -69,7 +85,16 @@ def find_steps(extent: Extent, spans: Mapping[str, range]) -> Steps | None:
         return None
     first, last = int(sizes.min()), int(sizes.max())
     found = _values(with_part(extent, size, _ANY), {_ANY: range(first, last + 1)})
-    return None if found is None else _on_line(size, first, found)
+    if found is None:
+        return None
+    line = _on_line(size, first, found)
+    is_round = isinstance(extent, list) and extent[0] == "round"
+    return _to_even(size, first, found) if line is None and is_round else line
+
+
+def no_line(extent: Extent) -> str:
+    """Says that `find_steps` found none for an extent."""
+    return f"the size {format_extent(extent)} is no line of integers over the range of its sizes"
 
 
 def _values(extent: Expression, spans: Mapping[str, range]) -> torch.Tensor | None:
@@ -88,6 +113,20 @@ def _on_line(size: Extent, first: int, values: torch.Tensor) -> Steps | None:
         if best is not None and not best.changes:
             break
     return best
+
+
+def _to_even(size: Extent, first: int, values: torch.Tensor) -> Steps | None:
+    """Returns the line that rounds half way to even numbers; None where the values are others anywhere."""
+    places = torch.arange(first, first + len(values), device="cpu")
+    for slope in _slopes(values):
+        factor, divisor = slope.numerator, slope.denominator
+        if divisor % 2 or abs(factor) * (first + len(values)) >= 1 << 61:
+            continue  # of an odd number of parts none is the half
+        dividend = factor * places + divisor // 2
+        ties = (dividend % (2 * divisor) == divisor).to(torch.int64)
+        if torch.equal(dividend // divisor - ties, values):
+            return Steps(size, factor, divisor, (), (divisor // 2,), to_even=True)
+    return None
 
 
 def _with_slope(size: Extent, first: int, values: torch.Tensor, slope: Fraction, most: int) -> Steps | None:
