@@ -12,9 +12,10 @@ from torch import fx
 
 from trt_core.attributes import read_attribute
 from trt_core.internals import OpOverload, schema_name
+from trt_core.operators import argument
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import insert_call
-from trt_lowering.operator_traits import argument, tensor_value
+from trt_lowering.operator_traits import tensor_value
 
 aten = torch.ops.aten
 
