@@ -27,7 +27,16 @@ import trt_runtime
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
 from trt_runtime.command_line import inspection, main
-from trt_runtime.command_line.commands import Load, measure, measure_in_turns, percentile, read_tensors, write_tensors
+from trt_runtime.command_line.commands import (
+    Load,
+    measure,
+    measure_in_turns,
+    percentile,
+    read_ranges,
+    read_shapes,
+    read_tensors,
+    write_tensors,
+)
 from trt_runtime.generation import GenerationLimits, SourceLimits
 from trt_runtime.program.saving import save_with
 from trt_runtime.token_choice import TokenChoice
@@ -518,3 +527,17 @@ def test_an_interrupt_of_an_import_that_swallows_it_ends_the_process(tmp_path: P
     )
     result = subprocess.run([sys.executable, "-uc", script], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (130, "no import\n", "interrupted\n")
+
+
+def test_shapes_and_ranges_of_shapes_are_read_alike() -> None:
+    assert read_shapes(["x=2x3", "a=b=", "x=4"]) == {"x": (4,), "a=b": ()}
+    assert read_ranges(["x=2x3", "y=1:4:8"]) == {"x": [(2, 3)], "y": [(1,), (4,), (8,)]}
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "=2x3", "x=-1x3", "x=1_0", "x=+2", "x=2x", "x=\N{ARABIC-INDIC DIGIT THREE}", "x=1:2"]
+)
+@pytest.mark.parametrize("read", [read_shapes, read_ranges])
+def test_what_is_no_shape_is_told(read: Any, text: str) -> None:
+    with pytest.raises(InputError, match="is no shape"):
+        read([text])

@@ -433,10 +433,11 @@ def compile_model(
     require_new(output)
     from trt_frontends.compiler import compile as compile_
     from trt_frontends.script_saving import save
+    from trt_runtime.command_line.commands import read_ranges
     from trtc.progress import shown_phases
 
     given = read_assignments(setting or ())
-    module, arg_inputs, kwarg_inputs = _read_model(model, _read_shapes(shape or ()), dtype, device, random_weights)
+    module, arg_inputs, kwarg_inputs = _read_model(model, read_ranges(shape or ()), dtype, device, random_weights)
     with shown_phases(quiet=quiet) as progress:
         compiled = compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **given)
         save(compiled, output)
@@ -481,11 +482,12 @@ def export_onnx_model(
     from trt_core import InputError
     from trt_core.files.replacing import replacing
     from trt_frontends.onnx_models import export_onnx, is_onnx_path
+    from trt_runtime.command_line.commands import read_ranges
 
     given = read_assignments(setting or ())
     if shape and is_onnx_path(model):
         raise InputError("an ONNX model goes out with the shapes that it has", where="--shapes", hint="leave them out")
-    module, arg_inputs, kwarg_inputs = _read_model(model, _read_shapes(shape or ()), None, None, random_weights)
+    module, arg_inputs, kwarg_inputs = _read_model(model, read_ranges(shape or ()), None, None, random_weights)
     data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
     with replacing(output) as file:
         file.write(data)
@@ -511,27 +513,6 @@ def export_triton_model(
     from trt_frontends.integrations.triton import export_triton
 
     export_triton(program, repository, name=name, version=version, instances=instances, max_batch_size=max_batch_size)
-
-
-def _read_shapes(texts: list[str] | tuple[str, ...]) -> dict[str, list[tuple[int, ...]]]:
-    """Reads `NAME=1x3` and `NAME=1x3:4x3:8x3`.
-
-    Raises:
-        InputError: One is written otherwise.
-    """
-    found: dict[str, list[tuple[int, ...]]] = {}
-    for text in texts:
-        name, separator, value = text.rpartition("=")
-        try:
-            shapes = [tuple(int(extent) for extent in part.split("x")) if part else () for part in value.split(":")]
-        except ValueError:
-            shapes = []
-        if not separator or not name or len(shapes) not in (1, 3):
-            from trt_core import InputError
-
-            raise InputError(f"{text!r} is no shape", hint="write --shapes x=2x3x224x224, or --shapes x=1x3:4x3:8x3")
-        found[name] = shapes
-    return found
 
 
 _Report = TypeVar("_Report")

@@ -636,13 +636,27 @@ def read_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     Raises:
         InputError: One is written otherwise.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    return {name: shapes[0] for name, shapes in _read_shapes(texts, (1,), "").items()}
+
+
+def read_ranges(texts: Sequence[str]) -> dict[str, list[tuple[int, ...]]]:
+    """Reads `NAME=1x3`, and `NAME=1x3:4x3:8x3`: the least, the usual and the greatest shape.
+
+    Raises:
+        InputError: One is written otherwise.
+    """
+    return _read_shapes(texts, (1, 3), ", or --shapes x=1x3:4x3:8x3")
+
+
+def _read_shapes(texts: Sequence[str], counts: Sequence[int], more: str) -> dict[str, list[tuple[int, ...]]]:
+    found: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
         name, separator, value = text.rpartition("=")
-        extents = value.split("x") if value else []
-        if not separator or not name or not all(extent.isascii() and extent.isdigit() for extent in extents):
-            raise InputError(f"{text!r} is no shape", hint="write --shapes x=2x3x224x224")
-        found[name] = tuple(int(extent) for extent in extents)
+        parts = [part.split("x") if part else [] for part in value.split(":")]
+        is_read = all(extent.isascii() and extent.isdigit() for part in parts for extent in part)
+        if not separator or not name or not is_read or len(parts) not in counts:
+            raise InputError(f"{text!r} is no shape", hint=f"write --shapes x=2x3x224x224{more}")
+        found[name] = [tuple(map(int, part)) for part in parts]
     return found
 
 
