@@ -187,17 +187,23 @@ def contracted(operands: Operands) -> float:
 
 def labelled(operands: Operands) -> float:
     """`einsum`: extents of the labels of the result, and of what three dots stand for."""
-    inputs, arrow, result = operands["equation"].replace(" ", "").partition("->")
+    extents, kept, dotted = labels_of(operands["equation"], operands["tensors"])
+    return float(math.prod(extents[label] for label in kept) * math.prod(joined(dotted)))
+
+
+def labels_of(equation: str, shapes: Sequence[Shape]) -> tuple[dict[str, int], set[str], list[Shape]]:
+    """Returns extents by label of an `einsum`, the labels that its result has, and the shapes that dots stand for."""
+    inputs, arrow, result = equation.replace(" ", "").partition("->")
     extents: dict[str, int] = {}
     dotted: list[Shape] = []
-    for labels, shape in zip(inputs.split(","), operands["tensors"], strict=True):
+    for labels, shape in zip(inputs.split(","), shapes, strict=True):
         before, dots, after = labels.partition("...")
         end = len(shape) - len(after)
         for label, extent in [*zip(before, shape, strict=False), *zip(after, shape[end:], strict=True)]:
             extents[label] = max(extent, extents.get(label, 0))
         dotted += [shape[len(before) : end]] * bool(dots)
     kept = set(result) - {"."} if arrow else {label for label in extents if inputs.count(label) == 1}
-    return float(math.prod(extents[label] for label in kept) * math.prod(joined(dotted)))
+    return extents, kept, dotted
 
 
 def distances(operands: Operands) -> float:

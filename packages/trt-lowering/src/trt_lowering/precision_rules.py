@@ -192,22 +192,11 @@ def _attention(node: fx.Node, extent: Extent) -> int:
 
 def _einsum(node: fx.Node, extent: Extent) -> int:
     """Labels that the result lacks are summed over; an ellipsis is kept, so its axes count nothing."""
-    equation = str(argument(node, "equation")).replace(" ", "")
-    terms, arrow, result = equation.partition("->")
-    operands = argument(node, "tensors")
-    sizes: dict[str, int] = {}
-    for term, operand in zip(terms.split(","), operands, strict=True):
-        value = tensor_value(operand)
-        extents = [] if value is None else [extent(size) for size in value.shape]
-        head, dots, tail = term.partition("...")
-        labelled = [*zip(head, extents, strict=False)]
-        if dots and tail:
-            labelled += zip(tail, extents[-len(tail) :], strict=True)
-        for label, size in labelled:
-            sizes[label] = max(size, sizes.get(label, 1))
-    letters = terms.replace(",", "")
-    kept = set(result) if arrow else {label for label in letters if letters.count(label) == 1}
-    return math.prod(size for label, size in sizes.items() if label not in kept)
+    from trt_core.operator_counts import labels_of  # for whoever has such a node
+
+    shapes = [tuple(map(extent, operand.meta["val"].shape)) for operand in argument(node, "tensors")]
+    extents, kept, _ = labels_of(argument(node, "equation"), shapes)
+    return math.prod(size for label, size in extents.items() if label not in kept)
 
 
 def _over_dims(*names: str) -> Callable[[fx.Node, Extent], int]:

@@ -82,7 +82,7 @@ class GraphedCalls:
         Raises:
             ExecutionError: The call cannot be recorded.
         """
-        for value in tensors_in(leaves):
+        for value in tensors_among(leaves):
             if value.device != self._device:
                 raise ExecutionError(
                     f"a call with a tensor on {value.device} cannot be recorded as a CUDA graph on {self._device}",
@@ -168,7 +168,7 @@ class _CudaGraph:
 
     def _record(self, run: Flat, leaves: Sequence[Any], stream: torch.cuda.Stream, pool: Any, warms_up: bool) -> None:
         own = [torch.empty_like(value).copy_(value) if isinstance(value, torch.Tensor) else value for value in leaves]
-        self._inputs = tensors_in(own)
+        self._inputs = tensors_among(own)
         self._graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -228,7 +228,7 @@ class GraphedModule(nn.Module):
                 hint="call it inside the block of trt_runtime.cuda_graphs, or call the module itself",
             )
         leaves, structure = pytree.tree_flatten((args, kwargs))
-        tensors = tensors_in(leaves)
+        tensors = tensors_among(leaves)
         if not tensors or not goes_direct(tensors):
             return self.module(*args, **kwargs)  # something else is being recorded, or there is nothing to copy
         found = self._calls.get(structure)
@@ -430,7 +430,7 @@ class GraphCache:
             recorded = self._recorded[key] = self._record(leaves)
         else:
             self._recorded.move_to_end(key)
-        return recorded.replay(tensors_in(leaves))
+        return recorded.replay(tensors_among(leaves))
 
     def clear(self) -> None:
         """Gives back all recordings."""
@@ -446,6 +446,6 @@ def call_key(leaves: Sequence[Any]) -> Hashable:
     )
 
 
-def tensors_in(leaves: Sequence[Any]) -> list[torch.Tensor]:
+def tensors_among(leaves: Sequence[Any]) -> list[torch.Tensor]:
     """The tensors among the inputs of a call."""
     return [value for value in leaves if isinstance(value, torch.Tensor)]
