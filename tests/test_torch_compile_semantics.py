@@ -372,8 +372,8 @@ def _assert_in_a_loop(model: Model, x: torch.Tensor) -> Any:
 
 ENGINES_OF_ASSERTING: dict[Program, int] = {
     **dict.fromkeys([_assert_values, _assert_what_is_computed, _assert_after_a_write, _assert_a_count], 1),
-    **dict.fromkeys([_assert_a_number, _assert_in_a_branch, _assert_in_a_branch_of_a_branch], 2),  # around PyTorch's
-    _assert_in_a_loop: 1,
+    **dict.fromkeys([_assert_in_a_branch, _assert_in_a_branch_of_a_branch], 2),  # around PyTorch's
+    **dict.fromkeys([_assert_a_number, _assert_in_a_loop], 1),
 }
 
 
