@@ -533,3 +533,19 @@ def test_results_whose_size_depends_on_data_keep_their_strides() -> None:
 def test_captured_scalars() -> None:
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         agree(lambda: Model(lambda m, x: torch.relu(x) * x.sum().item() + x.argmax().item()), matrix)
+
+
+def test_a_number_that_is_read_to_index_ends_a_graph_and_compiles_once(caplog: pytest.LogCaptureFixture) -> None:
+    from torch._dynamo.utils import counters
+
+    optimized = torch.compile(
+        lambda x, i: torch.relu(x[i] * 2), backend="torch_tensorrt", options={"min_block_size": 1}
+    )
+    x = torch.randn(4)
+    frames = []
+    with torch.no_grad():
+        for place in range(4):
+            torch.testing.assert_close(optimized(x, torch.tensor(place)), torch.relu(x[place] * 2))
+            frames.append(counters["frames"]["total"])
+    assert frames[1:] == frames[:1] * 3
+    assert not [record for record in caplog.records if "runs in PyTorch" in record.getMessage()]

@@ -190,18 +190,24 @@ def _compile(
         raise
     except Exception as error:
         graph.in_pytorch = f"{type(error).__name__}: {error}"
+        graph.is_dropped = True  # until it is known that Dynamo keeps it
+        runner = _run_in_pytorch(gm, sample_inputs, settings)
+        graph.is_dropped = False
         logger.warning("a graph of %d nodes runs in PyTorch: %s", len(gm.graph.nodes), graph.in_pytorch)
-        return _run_in_pytorch(gm, sample_inputs, settings)
+        return runner
 
 
 def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
-    """Hands the graph to a backend of PyTorch's own, which knows gradients; to none where that fails as well."""
-    from trt_frontends.internals import TorchDynamoException, lookup_backend
+    """Hands the graph to a backend of PyTorch's own, which knows gradients; to none where that fails as well.
+
+    What Dynamo takes for the end of a graph, whoever compiles it, such as a number that is read from a tensor, it gets.
+    """
+    from trt_frontends.internals import TorchDynamoException, exceptions_allowed_to_be_fallback, lookup_backend
 
     backend = lookup_backend("inductor" if settings.torch_fallback == "inductor" else "aot_eager")
     try:
         runner: Runner = backend(gm, list(sample_inputs))
-    except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph
+    except (TorchDynamoException, *exceptions_allowed_to_be_fallback):  # Dynamo starts again, or breaks the graph
         raise
     except Exception as error:
         logger.warning("the graph runs as it was captured: %s", error)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.registry import lookup_backend
     from torch._dynamo.callback import callback_handler
-    from torch._dynamo.exc import TorchDynamoException
+    from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
 
 ATTRIBUTES: Final[dict[str, str]] = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
@@ -54,6 +54,7 @@ LATE: Final = {
     "lookup_backend": "torch._dynamo.backends.registry",
     "callback_handler": "torch._dynamo.callback",
     "TorchDynamoException": "torch._dynamo.exc",
+    "exceptions_allowed_to_be_fallback": "torch._dynamo.exc",
 }
 """Name to the module that has it, of what is costly to import: these are imported when they are first used."""
 

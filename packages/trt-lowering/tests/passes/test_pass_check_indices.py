@@ -51,6 +51,20 @@ def test_constants_and_counted_positions_inside_are_not_checked(captured):
         gm(torch.ones(4, 2))
 
 
+def test_places_that_follow_from_sizes_are_checked_where_they_count_or_are_known(captured):
+    rows = torch.export.Dim("rows", min=2, max=9)
+    table, outside = torch.randn(9, 2), torch.tensor([9])
+
+    def look_up(x):
+        count = torch.arange(x.shape[0])
+        return table[count.unsqueeze(0) + 2], table[count * 2 % 9], table[outside]
+
+    gm = captured(look_up, torch.randn(4, 2), dynamic_shapes=(({0: rows},),))
+    CheckIndices()(gm)
+    ends = [counted(check.args[0])[1] for check in checks(gm)]
+    assert sorted(str(end).partition(" ")[2] for end in ends) == ["", "+ 2"]  # of a constant, and of what counts
+
+
 def test_known_inputs_inside_are_not_checked(captured):
     gm = captured(lambda x, i: x[i], torch.randn(4, 2), torch.tensor([3, 0]))
     name = str(gm.graph.find_nodes(op="placeholder")[1].target)

@@ -15,7 +15,7 @@ from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import insert_call
-from trt_lowering.operator_traits import tensor_value
+from trt_lowering.operator_traits import is_pure, tensor_value
 
 aten = torch.ops.aten
 
@@ -146,7 +146,10 @@ class CheckIndices(GraphPass):
     def _needs_check(self, gm: fx.GraphModule, indices: fx.Node, lookup: _Lookup, size: Any) -> bool:
         """Whether an index may be outside, as far as constants tell."""
         least, most = self._range(gm, indices)
-        return type(size) is not int or least < (-size if lookup.from_end else 0) or most >= size
+        if type(size) is int and least >= (-size if lookup.from_end else 0) and most < size:
+            return False
+        is_known = most < math.inf or counted(indices)[1] is not None
+        return is_known or not _follows_from_sizes(indices)
 
     def _range(self, gm: fx.GraphModule, node: fx.Node) -> tuple[float, float]:
         """The least and the largest number of a tensor of integers, as far as that is known."""
@@ -168,6 +171,13 @@ def counted(node: fx.Node) -> tuple[int, Any]:
     Returns:
         The first number, and the end, which may be a symbolic integer; None as the end for any other tensor.
     """
+    if node.op != "call_function":
+        return 0, None
+    if node.target in _PARTS:
+        return counted(node.args[0])  # type: ignore[arg-type]
+    if node.target is aten.add.Tensor and not node.kwargs and isinstance(node.args[0], fx.Node):
+        (start, end), more = counted(node.args[0]), node.args[1]
+        return (start + more, end + more) if end is not None and type(more) is int and more >= 0 else (0, None)
     if node.target not in (aten.arange.default, aten.arange.start, aten.arange.start_step):
         return 0, None
     names = [declared.name for declared in node.target._schema.arguments]
@@ -176,6 +186,21 @@ def counted(node: fx.Node) -> tuple[int, Any]:
     end = end.meta.get("val") if isinstance(end, fx.Node) else end
     is_plain = type(start) is int and start >= 0 and step == 1 and isinstance(end, (int, torch.SymInt))
     return (start, end) if is_plain else (0, None)
+
+
+def _follows_from_sizes(node: fx.Node) -> bool:
+    """Whether indices are made of sizes and constants alone, as where a model counts over tensors of its own."""
+    seen: set[fx.Node] = set()
+    pending = [node]
+    while pending:
+        made = pending.pop()
+        if made in seen or tensor_value(made) is None:
+            continue
+        seen.add(made)
+        if made.op == "placeholder" or not is_pure(made):
+            return False
+        pending += made.all_input_nodes
+    return True
 
 
 def _insert(graph: fx.Graph, node: fx.Node, indices: fx.Node, lookup: _Lookup, size: Any) -> None:
