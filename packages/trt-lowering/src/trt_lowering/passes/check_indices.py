@@ -108,6 +108,8 @@ class CheckIndices(GraphPass):
     kernels end the process' use of the device there, which an engine does not, and a check would wait for it. Bodies
     of branches and loops are left as they are: with a check inside they would run in PyTorch.
 
+    What writes by a layer for scattering (`index_put`, `index_copy`, `scatter`) is refused by that layer.
+
     Requires: no in-place operator but write backs.
     Ensures: checks of the same indices are one; indices that an input holds are checked before anything else.
 
@@ -218,13 +220,21 @@ def _lookups(node: fx.Node) -> Iterator[_Lookup]:
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return
     read = _READERS.get(schema_name(node.target).removeprefix("aten::"))
-    if read is None:
+    if read is None or _is_scattered(node):
         return
     for lookup in read(node):
         value = tensor_value(lookup.indices) if isinstance(lookup.indices, fx.Node) else None
         is_checked = value is not None and value.device.type == "cpu" and value.dtype in _INDEX_TYPES
         if is_checked and isinstance(lookup.table, fx.Node) and tensor_value(lookup.table) is not None:
             yield lookup
+
+
+def _is_scattered(node: fx.Node) -> bool:
+    """Whether a node writes by a layer that refuses indices outside itself, before anything is written."""
+    name = schema_name(node.target)
+    if name == "aten::scatter":
+        return "reduce" not in node.target._schema.overload_name  # type: ignore[union-attr]
+    return name == "aten::index_put" and not argument(node, "accumulate")
 
 
 def _size(lookup: _Lookup) -> Any:
@@ -371,7 +381,6 @@ _READERS: Final[dict[str, Callable[[fx.Node], Iterator[_Lookup]]]] = {
     "index_select": _selected,
     "index_add": _added,
     "index_reduce": lambda node: _along(node, message=_OUT_OF_RANGE),
-    "index_copy": lambda node: _along(node, message=f"index_copy_(): {_OUTSIDE}"),
     "index_fill": lambda node: _along(node, from_end=True),
     "embedding": _rows,
     "one_hot": _encoded,
