@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hostile_files
 import pytest
 import torch
 from program_files import ProgramFile
@@ -16,6 +17,7 @@ from trt_core.files.strict_json import MAX_DEPTH
 from trt_runtime import load
 from trt_runtime.command_line import main
 from trt_runtime.program.allowed_operators import allowed_operators, find_operator, reviewed_operators
+from trt_runtime.program.loading import program_from_memory
 
 
 @pytest.fixture
@@ -419,3 +421,40 @@ def test_sizes_of_a_chain_of_engines_are_said_while_they_are_short(parts: Progra
     (output,) = module.outputs
     assert str(output.shape[0]) == "?"
     main(["inspect", str(path)])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, -1, 1 << 47])
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("roll", lambda many: [hostile_files.value(0), many, many]),
+        ("repeat", lambda many: [hostile_files.value(0), many]),
+        ("full", lambda many: [many, 1.0]),
+        ("flip", lambda many: [hostile_files.value(0), many]),
+        ("constant_pad_nd", lambda many: [hostile_files.value(0), many]),
+    ],
+)
+def test_lists_of_more_numbers_than_there_are_axes_are_refused(
+    name: str, args: Callable[[list[int]], list[Any]], number: int
+) -> None:
+    """Some kernels call themselves for each number, which ended the process, others took half a minute."""
+    result = hostile_files.tensor_type(torch.float32, None)
+    step = hostile_files.operator(name, args([number] * 20_000), result)
+    parts = hostile_files.program([(torch.float32, (4,))], [step], hostile_files.value(1))
+    with pytest.raises(PlanError, match="20000 numbers, more than there are axes"):
+        program_from_memory(bytearray(parts.to_bytes()))
+
+
+def test_tensors_may_be_cut_into_many_pieces() -> None:
+    pieces = [hostile_files.tensor_type(torch.float32, 1)] * 1000
+    step = hostile_files.operator("split_with_sizes", [hostile_files.value(0), [1] * 1000], pieces)
+    item = {"do": "item", "sequence": 1, "index": 999}
+    parts = hostile_files.program([(torch.float32, (1000,))], [step, item], hostile_files.value(2))
+    assert program_from_memory(bytearray(parts.to_bytes()))(torch.arange(1000.0)).tolist() == [999.0]
+
+
+def test_outputs_of_engines_have_no_more_extents_than_tensors_have(parts: ProgramFile) -> None:
+    """Their product took minutes for some kilobytes."""
+    parts.graph["engines"][0]["header"]["outputs"][0]["shape"] = [(1 << 63) - 1] * 65
+    with pytest.raises(PlanError, match="is not a shape"):
+        program_from_memory(bytearray(parts.to_bytes()))

@@ -19,9 +19,15 @@ from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, r
 _DTYPES: Final[dict[str, torch.dtype]] = {dtype_name(dtype): dtype for dtype in TRT_NAMES}
 _MOST_BYTES: Final = 2**63 - 1
 
+MAX_RANK: Final = 64
+"""Most dimensions of a tensor, as in PyTorch."""
+
 
 def _read_shape(value: Any, place: str) -> tuple[Extent, ...]:
-    return tuple(read_extent(extent, place) for extent in typed.items(value, place))
+    shape = typed.items(value, place)
+    if len(shape) > MAX_RANK:
+        raise typed.BadField(place, f"{shape!r:.80} is not a shape")
+    return tuple(read_extent(extent, place) for extent in shape)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,8 @@ from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.process_groups import show_ranks
 from trt_core.wording import kind_of
-from trt_runtime.program.fields import MAX_RANK, RANK, SAVE
+from trt_runtime.bindings import MAX_RANK
+from trt_runtime.program.fields import RANK, SAVE
 
 MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""

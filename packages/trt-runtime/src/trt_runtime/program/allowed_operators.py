@@ -32,6 +32,7 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.internals import OpOverload, has_operator
+from trt_runtime.bindings import MAX_RANK
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import TensorType
 from trt_runtime.program.literals import Value, values_in
@@ -158,6 +159,13 @@ ENDLESS: Final = frozenset(
 """Operators of which an integer may be far larger than any tensor."""
 
 
+_MOST_INTEGERS: Final = 2 * MAX_RANK
+"""Most integers in a list: two for each axis, as of what is padded. Some kernels call themselves for each of them."""
+
+_OF_PIECES: Final = frozenset(("split_sizes", "split_size", "indices", "indices_or_sections", "sections"))
+"""Lists of integers that have one for each piece, not for each axis."""
+
+
 def why_not_an_argument(
     operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], known: Sequence[Any] = ()
 ) -> str:
@@ -165,7 +173,7 @@ def why_not_an_argument(
 
     Where a type, layout, format or device is needed, kernels believe a number, whatever it is. Where a number is
     needed, PyTorch reads it out of a tensor, after everybody who looks at numbers has looked. And kernels compute with
-    integers that no tensor is as large as until they leave 64 bits.
+    integers that no tensor is as large as until they leave 64 bits, and go through lists of any length.
 
     Args:
         operator: The operator.
@@ -181,6 +189,9 @@ def why_not_an_argument(
             if not isinstance(value, kind):
                 return f"{name} is no {kind.__name__}"
             continue
+        is_long = isinstance(value, (list, tuple)) and len(value) > _MOST_INTEGERS
+        if is_long and name not in _OF_PIECES and operator.namespace in OWN_NAMESPACES:
+            return f"{name} has {len(value)} numbers, more than there are axes"
         for leaf in value if isinstance(value, (list, tuple)) else (value,):
             item = known[leaf.index] if type(leaf) is Value else leaf
             if isinstance(item, (torch.Tensor, TensorType)):

@@ -16,6 +16,7 @@ from trt_core.nesting import reach_of
 from trt_core.sizes.conditions import Condition
 from trt_core.sizes.expressions import read_extent
 from trt_core.sizes.functions import FUNCTIONS, RELATIONS
+from trt_runtime.bindings import MAX_RANK
 from trt_runtime.program import fields, literals
 from trt_runtime.program.fields import MAX_EXTENT, OWN_METADATA, malformed
 from trt_runtime.program.graph import (
@@ -225,7 +226,7 @@ def _check_leaf(leaf: Leaf, place: str, symbols: Collection[str]) -> None:
 
 
 def _check_rank(shape: Sequence[Any], place: str) -> None:
-    if len(shape) > fields.MAX_RANK:
+    if len(shape) > MAX_RANK:
         raise malformed(place, f"{len(shape)} dimensions are too many")
 
 

@@ -13,9 +13,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import PlanError
 from trt_core.files import typed
 from trt_core.files.records import Form
-
-MAX_RANK = 64
-"""Most dimensions of a tensor, as in PyTorch."""
+from trt_runtime.bindings import MAX_RANK
 
 FACTS = "trt.model"
 """Entry of a program's metadata that holds what it says of its model; whoever saves a program cannot set it."""

@@ -18,6 +18,7 @@ from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.sizes.conditions import Condition
 from trt_core.sizes.expressions import Extent
+from trt_runtime.bindings import MAX_RANK
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals
 from trt_runtime.program.fields import DeviceKind, Dtype, Text
@@ -37,7 +38,7 @@ Tree: TypeAlias = Annotated[Any, Form(literals.from_json, literals.to_json)]
 _OperatorName = Annotated[str, Form(partial(typed.text, most=300))]
 _ShortName = Annotated[str, Form(partial(typed.text, most=128))]
 _Size = Annotated[int, Form(partial(typed.integer, high=fields.MAX_EXTENT))]
-_Axis = Annotated[int, Form(partial(typed.integer, high=fields.MAX_RANK))]
+_Axis = Annotated[int, Form(partial(typed.integer, high=MAX_RANK))]
 _Sizes = Annotated[tuple[int, ...], Form(fields.extent_list, list)]
 _Extent = Annotated[Extent, Form()]
 _NumberKind = Annotated[type, Form(fields.number_kind, lambda kind: kind.__name__)]
