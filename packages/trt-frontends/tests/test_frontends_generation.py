@@ -82,6 +82,8 @@ ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
     "Bloom": {"vocab_size": 300, "hidden_size": 48, "n_layer": 2, "n_head": 3, "pad_token_id": 0},
     "Mpt": {"vocab_size": 300, "d_model": 48, "n_layers": 2, "n_heads": 3, "max_seq_len": 512, "pad_token_id": 0},
     "OPT": {**WHOLE, "ffn_dim": 96, "word_embed_proj_dim": 64},
+    "XGLM": {"vocab_size": 300, "d_model": 64, "ffn_dim": 96, "num_layers": 2, "attention_heads": 4, "pad_token_id": 0}
+    | {"max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": 2},
     "Cohere": SIZES,
     "Granite": SIZES,
     "Starcoder2": {**SIZES, "sliding_window": 16},
@@ -126,6 +128,7 @@ ENCODER_DECODERS: Final[dict[str, dict[str, Any]]] = {
     "MBart": {**SEQ2SEQ_SIZES, "forced_bos_token_id": 7},
     "Marian": {**SEQ2SEQ_SIZES, "pad_token_id": 299, "decoder_start_token_id": 299, "bad_words_ids": [[299]]},
     "Pegasus": SEQ2SEQ_SIZES,
+    "M2M100": {**SEQ2SEQ_SIZES, "forced_bos_token_id": 9},
     "Whisper": {name: size for name, size in SEQ2SEQ_SIZES.items() if name != "max_position_embeddings"}
     | {"max_source_positions": 20, "max_target_positions": 128, "num_mel_bins": 8, "decoder_start_token_id": 1}
     | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -615,7 +618,7 @@ def test_encoders_of_pictures_lead_to_whole_engines() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ENCODER_DECODERS if "TRT_STRESS" in os.environ else ["Bart"])
+@pytest.mark.parametrize("name", ENCODER_DECODERS if "TRT_STRESS" in os.environ else ["Bart", "M2M100"])
 def test_encoder_decoders_are_one_file_that_runs_without_transformers(name: str, tmp_path: Path) -> None:
     model, given = encoder_decoder_of(name)
     generator = compile_generation(model, max_length=32, max_batch=2, max_source_length=80, prefill_chunk=4)
@@ -629,6 +632,28 @@ def test_encoder_decoders_are_one_file_that_runs_without_transformers(name: str,
     command = [sys.executable, "-c", WITHOUT_TRANSFORMERS, str(saved), str(source), str(made)]
     subprocess.run(command, check=True, timeout=300)
     assert torch.equal(torch.load(made), expected)
+
+
+@pytest.mark.slow
+def test_decoders_that_count_positions_from_a_cache_take_one_token_and_several() -> None:
+    """BERT cuts a table of positions by the length of its cache: a compiled step refused single tokens."""
+    sizes = {name: size for name, size in WHOLE.items() if not name.endswith("_id")}
+    parts = (
+        transformers.BertConfig(**sizes),
+        transformers.BertConfig(**sizes, is_decoder=True, add_cross_attention=True),
+    )
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(*parts)
+    config.decoder_start_token_id, config.pad_token_id = 2, 0
+    torch.manual_seed(0)
+    model = transformers.EncoderDecoderModel(config=config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.2)
+    given = {"input_ids": torch.randint(3, 299, (2, 9)), "attention_mask": torch.ones(2, 9, dtype=torch.int64)}
+    given["attention_mask"][1, 6:] = 0
+    generator = compile_generation(model, max_length=32, max_batch=2, max_source_length=16)
+    expected = generated_by_transformers(model, given, 16, eos_token_id=None)
+    assert torch.equal(generator.generate(**given, max_new_tokens=16, eos_token_id=()), expected)
 
 
 VISION: Final = {
@@ -1029,7 +1054,9 @@ def test_what_a_configuration_asks_for_and_is_not_done_is_said(caplog: pytest.Lo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [*ARCHITECTURES] if "TRT_STRESS" in os.environ else ["Llama", "GPT2", "Gemma2", "Lfm2", "Mamba2", "DeepseekV32"],
+    [*ARCHITECTURES]
+    if "TRT_STRESS" in os.environ
+    else ["Llama", "GPT2", "Gemma2", "Lfm2", "Mamba2", "XGLM", "DeepseekV32"],
 )
 def test_compiled_models_generate_what_transformers_does(name: str) -> None:
     model, (ids, mask) = model_of(name), padded_prompts()

@@ -8,7 +8,7 @@ import inspect
 import math
 import traceback
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -584,7 +584,7 @@ class CachedStep(nn.Module):
         """Returns the logits of the tokens that are asked for, or of more of the last ones: (rows, k, vocabulary)."""
         last, positions, ends = self._layout(places, padding, context)
         masks = self._mask(places, padding, last, ends)
-        with _head_of(self.model, kept), _told_masks(self.model, masks):
+        with _head_of(self.model, kept), _told_masks(self.model, masks), _sines_at(self.model, places):
             result = self.model(
                 **self._embedded(input_ids, context),
                 attention_mask=next(iter(masks.values())) if isinstance(masks, dict) else masks,
@@ -732,12 +732,56 @@ def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
         is_told = len(given) > _AT_POSITIONS or named.get("position_ids") is not None
         return given, named if is_told else {**named, "position_ids": places}
 
-    tables = [module for module in model.get_decoder().modules() if isinstance(module, nn.Embedding)]
+    decoder = model.get_decoder()
+    tables = [module for module in decoder.modules() if isinstance(module, nn.Embedding)]
     with contextlib.ExitStack() as hooks:
+        if "position_ids" in inspect.signature(decoder.forward).parameters:
+            hooks.enter_context(decoder.register_forward_pre_hook(_with_positions(places[None]), with_kwargs=True))
         for table in tables:
             if tuple(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] in _POSITIONED:
                 hooks.enter_context(table.register_forward_pre_hook(tell, with_kwargs=True))
         yield
+
+
+def _with_positions(places: torch.Tensor) -> Callable[..., Any]:
+    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return given, named if named.get("position_ids") is not None else {**named, "position_ids": places}
+
+    return tell
+
+
+@contextlib.contextmanager
+def _sines_at(model: Any, places: torch.Tensor) -> Iterator[None]:
+    """Has tables of sines look up places without asking whether they are long enough, which no graph can know.
+
+    They count positions from a length, which is a tensor here, and would grow by it (NLLB, SeamlessM4T, XGLM).
+    """
+
+    def begin(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        shorter = tuple(0 if isinstance(value, torch.Tensor) and not value.dim() else value for value in given)
+        return shorter, {**named, _COUNTED: 0} if _COUNTED in named else named
+
+    def look_up(table: Any, given: tuple[Any, ...], named: dict[str, Any], made: torch.Tensor) -> torch.Tensor:
+        said = {**dict(zip(inspect.signature(table.forward).parameters, given, strict=False)), **named}
+        ids = said.get("input_ids")
+        if said.get("position_ids") is not None:
+            return made
+        if ids is None:
+            at = (places + table.padding_idx + 1).expand(made.shape[:2])
+        else:
+            at = table.create_position_ids_from_input_ids(ids, table.padding_idx, places[0])
+        rows: torch.Tensor = table.weights.index_select(0, at.reshape(-1))
+        return rows.view(made.shape)
+
+    with contextlib.ExitStack() as hooks:
+        for table in _decoder_of(model).modules():
+            if hasattr(table, "weights") and _COUNTED in inspect.signature(table.forward).parameters:
+                hooks.enter_context(table.register_forward_pre_hook(begin, with_kwargs=True))
+                hooks.enter_context(table.register_forward_hook(look_up, with_kwargs=True))
+        yield
+
+
+_COUNTED: Final = "past_key_values_length"
 
 
 _CACHES: Final = ("past_key_values", "cache")
@@ -961,7 +1005,8 @@ class CrossCachedStep(CachedStep):
         mask = self._text_mask(texts[0], input_ids.shape[1]) if texts else None
         named = {"attention_mask": mask} if mask is not None and self._reads_text else {}
         told = mask if not self._reads_text else None
-        with _head_of(self.model, kept), _told_positions(self.model, places), _told_source_mask(self.model, told):
+        positions = _told_positions(self.model, places), _sines_at(self.model, places)
+        with _head_of(self.model, kept), positions[0], positions[1], _told_source_mask(self.model, told):
             result = self.model(
                 decoder_input_ids=input_ids,
                 decoder_attention_mask=self._mask(places, padding, places),
