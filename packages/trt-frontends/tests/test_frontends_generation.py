@@ -419,6 +419,17 @@ def test_searches_samples_and_penalties_are_those_of_transformers(name: str, mon
             assert torch.equal(*found), (how, ends)
 
 
+def test_models_with_a_loop_of_their_own_say_that_it_is_not_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    """Bark's parts make their prompts of text and of what was said before: other tokens, without a word."""
+    sizes = {"block_size": 64, "input_vocab_size": 96, "output_vocab_size": 96, "num_layers": 2, "num_heads": 4}
+    model = transformers.BarkSemanticModel(transformers.BarkSemanticConfig(**sizes, hidden_size=32)).eval()
+    _parts(model, GenerationLimits(1, 16, 4), 16, None)
+    assert "BarkSemanticModel generates in a loop of its own, which takes semantic_generation_config" in caplog.text
+    caplog.clear()
+    _parts(model_of("Llama"), GenerationLimits(1, 16, 4), 16, None)
+    assert "loop of its own" not in caplog.text
+
+
 _DRAWN: Final = {"do_sample": True}
 _OPTIONS: Final[dict[str, list[Any]]] = {
     # options of a GenerationConfig, each with what is asked for with it: values that change tokens, so that one that is

@@ -289,8 +289,26 @@ def _parts(
         return _with_pictures(model, limits, source_inputs, cache_dtype)
     if source_inputs:
         raise _cannot(model, f"it is not known how it reads {', '.join(source_inputs)} beside text", _PICTURES)
+    _note_own_loop(model)
     step = CachedStep(model, limits, cache_dtype).eval()
     return GenerationParts(step, step.limits)
+
+
+def _note_own_loop(model: Any) -> None:
+    """Warns of a model that generates in a loop of its own, of which its scores alone are compiled."""
+    from transformers import GenerationMixin
+
+    own = getattr(type(model), "generate", GenerationMixin.generate)
+    if own is GenerationMixin.generate:
+        return
+    usual = {*inspect.signature(GenerationMixin.generate).parameters, "input_ids", "attention_mask"}
+    more = [name for name in inspect.signature(own).parameters if name not in usual]
+    logger.warning(
+        "%s generates in a loop of its own%s: what is compiled continues tokens by its scores alone, and makes no "
+        "prompts of anything else",
+        type(model).__name__,
+        f", which takes {', '.join(more)}" if more else "",
+    )
 
 
 def _cannot(model: Any, why: str, hint: str = "", cause: BaseException | None = None) -> InputError:
