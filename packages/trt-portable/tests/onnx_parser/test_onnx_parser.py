@@ -619,6 +619,16 @@ def test_an_operator_of_another_domain_is_refused_with_it() -> None:
     assert "no operator 'Scaler' of the domain 'ai.onnx.ml', opset 3" in error.desc()
 
 
+def test_an_operator_that_is_not_there_is_named_whatever_types_its_operands_have() -> None:
+    node = helper.make_node("MatMulNBits", ["x", "codes"], ["y"], domain="com.microsoft", bits=4)
+    codes = numpy_helper.from_array(np.zeros((2, 1, 8), np.uint8), "codes")
+    model = model_of([node], [value("x", 2, 16)], [value("y", 2, 2)], [codes])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.UNSUPPORTED_NODE
+    assert "no operator 'MatMulNBits' of the domain 'com.microsoft'" in error.desc()
+
+
 def test_types_that_tensorrt_lacks_are_refused_at_the_door() -> None:
     model = model_of(
         [helper.make_node("Relu", ["x"], ["y"])],

@@ -352,7 +352,7 @@ class GraphImporter:
             self.writer.node = NodeFacts(
                 name, node.op_type, opset, len(node.output), (), {a.name: _value_of(a) for a in node.attribute}
             )
-            inputs = [self.writer.tensor(scope[value]) for value in node.input if value]
+            inputs = [scope[value] for value in node.input if value]
             self._bind(node, scope, _import_as_plugin(self.writer, inputs, domain))
             return
         self._call(body, node, scope, name)
@@ -683,7 +683,7 @@ def _inferred_types(model: ModelProto) -> dict[str, ValueInfoProto]:
 _IDENTITY: Final = ("plugin_version", "plugin_namespace")
 
 
-def _import_as_plugin(net: NetworkWriter, inputs: Sequence[ITensor], domain: str) -> list[ITensor]:
+def _import_as_plugin(net: NetworkWriter, inputs: Sequence[Operand], domain: str) -> list[ITensor]:
     """Adds the plugin that is registered under the name of the node's operator.
 
     The attributes ``plugin_version`` ("1") and ``plugin_namespace`` ("") choose it; the others are its fields.
@@ -705,7 +705,7 @@ def _import_as_plugin(net: NetworkWriter, inputs: Sequence[ITensor], domain: str
     plugin = creator.create_plugin(facts.name, PluginFieldCollection(fields), TensorRTPhase.BUILD)
     if plugin is None:
         raise Unsupported(f"the creator of the plugin {facts.operator!r} made none", ErrorCode.INVALID_NODE)
-    layer = net.layer(net.network.add_plugin_v3(list(inputs), [], plugin))
+    layer = net.layer(net.network.add_plugin_v3([net.tensor(value) for value in inputs], [], plugin))
     return [net.output_of(layer, index) for index in range(layer.num_outputs)]
 
 
