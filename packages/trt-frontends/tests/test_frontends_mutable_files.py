@@ -75,7 +75,7 @@ def test_a_file_without_the_model_follows_other_weights(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to save"):
         MutableModule.save(mutable, path)
     mutable(X), mutable(X[:2])
-    MutableModule.save(mutable, path)
+    mutable.save(path)
     loaded = MutableModule.load(path)
     for x in (X, X[:2]):
         torch.testing.assert_close(loaded(x), model(x))

@@ -217,13 +217,13 @@ class MutableModule:
         """
         self._own.expect(_ExpectedSizes(args_dynamic_shape, kwargs_dynamic_shape))
 
-    @staticmethod
     @held_to_signature
-    def save(module: MutableModule, path: Path) -> None:
+    def save(self: MutableModule, path: Path) -> None:
         """Saves the weights and all that is compiled; no code of the model, and nothing that is run when it is loaded.
 
+        Call the module before with inputs of all sizes that it is to have engines for.
+
         Args:
-            module: What to save. Call it before with inputs of all sizes that it is to have engines for.
             path: The file.
 
         Raises:
@@ -231,7 +231,7 @@ class MutableModule:
             ExportError: The model holds something that has no place in a saved program.
             OSError: The file cannot be written.
         """
-        own = module._own
+        own = self._own
         compiled = own.all_compiled()
         if not compiled:
             raise InputError(
