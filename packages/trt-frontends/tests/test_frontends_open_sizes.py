@@ -24,6 +24,23 @@ OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     "take_along_dim": lambda x: torch.take_along_dim(x, x.argsort(1), 1),
     "take_along_dim of one": lambda x: torch.take_along_dim(x, x.argmax(-1, keepdim=True), -1),
     "take_along_dim that broadcasts": lambda x: torch.take_along_dim(x, x[:1].argsort(1), 1),
+    "gradient": torch.gradient,
+    "gradient of squares": lambda x: torch.gradient(x, spacing=0.5, dim=1, edge_order=2),
+    "gradient by spacings": lambda x: torch.gradient(x, spacing=[2.0, 0.3], dim=[1, 0]),
+    "gradient by places": lambda x: torch.gradient(
+        x, spacing=(x[0].exp().cumsum(0), x[:, 0].exp().cumsum(0)), dim=(-1, 0), edge_order=2
+    ),
+    "gradient of integers": lambda x: torch.gradient((x * 9).to(torch.int32), spacing=2, dim=0),
+    "matrix norms": lambda x: [torch.linalg.norm(x, part) for part in (1, -1, torch.inf, -torch.inf)],
+    "matrix norms of a batch": lambda x: [
+        torch.linalg.matrix_norm(x.expand(2, -1, -1), 1, (2, 0), keepdim=keeps) for keeps in (False, True)
+    ],
+    "norms of vectors": lambda x: [torch.linalg.norm(x, 3, 1), torch.linalg.norm(x), torch.linalg.norm(x[0], 1)],
+    "covariance": lambda x: [torch.cov(x), torch.cov(x[0]), torch.cov(x.mT, correction=0)],
+    "covariance by weights": lambda x: torch.cov(
+        x, fweights=torch.ones_like(x[0], dtype=torch.int64) * 2, aweights=x[1].abs() + 0.1
+    ),
+    "correlation": lambda x: [torch.corrcoef(x), torch.corrcoef(x[0])],
     "isin": lambda x: torch.isin(x.round(), x[0].round()),
     "isin of others": lambda x: torch.isin(x.round(), x[:2, :3].round().to(torch.int32), invert=True),
     "quantile": lambda x: torch.quantile(x, 0.3, dim=1),
@@ -73,6 +90,31 @@ def _agrees_at(sizes: Sequence[tuple[int, int]], model: nn.Module) -> None:
         torch.testing.assert_close(compiled(x), model(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("part", [2, -2])
+def test_norms_of_singular_values_leave_sizes_open(part: int) -> None:
+    model = Calls(
+        lambda x: [
+            torch.linalg.norm(x.tanh(), part),
+            torch.linalg.matrix_norm(x.expand(2, -1, -1), part, (2, 0), keepdim=True),
+        ]
+    )
+    inputs = [Input(min_shape=(4, 6), opt_shape=(6, 8), max_shape=(9, 13))]
+    compiled = trt_frontends.compile(model, arg_inputs=inputs, min_block_size=1, optimization_level=0)
+    refused = {node.op for node in compiled.meta["partition_report"].torch_nodes}
+    assert refused <= {"torch.ops.aten._linalg_svd.default", "_operator.getitem"}
+    for size in SIZES:
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_gradient_of_fewer_elements_than_it_takes_is_refused() -> None:
+    inputs = [Input(min_shape=(4, 1), opt_shape=(6, 8), max_shape=(9, 13))]
+    model = Calls(lambda x: torch.gradient(x, dim=1, edge_order=2))
+    with pytest.raises(InputError):
+        compiled = trt_frontends.compile(model, arg_inputs=inputs, min_block_size=1)
+        compiled(torch.randn(4, 2))
+
+
 class Rewrites(Calls):
     """Writes to views of what a function returns, so that the program is traced again as a whole."""
 
@@ -91,7 +133,10 @@ def _with_a_layer(name: str) -> Rewrites:
 
 
 REWRITTEN: Final = {
-    **{name: Rewrites(OPERATORS[name]) for name in ("kron", "take_along_dim", "max_pool1d", "avg_pool2d to the end")},
+    **{
+        name: Rewrites(OPERATORS[name])
+        for name in ("kron", "take_along_dim", "max_pool1d", "avg_pool2d to the end", "gradient")
+    },
     "pixel_unshuffle": Rewrites(lambda x: functional.pixel_unshuffle(torch.stack([x, x]).tile(2, 2), 2)),
     "inverse": Rewrites(lambda x: torch.linalg.inv(x[:, :4].reshape(-1, 2, 2) + 9 * torch.eye(2))),
     "LSTM": _with_a_layer("LSTM"),
@@ -124,7 +169,11 @@ def test_pictures_and_their_matrices_are_as_many_from_one_on() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["kron", "take_along_dim", "max_pool1d", "max_pool2d to the end", "isin", "quantile", "nanquantile"]
+    "name",
+    [
+        *("kron", "take_along_dim", "max_pool1d", "max_pool2d to the end", "isin", "quantile", "nanquantile"),
+        *("gradient", "matrix norms"),
+    ],
 )
 def test_torch_compile_has_the_values_of_eager(name: str) -> None:
     model = Calls(OPERATORS[name])

@@ -18,6 +18,7 @@ from trt_core.modelopt_operators import modelopt_quantize, modelopt_quantize_blo
 from trt_core.operators import is_random, is_size_query
 from trt_core.quantization import fake_quantize
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
+from trt_lowering.open_sizes import OPEN_SIZES
 from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch
 from trt_lowering.small_matrices import SMALL_MATRICES
 
@@ -256,51 +257,6 @@ def _keys_that_count(mask: torch.Tensor | None, mask_type: int | None) -> torch.
     return counts[:, None, None, :] if mask_type == 1 else counts
 
 
-def kronecker_product(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Decomposes `aten::kron`, whose own kernel reads sizes as numbers: one product of both, axes of extent 1 between.
-
-    Args:
-        self: (a0, a1, ...).
-        other: (b0, b1, ...); the shorter shape gets ones in front.
-
-    Returns:
-        (a0 * b0, a1 * b1, ...).
-    """
-    rank = max(self.dim(), other.dim())
-    left, right = ([1] * (rank - value.dim()) + list(value.shape) for value in (self, other))
-    spread = self.reshape([size for extent in left for size in (extent, 1)])
-    repeated = other.reshape([size for extent in right for size in (1, extent)])
-    return (spread * repeated).reshape([one * two for one, two in zip(left, right, strict=True)])
-
-
-def take_along_dim(self: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
-    """Decomposes `aten::take_along_dim`, whose own kernel reads sizes as numbers: axes but `dim` are broadcast."""
-    if dim is None:
-        return self.flatten().gather(0, indices.flatten())
-    axis = dim % self.dim()
-    shapes = [list(value.shape) for value in (self, indices)]
-    for shape in shapes:
-        shape[axis] = 1
-    shared = list(torch.broadcast_shapes(*shapes))
-    wide = [[*shared[:axis], value.shape[axis], *shared[axis + 1 :]] for value in (self, indices)]
-    return self.expand(wide[0]).gather(axis, indices.expand(wide[1]))
-
-
-def max_pool1d(
-    self: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
-) -> torch.Tensor:
-    """Decomposes `aten::max_pool1d`, whose own kernel reads the length as a number: windows of one row."""
-    row = self.unsqueeze(-2)
-    steps = stride or kernel_size
-    pooled = functional.max_pool2d(row, (1, *kernel_size), (1, *steps), (0, *padding), (1, *dilation), ceil_mode)
-    return pooled.squeeze(-2)
-
-
 def is_in(
     elements: torch.Tensor, test_elements: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
 ) -> torch.Tensor:
@@ -403,14 +359,6 @@ def long_memory_cell(
     taken, remembered, new, shown = gates.chunk(4, 1)
     memory = remembered.sigmoid() * hx[1] + taken.sigmoid() * new.tanh()
     return shown.sigmoid() * memory.tanh(), memory
-
-
-OPEN_SIZES: Final[dict[str, Callable[..., Any]]] = {
-    "aten::kron": kronecker_product,
-    "aten::take_along_dim": take_along_dim,
-    "aten::max_pool1d": max_pool1d,
-}
-"""Decompositions of composite operators whose own kernels allow one size only, by operator."""
 
 
 def _one_by_one(name: str, inputs: Sequence[torch.Tensor], *arguments: Any) -> list[torch.Tensor]:

@@ -22,8 +22,9 @@ import torch
 
 from trt_core.internals import OpOverload
 from trt_core.nesting import leaves_of
-from trt_lowering.decomposition_table import OPEN_SIZES, is_composite
+from trt_lowering.decomposition_table import is_composite
 from trt_lowering.internals import decomposition_table, fake_implementations, suggest_memory_format
+from trt_lowering.open_sizes import OPEN_SIZES
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
 aten = torch.ops.aten
@@ -237,10 +238,15 @@ _POOLINGS: Final = (
     *(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default),
 )
 
+
+def _overload(name: str) -> OpOverload:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    found: OpOverload = getattr(getattr(aten, packet), overload or "default")
+    return found
+
+
 _OPEN: Final[dict[OpOverload, Callable[..., Any]]] = {
-    aten.kron.default: OPEN_SIZES["aten::kron"],
-    aten.take_along_dim.default: OPEN_SIZES["aten::take_along_dim"],
-    aten.max_pool1d.default: OPEN_SIZES["aten::max_pool1d"],
+    _overload(name): decomposition for name, decomposition in OPEN_SIZES.items()
 }
 
 _SHAPES: Final[dict[OpOverload, Callable[..., Any]]] = dict.fromkeys(
