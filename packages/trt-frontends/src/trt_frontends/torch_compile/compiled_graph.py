@@ -475,7 +475,7 @@ class IndexCheck:
         if self.position is not None:
             check_indices(inputs[self.position], size, *self.others)
         elif int(evaluate_extent(self.end, sizes)) > size:
-            check_indices(torch.tensor(size), size, *self.others)
+            check_indices(torch.tensor(size, device="cpu"), size, *self.others)
 
 
 def take_index_checks(gm: fx.GraphModule, sizes: GraphSizes, constants: Mapping[str, Any]) -> list[IndexCheck]:
