@@ -172,6 +172,33 @@ def test_a_dimension_that_the_model_fixes(batch: Input) -> None:
     assert "give 4 as min, opt and max" in caught.value.hint
 
 
+class Rounded(nn.Module):
+    """Makes a tensor of a size, and a number of that: PyTorch notes between which sizes the number is what it was."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[: int(torch.ceil(torch.as_tensor(3 * x.shape[0] / 4)).long())]
+
+
+class Bounded(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin() if x.shape[0] % 5 == 0 and x.shape[0] < 12 else x.cos()
+
+
+def test_a_range_of_which_a_model_takes_one_size_is_refused() -> None:
+    def rows(least: int, most: int) -> Input:
+        return Input(min_shape=(least, 3), opt_shape=(10, 3), max_shape=(most, 3))
+
+    message = "dimension 0 of input x cannot vary: the model works for 10 only"
+    for model, given in ((Rounded(), rows(4, 40)), (Bounded(), rows(7, 14))):
+        for act in (trt_frontends.compile, trt_frontends.explain):
+            with pytest.raises(InputError, match=message) as caught:
+                act(model, arg_inputs=(given,))
+            assert "x.shape[0]" in caught.value.why and "give 10" in caught.value.hint
+    compiled = trt_frontends.compile(Bounded(), arg_inputs=(rows(5, 14),), min_block_size=1)
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(compiled(x), x.sin())
+
+
 class Counted(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.zeros(len(x), int(x.shape[1]))

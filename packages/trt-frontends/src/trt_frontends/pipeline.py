@@ -48,6 +48,7 @@ from trt_core.internals import pytree
 from trt_core.paused_collection import paused_collection
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
+from trt_core.sizes.conditions import require_varying
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.wording import counted
@@ -82,6 +83,7 @@ from trt_partition import (
 )
 from trt_runtime.module import engine_modules
 from trt_runtime.program.graph_signature import reader_of, signature_of
+from trt_runtime.program.input_reader import homes_of
 from trt_runtime.program.model_facts import ModelFacts, attributes_of
 
 if TYPE_CHECKING:
@@ -345,6 +347,9 @@ def capture_model(
     conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked, more=structure)
     if program is module and flat is not None:
         require_names_of(signature_of(decomposed.graph.graph, ranges), flat)
+    if program is not module and as_asked:
+        homes = homes_of(signature_of(decomposed.graph.graph, ranges))
+        require_varying(conditions, ranges.symbols, homes)
     if examples is None and program.example_inputs is not None:
         args, kwargs = program.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))

@@ -7,6 +7,7 @@ they are checked without sympy, and without running anything that came from a fi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -139,8 +140,46 @@ def require_conditions(conditions: Iterable[Condition], symbols: Mapping[str, in
         InputError: The message says which dimension, what it is, and what it must be.
     """
     for condition in conditions:
-        if not any(relation.holds(symbols) for relation in condition):
+        if not _all_hold((condition,), symbols):
             raise _refusal(condition, symbols, homes)
+
+
+_MOST_TRIED: Final = 4096
+"""Sizes on either side of the usual one."""
+
+
+def require_varying(conditions: Iterable[Condition], symbols: Mapping[str, tuple[int, int, int]], homes: Homes) -> None:
+    """Refuses ranges of which conditions leave the usual size alone.
+
+    Args:
+        conditions: What must hold.
+        symbols: (min, opt, max) of the sizes that somebody asked for.
+        homes: Where a call shows them.
+
+    Raises:
+        InputError: The message says which dimension, and what the model asked.
+    """
+    of_one: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        if len(names := symbols_of(condition)) == 1:
+            of_one.setdefault(names.pop(), []).append(condition)
+    for name, home in homes.items():
+        least, usual, most = symbols.get(name, (0, 0, 0))
+        asked = of_one.get(name, ())
+        near = range(1, min(_MOST_TRIED, max(usual - least, most - usual)) + 1)
+        others = itertools.chain([least, most], *((usual - step, usual + step) for step in near))
+        sizes = [size for size in others if least <= size <= most and size != usual] if asked else []
+        if max(sizes, default=1) > 1 and not any(_all_hold(asked, {name: size}) for size in sizes):
+            extent = home.factor * usual + home.offset
+            raise InputError(
+                f"{home} cannot vary: the model works for {extent} only",
+                why=f"its code asked when it was captured: {', '.join(_written(each, homes) for each in asked)}",
+                hint=f"give {extent} as min, opt and max, or change what in the model asks for it",
+            )
+
+
+def _all_hold(conditions: Iterable[Condition], symbols: Mapping[str, int]) -> bool:
+    return all(any(relation.holds(symbols) for relation in condition) for condition in conditions)
 
 
 def _refusal(condition: Condition, symbols: Mapping[str, int], homes: Homes) -> InputError:
@@ -157,15 +196,19 @@ def _refusal(condition: Condition, symbols: Mapping[str, int], homes: Homes) -> 
             why="the model was captured for such sizes",
             hint="pad the input to such a size, or change what in the model works for no other",
         )
-    written = " or ".join(
-        f"{write_extent(relation.left, homes)} {FUNCTIONS[relation.name].sign} {write_extent(relation.right, homes)}"
-        for relation in condition
-    )
+    written = _written(condition, homes)
     return InputError(
         f"{given}, and {rule}" if rule is not None else f"{given}, and the model was captured for {written}",
         why="the code of the model asked for that when it was captured, and takes another way where it does not hold"
         + ("" if rule is None else f": {written}"),
         hint="give other sizes, compile another module for such sizes, or change the model to treat all sizes alike",
+    )
+
+
+def _written(condition: Condition, homes: Homes) -> str:
+    return " or ".join(
+        f"{write_extent(relation.left, homes)} {FUNCTIONS[relation.name].sign} {write_extent(relation.right, homes)}"
+        for relation in condition
     )
 
 
