@@ -401,7 +401,7 @@ def likeliest_by_pieces(scores: torch.Tensor, pieces: int) -> torch.Tensor:
     return (piece * (vocabulary // pieces) + places.gather(1, piece)).squeeze(1)
 
 
-_COUNTS: Final = (*("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length", "encoder_no_repeat_ngram_size"),)
+_COUNTS: Final = ("top_k", "no_repeat_ngram_size", "min_new_tokens", "min_length", "encoder_no_repeat_ngram_size")
 _MOST_OF_ENTROPY: Final = 100
 """Of how many of the likeliest tokens `top_h` computes the entropy."""
 
