@@ -156,7 +156,8 @@ class MergeCommonSubexpressions(OperatorPass):
     """Lets the first of several equal computations stand for all.
 
     Two nodes are equal when they call the same pure function on the same nodes and constants, or read the same
-    attribute. Layouts count: what differs in strides only stays apart.
+    attribute. Layouts count: what differs in strides only stays apart. So do calls of an operator of somebody else, as
+    many as the model has: it may draw random numbers, or count, and say so nowhere.
 
     Requires: no in-place operator but write backs.
     Ensures: values on nodes.
@@ -170,7 +171,7 @@ class MergeCommonSubexpressions(OperatorPass):
         seen: dict[Any, fx.Node] = {}
         bases = result_bases(gm.graph)
         for node in list(gm.graph.nodes):
-            if not is_pure(node) or self.stays(node.target):
+            if not is_pure(node) or self.stays(node.target) or _is_of_others(node.target):
                 continue
             if isinstance(node.meta.get("val"), (torch.SymBool,)):
                 continue
@@ -187,6 +188,19 @@ class MergeCommonSubexpressions(OperatorPass):
                 gm.graph.erase_node(node)
                 changes += 1
         return changes
+
+
+_KNOWN: Final = frozenset(
+    (
+        *("aten", "prims", "trt", "torchvision", "torchao", "quantized_decomposed", "quantized", "tensorrt"),
+        *("bitsandbytes", "onednn", "mkldnn", "mkl"),
+    )
+)
+"""Namespaces of operators that are known to compute, and nothing else."""
+
+
+def _is_of_others(target: Any) -> bool:
+    return isinstance(target, OpOverload) and target.namespace not in _KNOWN
 
 
 def _both_returned(first: fx.Node, second: fx.Node) -> bool:
