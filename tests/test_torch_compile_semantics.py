@@ -377,11 +377,15 @@ ENGINES_OF_ASSERTING: dict[Program, int] = {
 }
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function", ENGINES_OF_ASSERTING)
-@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
-def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Program, dynamic: bool) -> None:
+def _as_aot_eager(
+    function: Program,
+    inputs: Sequence[torch.Tensor],
+    errors: tuple[type[Exception], ...],
+    said: Callable[[Exception], Any],
+    *,
+    dynamic: bool,
+) -> tuple[Any, list[bool]]:
+    """Holds calls to those of `aot_eager`: what errors say, results, and what was counted; returns which fail."""
     seen: dict[str, list[Any]] = {}
     for backend in ("aot_eager", "torch_tensorrt"):
         torch._dynamo.reset()
@@ -390,19 +394,29 @@ def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Progr
         options = {"min_block_size": 1} if backend == "torch_tensorrt" else None
         optimized = torch.compile(model, backend=backend, dynamic=dynamic, options=options)
         seen[backend] = []
-        for x in (torch.ones(3, 4) / 4, -torch.ones(3, 4), torch.ones(3, 4) / 2):
-            error, results = "", None
+        for x in inputs:
+            error, results = None, None
             try:
                 with torch.no_grad():
                     results = optimized(x)
-            except RuntimeError as raised:
-                error = str(raised)
+            except errors as raised:
+                error = said(raised)
             seen[backend].append((error, results, model.count.clone()))
-    assert model_report(optimized).engines == ENGINES_OF_ASSERTING[function]
-    assert [bool(error) for error, *_ in seen["aot_eager"]] == [False, True, False]
     for found, expected in zip(seen["torch_tensorrt"], seen["aot_eager"], strict=True):
         assert found[0] == expected[0]
         torch.testing.assert_close(found[1:], expected[1:], rtol=1e-4, atol=1e-5)
+    return optimized, [error is not None for error, *_ in seen["aot_eager"]]
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", ENGINES_OF_ASSERTING)
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+def test_what_a_model_asserts_of_values_is_checked_at_every_call(function: Program, dynamic: bool) -> None:
+    inputs = (torch.ones(3, 4) / 4, -torch.ones(3, 4), torch.ones(3, 4) / 2)
+    optimized, fails = _as_aot_eager(function, inputs, (RuntimeError,), str, dynamic=dynamic)
+    assert model_report(optimized).engines == ENGINES_OF_ASSERTING[function]
+    assert fails == [False, True, False]
 
 
 def _table(model: Model) -> torch.Tensor:
@@ -456,26 +470,12 @@ def test_indices_that_are_outside_are_the_errors_of_aot_eager(name: str, compute
         model.count += 1
         return look_up(_table(model), index * 2 - index if computed else index)
 
-    seen: dict[str, list[Any]] = {}
-    for backend in ("aot_eager", "torch_tensorrt"):
-        torch._dynamo.reset()
-        torch.manual_seed(0)
-        model = Model(run)
-        options = {"min_block_size": 1} if backend == "torch_tensorrt" else None
-        optimized = torch.compile(model, backend=backend, dynamic=False, options=options)
-        seen[backend] = []
-        for places in ([0, 1], [outside[0], 1], [outside[1], 0], [1, 0]):
-            error, results = ("", ""), None
-            try:
-                with torch.no_grad():
-                    results = optimized(torch.tensor(places))
-            except (IndexError, RuntimeError) as raised:
-                error = type(raised).__name__, "" if name in WORDED_BY_US else str(raised)
-            seen[backend].append((error, results, model.count.clone()))
-    assert [bool(error[0]) for error, *_ in seen["aot_eager"]] == [False, True, True, False]
-    for found, expected in zip(seen["torch_tensorrt"], seen["aot_eager"], strict=True):
-        assert found[0] == expected[0]
-        torch.testing.assert_close(found[1:], expected[1:], rtol=1e-4, atol=1e-5)
+    def said(error: Exception) -> Any:
+        return type(error).__name__, "" if name in WORDED_BY_US else str(error)
+
+    inputs = [torch.tensor(places) for places in ([0, 1], [outside[0], 1], [outside[1], 0], [1, 0])]
+    optimized, fails = _as_aot_eager(run, inputs, (IndexError, RuntimeError), said, dynamic=False)
+    assert fails == [False, True, True, False]
     (build,) = model_report(optimized).graphs[0].builds
     assert build.partition is not None
     checks = [node for node in build.partition.nodes if "check_indices" in node.op]

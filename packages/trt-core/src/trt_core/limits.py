@@ -273,9 +273,7 @@ class Account:
             steps: Operators.
             made: Bytes that were made of it.
         """
-        self.alive += size
-        if self.alive > self._most_alive:
-            self._most_alive = self.alive
+        self._rise(self.alive + size)
         self._assumed += size
         self._assumed_elements += elements
         self.steps += steps
@@ -305,10 +303,8 @@ class Account:
         if self.alive + size > self.limits.bytes_alive or self.made + size > self.limits.bytes_made:  # type: ignore[operator]
             return False
         self.made += size
+        self._rise(self.alive + size)
         self._assumed += size
-        self.alive += size
-        if self.alive > self._most_alive:
-            self._most_alive = self.alive
         return True
 
     def turn(self, loop: str) -> None:
@@ -657,8 +653,6 @@ def _kind_of(operator: OpOverload) -> _Kind:
 
 def _size_of(result: Any) -> int:
     """Bytes of tensors, as they say."""
-    if isinstance(result, torch.Tensor):
-        return result.nbytes
     size = 0
     for made in result if isinstance(result, (tuple, list)) else (result,):
         if isinstance(made, torch.Tensor):

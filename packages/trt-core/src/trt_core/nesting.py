@@ -81,6 +81,19 @@ def reach_of(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
 
 
+def dense_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Returns the strides of a tensor without gaps.
+
+    Args:
+        shape: Its extents.
+        order: Its axes as they lie in memory, the outermost first; as they are counted by default.
+    """
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(range(len(shape)) if order is None else order):
+        strides[axis], step = step, step * max(shape[axis], 1)
+    return tuple(strides)
+
+
 def _memory_of(value: torch.Tensor) -> int:
     """What tells the memory of a plain tensor; others are told by themselves."""
     return value.untyped_storage()._cdata if _is_plain(value) else id(value)

@@ -345,11 +345,12 @@ def capture_model(
     elif needs_weights:
         drop_assumptions(decomposed.graph.graph, ranges)  # those of decompositions
     conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked, more=structure)
-    if program is module and flat is not None:
-        require_names_of(signature_of(decomposed.graph.graph, ranges), flat)
-    if program is not module and as_asked:
-        homes = homes_of(signature_of(decomposed.graph.graph, ranges))
-        require_varying(conditions, ranges.symbols, homes)
+    if flat is not None and (program is module or as_asked):
+        signature = signature_of(decomposed.graph.graph, ranges)
+        if program is module:
+            require_names_of(signature, flat)
+        else:
+            require_varying(conditions, ranges.symbols, homes_of(signature))
     if examples is None and program.example_inputs is not None:
         args, kwargs = program.example_inputs
         examples = ExampleInputs(tuple(args), dict(kwargs))

@@ -210,16 +210,15 @@ def correlation(self: torch.Tensor) -> torch.Tensor:
     return found.clamp(-1, 1)
 
 
+_GRADIENTS: Final = (
+    *("scalarint", "scalararray", "array", "scalarrayint", "scalarrayarray", "tensorarrayint", "tensorarray"),
+)
+
 OPEN_SIZES: Final[dict[str, Callable[..., Any]]] = {
     "aten::kron": kronecker_product,
     "aten::take_along_dim": take_along_dim,
     "aten::max_pool1d": max_pool1d,
-    **{
-        f"aten::gradient.{overload}": gradient
-        for overload in (
-            *("scalarint", "scalararray", "array", "scalarrayint", "scalarrayarray", "tensorarrayint", "tensorarray"),
-        )
-    },
+    **{f"aten::gradient.{overload}": gradient for overload in _GRADIENTS},
     "aten::linalg_matrix_norm": matrix_norm,
     "aten::linalg_norm": norm,
     "aten::cov": covariance,

@@ -27,6 +27,7 @@ from trt_core.attributes import owner_of
 from trt_core.errors import InputError
 from trt_core.graph_search import reachable
 from trt_core.internals import enable_python_dispatcher, make_fx, pytree
+from trt_core.nesting import dense_strides
 from trt_core.temporary import with_attributes
 from trt_lowering.internals import (
     DisableTorchFunction,
@@ -76,7 +77,7 @@ class Sharding:
                 given if isinstance(given, int) else extent * self._parts_of(axis)
                 for axis, (given, extent) in enumerate(zip(shape, shard.shape, strict=True))
             )
-            stride = _dense_strides(shape, sorted(range(shard.ndim), key=shard.stride, reverse=True))
+            stride = dense_strides(shape, sorted(range(shard.ndim), key=shard.stride, reverse=True))
         made: torch.Tensor = DTensor.from_local(
             shard, self.mesh, self.placements, run_check=False, shape=torch.Size(shape), stride=stride
         )
@@ -93,14 +94,6 @@ class Sharding:
 
     def __str__(self) -> str:
         return f"{self.placements} on {self.mesh}"
-
-
-def _dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a tensor without gaps, whose axes lie in memory in an order, the outermost first."""
-    stride, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        stride[axis], step = step, step * max(shape[axis], 1)
-    return tuple(stride)
 
 
 @dataclass

@@ -17,6 +17,7 @@ import torch
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError
 from trt_core.log import forget_errors, note_error, take_errors
+from trt_core.nesting import dense_strides
 from trt_core.output_allocator import output_allocator
 from trt_core.process_groups import GroupMembers, communicator, show_ranks
 from trt_core.wording import kind_of
@@ -717,13 +718,5 @@ class CallShapes:
         self.inputs = list(inputs)
         self.open_outputs = [index for index, shape in enumerate(outputs) if any(extent < 0 for extent in shape)]
         self.outputs: list[Strided | None] = [
-            None if index in self.open_outputs else (shape, _dense_strides(shape))
-            for index, shape in enumerate(outputs)
+            None if index in self.open_outputs else (shape, dense_strides(shape)) for index, shape in enumerate(outputs)
         ]
-
-
-def _dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * max(shape[axis], 1)
-    return tuple(strides)

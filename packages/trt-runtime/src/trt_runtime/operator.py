@@ -132,10 +132,8 @@ _library.impl("refuse_gradients", _refuse, "CUDA")
 torch.library.register_fake(
     REFUSING, lambda gradients, inputs, header: [torch.empty_like(value) for value in inputs], lib=_library
 )
-for _name in (
-    OPERATOR,
-    ALLOCATING,
-):  # what an engine writes to has the past of its inputs; PyTorch allows no other place
+# what an engine writes to has the past of its inputs; PyTorch allows no other place
+for _name in (OPERATOR, ALLOCATING):
     torch.library.register_autograd(_name, _differentiate, setup_context=_keep_for_refusal, lib=_library)
 
 execute_engine: Final = torch.ops.trt.execute_engine.default

@@ -7,7 +7,6 @@ they are checked without sympy, and without running anything that came from a fi
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
@@ -164,11 +163,11 @@ def require_varying(conditions: Iterable[Condition], symbols: Mapping[str, tuple
         if len(names := symbols_of(condition)) == 1:
             of_one.setdefault(names.pop(), []).append(condition)
     for name, home in homes.items():
-        least, usual, most = symbols.get(name, (0, 0, 0))
-        asked = of_one.get(name, ())
-        near = range(1, min(_MOST_TRIED, max(usual - least, most - usual)) + 1)
-        others = itertools.chain([least, most], *((usual - step, usual + step) for step in near))
-        sizes = [size for size in others if least <= size <= most and size != usual] if asked else []
+        if name not in of_one or name not in symbols:
+            continue
+        (least, usual, most), asked = symbols[name], of_one[name]
+        near = range(max(least, usual - _MOST_TRIED), min(most, usual + _MOST_TRIED) + 1)
+        sizes = {least, *near, most} - {usual}
         if max(sizes, default=1) > 1 and not any(_all_hold(asked, {name: size}) for size in sizes):
             extent = home.factor * usual + home.offset
             raise InputError(

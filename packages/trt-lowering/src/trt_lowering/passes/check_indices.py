@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.attributes import read_attribute
+from trt_core.attributes import is_written, read_attribute
 from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument
 from trt_lowering.contract import GraphPass
@@ -160,7 +160,7 @@ class CheckIndices(GraphPass):
         value = read_attribute(gm, str(node.target)) if node.op == "get_attr" else None
         if node.op == "placeholder":
             value = self._constants.get(str(node.target))
-        if isinstance(value, torch.Tensor) and value.dtype in _INDEX_TYPES and value.numel() and not _is_written(node):
+        if isinstance(value, torch.Tensor) and value.dtype in _INDEX_TYPES and value.numel() and not is_written(node):
             low, high = torch.aminmax(value)
             return low.item(), high.item()
         least, end = counted(node)
@@ -259,10 +259,6 @@ def _source(node: fx.Node) -> fx.Node:
             break
         node = source
     return node
-
-
-def _is_written(node: fx.Node) -> bool:
-    return any(user.target is aten.copy_.default and user.args[0] is node for user in node.users)
 
 
 _SAME_NUMBERS: Final = frozenset(

@@ -54,7 +54,8 @@ class Signature:
 
     def output_shapes(self, shapes: tuple[Shape, ...]) -> list[Shape | None]:
         """Extents of outputs for those of inputs; None where the plan does not say them."""
-        return [_extents(tensor, sizes_by_symbol(shapes)) for tensor in self.outputs]
+        symbols = sizes_by_symbol(shapes)
+        return [_extents(tensor, symbols) for tensor in self.outputs]
 
 
 def _extents(tensor: IOTensor, symbols: Mapping[str, int]) -> Shape | None:

@@ -533,7 +533,7 @@ def _is_fixed(kind: ValueType | None) -> bool:
     """Whether all extents are numbers."""
     if isinstance(kind, SequenceType):
         return all(map(_is_fixed, kind.items))
-    return not isinstance(kind, TensorType) or not [extent for extent in kind.shape if type(extent) is not int]
+    return not isinstance(kind, TensorType) or all(isinstance(extent, int) for extent in kind.shape)
 
 
 def _depends_on_data(step: Step, program: Program) -> bool:
