@@ -12,7 +12,7 @@ import torch
 
 _PIECE_BYTES: Final = 16 << 20
 _MOST_THREADS: Final = 8
-_LARGE_BYTES: Final = 64 << 20
+LARGE_BYTES: Final = 64 << 20
 """Less is copied sooner than threads begin."""
 
 
@@ -23,7 +23,7 @@ def copy_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         pairs: Sources and targets: dense, of the same types and sizes, on the host or on a GPU. What is to be in a
             source has been enqueued on the current stream of its device.
     """
-    if sum(source.nbytes for source, _ in pairs) < _LARGE_BYTES:
+    if sum(source.nbytes for source, _ in pairs) < LARGE_BYTES:
         for source, target in pairs:
             target.reshape(-1).copy_(source.reshape(-1))
         return
