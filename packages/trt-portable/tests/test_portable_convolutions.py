@@ -46,6 +46,7 @@ CASES = [  # channels, maps, window, stride, padding, dilation, whether it is tr
     (16, 16, (2, 2), (2, 2), (0, 0), (1, 1), True, "bias", False),
     (3, 16, (7, 7), (2, 2), (3, 3), (1, 1), False, "other", True),
     (40, 8, (3, 1), (1, 1), (1, 1), (1, 1), False, "bias", False),
+    (16, 24, (1, 1), (1, 1), (0, 0), (1, 1), True, "bias", False),  # as a product with a matrix in rows
 ]
 
 
@@ -157,6 +158,56 @@ def test_a_recording_for_sizes_that_vary_holds_both_ways(monkeypatch: pytest.Mon
         assert launch[0] == "kernel" and {"slot": result} in launch[3] and height in launch[3]
         json.dumps(recorder.steps)
         assert not recorded.mode.shape_env.guards  # type: ignore[union-attr]  # nothing is assumed of sizes
+
+
+@_NEEDS_CUDA
+@pytest.mark.parametrize("is_turned", [True, False])
+def test_products_of_sizes_that_vary_hold_both_ways(monkeypatch: pytest.MonkeyPatch, is_turned: bool) -> None:
+    recorded = _Recorded(monkeypatch)
+    rows = recorded.height
+    with recorded.mode:
+        x, kernel = (torch.empty(*extents, dtype=torch.float16, device="cuda") for extents in ((rows, 16), (24, 16)))
+        matrix = kernel.t() if is_turned else torch.empty(16, 24, dtype=torch.float16, device="cuda")
+        bias, other, out = (
+            torch.empty(*extents, dtype=torch.float16, device="cuda") for extents in ((24,), (rows, 24), (rows, 24))
+        )
+        repeated = bias.expand(rows, 24)
+    taken: list[Any] = []
+    made = convolutions._compiled
+    monkeypatch.setattr(convolutions, "_compiled", lambda found, form: taken.append(found.flags()) or made(found, form))
+    for added, flags in (
+        ((), (False, False)),
+        ((bias,), (True, False)),
+        ((repeated,), (True, False)),
+        ((other,), (False, True)),
+    ):
+        tensors = [x, matrix, bias, repeated, other, out]
+        operator = aten.addmm if added else aten.mm
+        for named in ({}, {"out": out}):
+            recorder = LaunchRecorder(tensors, OwnOperators(unplanned=convolutions.unplanned), places_of([x]))
+            with torch.no_grad(), recorded.mode, recorder:
+                operator(*added, x, matrix, **named)
+            ((kind, planned, (*allocation, launch)),) = recorder.steps
+            (result,) = planned[4]
+            slots = [{"slot": recorder.slot(each)} for each in (x, matrix)]
+            assert kind == "late" and [each[0] for each in allocation] == ([] if named else ["empty"])
+            assert launch[3][:2] == slots and launch[3][4] == {"slot": result}
+            assert {"extent": "0.0"} in launch[3]
+            assert (taken[-1]["HAS_BIAS"], taken[-1]["HAS_OTHER"]) == flags
+            assert taken[-1]["IS_TRANSPOSED"] is not is_turned
+            json.dumps(recorder.steps)
+    assert not recorded.mode.shape_env.guards  # type: ignore[union-attr]  # nothing is assumed of sizes
+    with recorded.mode:
+        odd = torch.empty(rows * 16 + 1, dtype=torch.float16, device="cuda")[1:].view(rows, 16)
+    for left, right, named in (
+        (x.float(), matrix.float(), {}),
+        (odd, matrix, {}),
+        (x, matrix, {"alpha": 2.0}),
+    ):
+        recorder = LaunchRecorder([left, right, bias], OwnOperators(unplanned=convolutions.unplanned), places_of([x]))
+        with torch.no_grad(), recorded.mode, recorder:
+            aten.addmm(bias.to(left.dtype), left, right, **named)
+        assert recorder.steps[-1][0] == "op"
 
 
 @_NEEDS_CUDA

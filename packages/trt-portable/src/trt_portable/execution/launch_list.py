@@ -23,9 +23,9 @@ An argument is JSON for a plain value, ``{"slot": 3}`` for a tensor, ``{"dtype":
 for PyTorch's enumerations. Where extents of inputs vary, ``{"extent": expression}`` stands for a number that follows
 from them (`trt_portable.plan.extents`); a list for some shapes is made of it when they come first.
 
-cuDNN plans attention for 14 to 70 ms and a convolution for 2 to 6 when sizes come first. Where extents vary, the first
-runs of a list take kernels that have nothing to plan, and so do recordings of sizes that came no more often: who brings
-sizes once or twice each never waits.
+cuDNN plans attention for 14 to 70 ms and a convolution for 2 to 6 when sizes come first, and cuBLAS loads kernels for
+products. Where extents vary, the first runs of a list take kernels that have nothing to plan, and so do recordings of
+sizes that came no more often: who brings sizes once or twice each never waits.
 """
 
 from __future__ import annotations
@@ -470,9 +470,11 @@ class _Steps:
                     runs = RUNS_BEFORE_PLANNING if rest[1][_BIAS] is None else RUNS_BEFORE_PLANNING_SOON
                     run = self._late(runs, run, _call(_attended, *rest[1:]))
             elif kind == _LATE:
-                (_, operator, *given), ((_, *made), (_, kernel, *started)) = rest
-                ways = _allocation(*made), self._kernel(kernels[kernel], *started, is_early=False)
-                run = self._late(RUNS_BEFORE_PLANNING_SOON, _call(_operator(operator), *given), _both(*ways))
+                (_, operator, *given), (*made, (_, kernel, *started)) = rest
+                unplanned = self._kernel(kernels[kernel], *started, is_early=False)
+                if made:  # the operator returns memory of its own
+                    unplanned = _both(_allocation(*made[0][1:]), unplanned)
+                run = self._late(RUNS_BEFORE_PLANNING_SOON, _call(_operator(operator), *given), unplanned)
             else:
                 run = _wait(*rest)
             follows_kernel = kind == "kernel" or (follows_kernel and kind in ("empty", "view"))

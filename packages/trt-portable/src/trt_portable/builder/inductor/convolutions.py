@@ -1,7 +1,8 @@
-"""Convolutions of sizes that are new, by a kernel of ours: cuDNN plans for 2 to 6 ms whenever sizes come first.
+"""Convolutions and products of sizes that are new, by a kernel of ours: libraries plan, or load, when sizes come first.
 
-A list of launches for sizes that vary holds both ways of each convolution. The kernel takes all sizes as arguments, so
-one serves all convolutions of a network that have the same epilogue.
+cuDNN plans a convolution for 2 to 6 ms. cuBLAS looks for its kernel and has the driver load it, in 0.1 to 1 ms for each
+size of a product. A list of launches for sizes that vary holds both ways of each. The kernel takes all sizes as
+arguments, so one serves all of a network that have the same epilogue; a product is a convolution of single pixels.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,11 @@ from trt_portable.builder.inductor.own_operators import KernelLaunch, start_comp
 _HALF: Final = (torch.float16, torch.bfloat16)
 _UNIT: Final = 8
 """Numbers of half precision that are read at a time."""
+_PRODUCTS: Final = frozenset(
+    getattr(operator, overload)
+    for operator in (torch.ops.aten.mm, torch.ops.aten.addmm)
+    for overload in ("default", "out")
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ class Convolution:
         geometry: Stride, padding and dilation.
         is_transposed: Whether each pixel is spread, and not gathered.
         is_relu: Whether what is negative becomes zero.
+        operands: What the first four lie in, which may have fewer axes; themselves if there is nothing here.
     """
 
     x: Any
@@ -78,10 +85,14 @@ class Convolution:
     geometry: tuple[Sequence[int], ...]
     is_transposed: bool = False
     is_relu: bool = True
+    operands: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, operator: Any, given: Sequence[Any]) -> Convolution | None:
-        """What a call of an operator computes; None if it is no convolution of all channels."""
+    def of(cls, operator: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Convolution | None:
+        """What a call of an operator computes; None if it is no convolution of all channels, and no product."""
+        if operator in _PRODUCTS:
+            is_plain = named.get("alpha", 1) == named.get("beta", 1) == 1
+            return cls._of_product(*given) if is_plain else None
         if operator is torch.ops.aten.convolution.default:
             x, kernel, bias, *geometry, is_transposed, _, groups = given
             found = cls(x, kernel, bias, None, tuple(geometry), is_transposed, is_relu=False)
@@ -96,6 +107,23 @@ class Convolution:
         else:
             return None
         return found if groups == 1 else None
+
+    @classmethod
+    def _of_product(cls, *given: Any) -> Convolution:
+        """What ``x @ matrix``, or that and something more, computes."""
+        *added, x, matrix = given
+        is_transposed = matrix.stride(1) == 1
+        kernel = matrix if is_transposed else matrix.t()
+        bias = other = None
+        for each in added:  # as Inductor writes it, a bias is repeated for all rows
+            if each.dim() == 1 or (isinstance(each.stride(0), int) and each.stride(0) == 0):
+                bias = each
+            else:
+                other = each
+        images = [None if each is None else _as_images(each) for each in (x, kernel, other)]
+        geometry = ((1, 1), (0, 0), (1, 1))
+        operands = (x, matrix, bias, other)
+        return cls(images[0], images[1], bias, images[2], geometry, is_transposed, is_relu=False, operands=operands)
 
     @property
     def maps(self) -> int:
@@ -136,6 +164,7 @@ class Convolution:
             and all(_has_channels_last(each) for each in lying)
             and (self.other is None or _are_equal(self.other.shape, result.shape))
             and all(isinstance(size, int) for size in (*self.kernel.shape, self.x.shape[1]))
+            and all(_begins_aligned(each) for each in tensors)
         )
 
 
@@ -147,6 +176,17 @@ def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return all(sympy.expand(here - there) == 0 for here, there in zip(*sides, strict=True))
 
 
+def _begins_aligned(tensor: torch.Tensor) -> bool:
+    """Whether a tensor begins at a multiple of 16 bytes, if what it lies in does."""
+    offset = tensor.storage_offset()
+    return isinstance(offset, int) and offset * tensor.itemsize % 16 == 0
+
+
+def _as_images(tensor: torch.Tensor) -> torch.Tensor:
+    """A matrix as images of one pixel; others as they are."""
+    return tensor[:, :, None, None] if tensor.dim() == 2 else tensor
+
+
 def _has_channels_last(tensor: torch.Tensor) -> bool:
     _, channels, height, width = tensor.shape
     dense = (height * width * channels, 1, width * channels, channels)
@@ -154,29 +194,32 @@ def _has_channels_last(tensor: torch.Tensor) -> bool:
     return _are_equal([tensor.stride(axis) for axis in told], [dense[axis] for axis in told])
 
 
-def unplanned(operator: Any, given: Sequence[Any], result: Any) -> KernelLaunch | None:
+def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], result: Any) -> KernelLaunch | None:
     """The launch that computes what an operator does, and plans nothing; it is not started.
 
     Args:
         operator: ATen's.
-        given: All of its arguments, tensors without data.
+        given: Its arguments, tensors without data.
+        named: Those that are given by name.
         result: Its result, likewise.
 
     Returns:
         The launch, whose last argument that is a tensor is the result; None for other operators, and where the kernel
         does not take the operands.
     """
-    found = Convolution.of(operator, given)
-    if found is None or not found.suits(result):
+    found = Convolution.of(operator, given, named)
+    if found is None or not found.suits(images := _as_images(result)):
         return None
-    pixels, form = found.pixels(result), found.form(result)
+    pixels, form = found.pixels(images), found.form(images)
     grid = ((pixels + form.pixels - 1) // form.pixels * math.ceil(found.maps / form.maps), 1, 1)
-    optional = [found.x if each is None else each for each in (found.bias, found.other)]
+    x, kernel, bias, other = found.operands or (found.x, found.kernel, found.bias, found.other)
+    optional = [x if each is None else each for each in (bias, other)]
     depth, maps = (count // unit for count, unit in zip((found.x.shape[1], found.maps), found.units, strict=True))
-    sizes = (pixels, *found.x.shape[2:], *result.shape[2:], depth, maps, *found.kernel.shape[2:])
+    sizes = (pixels, *found.x.shape[2:], *images.shape[2:], depth, maps, *found.kernel.shape[2:])
     geometry = [number for numbers in found.geometry for number in _pair(numbers)]
-    tensors = (found.x, found.kernel, *optional, result)
-    return KernelLaunch(_compiled(found, form), grid, (*tensors, *sizes, *geometry, *found.x.stride()))
+    return KernelLaunch(
+        _compiled(found, form), grid, (x, kernel, *optional, result, *sizes, *geometry, *found.x.stride())
+    )
 
 
 def _pair(numbers: Sequence[int]) -> Sequence[int]:
@@ -220,9 +263,9 @@ def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thre
     calls = []
     for node in graph.graph.nodes:
         given = [each.meta.get("val") if isinstance(each, fx.Node) else each for each in node.args]
-        found = Convolution.of(node.target, given)
-        if found is not None and found.suits(node.meta["val"]):
-            calls.append((found, found.form(node.meta["val"])))
+        found = Convolution.of(node.target, given, node.kwargs)
+        if found is not None and found.suits(result := _as_images(node.meta["val"])):
+            calls.append((found, found.form(result)))
 
     def run() -> None:
         for found, form in calls:

@@ -56,12 +56,12 @@ class OwnOperators:
         launched: What starts the kernel of an operator that is written down as that kernel.
         composed: What computes an operator that is written down as all that this runs.
         unplanned: What says which kernel computes what an operator of ATen does where sizes vary, and plans nothing:
-            from the operator, its arguments and its result; None where none does.
+            from the operator, its arguments, those by name, and its result; None where none does.
     """
 
     launched: Mapping[Any, Launch] = field(default_factory=dict)
     composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
-    unplanned: Callable[[Any, Sequence[Any], Any], KernelLaunch | None] = lambda operator, given, result: None
+    unplanned: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], KernelLaunch | None] = lambda *_: None
 
 
 def define_operator(

@@ -253,6 +253,7 @@ class LaunchRecorder(TorchDispatchMode):
         if func.name() == OPERATOR:
             kwargs.pop("behind", None)  # the list is in order
         keywords = {key: self._encoded(value) for key, value in kwargs.items()}
+        is_made = isinstance(found, torch.Tensor) and self._slots.get(found) is None
         results: list[int | None] = []
         for value in leaves:
             if not isinstance(value, torch.Tensor):
@@ -264,10 +265,10 @@ class LaunchRecorder(TorchDispatchMode):
         unplanned = None
         if self.fakes is not None:
             with _unseen():
-                unplanned = self._own.unplanned(func, args, found)
+                unplanned = self._own.unplanned(func, args, kwargs, found)
         if unplanned is not None:
             launch = self._launch_of(self._own_kernel(unplanned), unplanned.grid, unplanned.arguments)
-            step = ["late", step, [self._allocation_of(found), launch]]
+            step = ["late", step, [*([self._allocation_of(found)] if is_made else []), launch]]
         self.steps.append(step)
         return found
 
