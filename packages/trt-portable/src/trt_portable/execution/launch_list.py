@@ -251,6 +251,8 @@ class _Reader:
             return _marked(parts, [parts[2], *named.values()])
         if kind == _LATE:
             operator, others = rest
+            if tuple(each[0] for each in others) not in tables.UNPLANNED:
+                raise ValueError(f"steps of kinds {[each[0] for each in others]} beside an operator")
             return [kind, self.step(*operator), [self.step(*each) for each in others]]
         parts = [kind, *map(self._read, rest)]
         return _marked(parts, parts)

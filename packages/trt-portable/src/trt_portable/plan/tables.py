@@ -34,6 +34,8 @@ PLUGIN_FIELD: Final = ("name", "type", "dtype", "data")
 WEIGHTS: Final = ("dtype", "shape", "data_offsets")
 COMPILED: Final = ("operands", "kernels", "steps", "outputs", "slots")
 LAUNCH_STEPS: Final = ("empty", "view", "kernel", "op", "late")
+UNPLANNED: Final = (("kernel",), ("empty", "kernel"))
+"""Steps that a "late" one holds beside its operator: what computes the same at once, in memory of its own or not."""
 KERNEL: Final = ("name", "blob", "types", "warps", "shared_bytes", "early")
 WEIGHTS_OPERAND: Final = ("weights", "shape", "order")
 PREPARED_OPERAND: Final = ("prepared",)
