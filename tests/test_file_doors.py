@@ -32,7 +32,7 @@ from trt_frontends import mutable_module
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_runtime import diffusion, sharded, signatures
 from trt_runtime.command_line import inspection
-from trt_runtime.command_line.commands import read_tensors
+from trt_runtime.command_line.tensor_files import read_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
 from trt_runtime.program import loading
 from trt_runtime.program.model_facts import ModelFacts, ResultClass, rebuilder
@@ -376,9 +376,9 @@ METHODS: Final = {"open", "read_bytes", "read_text", "mmap", "from_file"}
 
 ELSEWHERE: Final = {
     # what was opened through the ground, or by descriptor
-    ("trt_runtime/command_line/commands.py", "np.load"): "from an open file, without pickles",
-    ("trt_runtime/command_line/commands.py", "torch.load"): "from an open file, weights only",
-    ("trt_runtime/command_line/commands.py", "zipfile.ZipFile"): "in an open file",
+    ("trt_runtime/command_line/tensor_files.py", "zipfile.ZipFile"): "in an open file",
+    ("trt_runtime/command_line/tensor_files.py", "archive.open"): "an entry of an open file",
+    ("trt_runtime/command_line/tensor_files.py", "self._archive.open"): "an entry of an open file",
     ("trt_converters/build.py", "Folder.open"): "the ground's own",
     ("trt_runtime/sharded.py", "Folder.open"): "the ground's own",
     ("trt_runtime/diffusion.py", "Folder.open"): "the ground's own",

@@ -29,7 +29,7 @@ import trt_runtime
 from trt_core import ExecutionError, FileError, Input, InputError, TrtError
 from trt_core.limits import CallLimits
 from trt_frontends import MutableModule
-from trt_runtime.command_line.commands import write_tensors
+from trt_runtime.command_line.tensor_files import write_tensors
 from trt_runtime.engine_cache import EngineCache, EngineKey
 
 MINUTES: Final = float(os.environ.get("TRT_STRESS_MINUTES", "0.1"))

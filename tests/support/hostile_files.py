@@ -33,7 +33,7 @@ from trt_core.dtypes import dtype_name
 from trt_portable.execution.program import guarded
 from trt_runtime import load, sharded, signatures
 from trt_runtime.command_line import main
-from trt_runtime.command_line.commands import read_tensors
+from trt_runtime.command_line.tensor_files import read_tensors
 from trt_runtime.generation import METADATA, GenerationLimits, TextGenerator
 from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.loading import program_from_memory

@@ -14,7 +14,7 @@ from side_by_side import in_threads
 import trt_portable
 from trt_converters import build
 from trt_converters.build import TimingCacheFile
-from trt_core import provider_module, trt
+from trt_core import InputError, provider_module, trt
 from trt_core.log import provider_logger
 
 
@@ -154,3 +154,15 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(
     assert _count(file.path) == 1
     _finish_build(file, 2)
     assert _count(file.path) == 2
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_names_that_no_file_has_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file has such a name"):
+        TimingCacheFile(tmp_path / name)
+
+
+def test_the_home_of_nobody_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is of the engine cache; it left as Python's RuntimeError."""
+    monkeypatch.chdir(tmp_path)
+    assert TimingCacheFile("~nobody-of-that-name/timing.cache").path.parent.parent == tmp_path

@@ -88,6 +88,15 @@ def test_a_symbol_without_a_value_is_a_key_error() -> None:
         evaluate_extent(["add", "s9", 1], _SYMBOLS)
 
 
+def test_what_only_integers_have_is_an_arithmetic_error_of_other_numbers() -> None:
+    """Which numbers are met depends on sizes: it left as a TypeError from calls with some of them."""
+    extent = ["floor", ["lshift", ["min", "s0", 3.5], 1]]
+    check_extent(extent)
+    assert evaluate_extent(extent, {"s0": 3}) == 6
+    with pytest.raises(ArithmeticError, match="cannot be computed"):
+        evaluate_extent(extent, {"s0": 4})
+
+
 def test_an_extent_that_depends_on_data_has_no_value() -> None:
     assert symbols_in(None) == set()
     with pytest.raises(ValueError, match="depends on data"):

@@ -8,11 +8,12 @@ import os
 import stat
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trt_core import CacheError, FileError, PlanError
-from trt_core.files.folder import Folder, PrivateFolder, take_lock
+from trt_core import CacheError, FileError, InputError, PlanError
+from trt_core.files.folder import Folder, PrivateFolder, take_lock, user_folder
 from trt_core.files.replacing import replacing
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and descriptors say nothing there")
@@ -34,6 +35,26 @@ def test_a_folder_that_is_swapped_after_the_check_is_not_the_one_that_is_read(tm
     assert bytes(folder.map("entry")) == b"ours"
     folder.replace("entry", "other")
     assert folder.names() == ["other"] and os.listdir(tmp_path / "moved") == ["other"]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", 3, None])
+def test_names_that_no_folder_has_are_refused(name: Any) -> None:
+    with pytest.raises(InputError, match=r"no file has such a name|a string or a path"):
+        PrivateFolder.open(name)
+
+
+@pytest.mark.parametrize("is_cache", [False, True])
+def test_a_user_without_a_home_is_told_what_to_set(is_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs as a number; it left as Python's RuntimeError."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(CacheError, match="set TRT_X_DIR to one"):
+        user_folder("x", "TRT_X_DIR", is_cache=is_cache)
 
 
 def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path: Path) -> None:

@@ -33,9 +33,12 @@ def test_the_older_api_in_a_process_of_its_own() -> None:
 
 
 def test_an_unknown_version_is_refused_by_name() -> None:
-    command = [sys.executable, "-c", "import trt_portable.api_version"]
-    done = subprocess.run(command, env={**os.environ, VARIABLE: "9"}, capture_output=True, text=True, check=False)
-    assert "TRT_PORTABLE_API='9' names no API of this package: write 10 or 11, or unset it" in done.stderr
+    """By whoever imports the package, and by what chooses a provider, as a provider that cannot be used."""
+    for code in ("import trt_portable.api_version", "import trt_core; trt_core.provider_module()"):
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env={**os.environ, VARIABLE: "9"}, capture_output=True, text=True, check=False)
+        assert "TRT_PORTABLE_API='9' names no API of this package: write 10 or 11, or unset it" in done.stderr
+    assert "ProviderError: the provider 'portable' cannot be used" in done.stderr
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the API description is part of the repository only")

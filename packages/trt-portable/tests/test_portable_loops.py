@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import trt_portable as trt
+from trt_core.errors import InputError
+from trt_portable.execution.bounded_runs import told_number
 from trt_portable.network.region import Region
 from trt_portable.network.serialization import schedule
 
@@ -263,6 +265,35 @@ def test_turns_of_a_run_are_bounded(
         assert context.set_tensor_address(name, tensor.data_ptr())
     assert not context.execute_async_v3(0)
     assert "more than 500 turns" in logger.errors[-1] and "TRT_PORTABLE_MAX_LOOP_TURNS" in logger.errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_taken"), [("", True), (" 500 ", True), ("many", False), ("-1", False), ("1e3", False)]
+)
+@pytest.mark.parametrize("variable", ["TRT_PORTABLE_MAX_LOOP_TURNS", "TRT_PORTABLE_MAX_LOOP_BYTES"])
+def test_numbers_in_the_environment_are_numbers(
+    variable: str, said: str, is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is none left a run as Python's ValueError."""
+    monkeypatch.setenv(variable, said)
+    if is_taken:
+        assert told_number(variable) == (int(said) if said else None)
+    else:
+        with pytest.raises(InputError, match=f"{variable}=.* is no number from 0"):
+            told_number(variable)
+
+
+def test_a_run_tells_what_the_environment_says_wrongly(
+    network: Any, constant: Any, load: Any, logger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRT_PORTABLE_MAX_LOOP_TURNS", "many")
+    _endless(network, constant, collects=False)
+    context = load(network).create_execution_context()
+    x, y = torch.ones(256), torch.empty(256)
+    for name, tensor in zip(context.engine, (x, y), strict=True):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert not context.execute_async_v3(0)
+    assert "TRT_PORTABLE_MAX_LOOP_TURNS='many' is no number from 0" in logger.errors[-1]
 
 
 def test_turns_follow_from_what_a_plan_and_its_inputs_hold(

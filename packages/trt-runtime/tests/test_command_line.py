@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
+import collections
+import io
 import json
 import math
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -34,10 +39,10 @@ from trt_runtime.command_line.commands import (
     percentile,
     read_ranges,
     read_shapes,
-    read_tensors,
-    write_tensors,
 )
+from trt_runtime.command_line.tensor_files import read_tensors, write_tensors
 from trt_runtime.generation import GenerationLimits, SourceLimits
+from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.saving import save_with
 from trt_runtime.token_choice import TokenChoice
 
@@ -481,6 +486,159 @@ def test_arrays_that_are_not_what_they_say(tmp_path: Path, header: str) -> None:
     for ending in (".npy", ".npz"):
         with pytest.raises(InputError, match="cannot be read"):
             read_tensors(tmp_path / f"x{ending}")
+
+
+class _Call:
+    """What a pickle says to call."""
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.called = function, args
+
+    def __reduce__(self) -> Any:
+        return self.called
+
+
+def _write_pickle(path: Path, content: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/data/0", bytes(8))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (_Call(bytearray, 1 << 36), "bytearray, which is no part of a tensor"),
+        (_Call(codecs.encode, "\u0100" * 100_000, "punycode"), "encode, which is no part of a tensor"),
+        (_Call(torch.storage.UntypedStorage, 1 << 36), "it calls what makes no tensor"),
+        (_Call(torch.Size, (1, 2)), "Size, which is no part of a tensor"),
+        (_Call(os.mkdir, "harm"), "mkdir, which is no part of a tensor"),
+        (_Call(collections.OrderedDict, (("a", 1),)), "positional argument"),
+        ({(1, 2): 3}, "it is no dict by name"),
+        ([1, 2], "EMPTY_LIST is no part of tensors by name"),
+    ],
+)
+def test_pickles_of_tensors_hold_nothing_else(
+    value: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's own reader took 64 GiB for 60 bytes, or for ever, and then said that this is no tensor."""
+    monkeypatch.chdir(tmp_path)
+    _write_pickle(tmp_path / "x.pt", pickle.dumps({"x": value}, 2))
+    with pytest.raises(InputError, match=why):
+        read_tensors(tmp_path / "x.pt")
+    assert os.listdir(tmp_path) == ["x.pt"]
+
+
+@pytest.mark.parametrize(
+    ("step", "why"),
+    [
+        (b"r\xff\xff\xff\x7f", None),  # a place for a value, the last of 2^31
+        (b"\x96\0\0\0\0\x10\0\0\0", "BYTEARRAY8|expected"),
+        (b"\x8e\0\0\0\0\x10\0\0\0", "BINBYTES8|expected"),
+        (b"r\xff\xff\xff\x7fj\xff\xff\xff\x7f0", "POP"),
+    ],
+)
+def test_steps_of_a_pickle_take_no_memory_for_a_number(step: bytes, why: str | None, tmp_path: Path) -> None:
+    _write_pickle(tmp_path / "x.pt", b"\x80\x02}" + step + b".")
+    if why is not None:
+        with pytest.raises(InputError, match=why):
+            read_tensors(tmp_path / "x.pt")
+    else:
+        assert read_tensors(tmp_path / "x.pt") == {}
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "stride", "why"),
+    [
+        (0, (3,), (1,), "does not lie in its memory"),
+        (2, (1,), (1,), "does not lie in its memory"),
+        (0, (2, 2), (1, 1), "does not lie in its memory"),
+        (0, (-1,), (1,), "is none"),
+        (0, (True,), (1,), "is none"),
+        (0, (1, 1), (1,), "has no shape"),
+        (0, "2", (1,), "has no shape"),
+        (1 << 70, (0,), (1,), None),
+        (0, (1 << 40,), (0,), None),
+    ],
+)
+def test_tensors_of_pickles_lie_in_their_memory(
+    offset: Any, size: Any, stride: Any, why: str | None, tmp_path: Path
+) -> None:
+    class Place:
+        pass
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value: Any) -> Any:
+            return ("storage", torch.FloatStorage, "0", "cpu", 2) if isinstance(value, Place) else None
+
+    content = io.BytesIO()
+    made = _Call(torch._utils._rebuild_tensor_v2, Place(), offset, size, stride, False, {})
+    Pickler(content, 2).dump({"x": made})
+    _write_pickle(tmp_path / "x.pt", content.getvalue())
+    if why is None:
+        assert tuple(read_tensors(tmp_path / "x.pt")["x"].shape) == size
+    else:
+        with pytest.raises(InputError, match=why):
+            read_tensors(tmp_path / "x.pt")
+
+
+def test_every_tensor_that_a_program_takes_survives_torch_save(tmp_path: Path) -> None:
+    base = torch.arange(6.0)
+    named = {name: torch.ones(16, dtype=torch.uint8).view(dtype) for name, dtype in DTYPES.items()}
+    tensors = collections.OrderedDict(
+        named,
+        view=base[2:],
+        across=base.view(2, 3).t(),
+        repeated=base[:1].expand(5),
+        empty=base[:0],
+        parameter=nn.Parameter(base),
+        conjugate=torch.tensor([1 + 2j]).conj(),
+    )
+    tensors._metadata = {"": 1}  # type: ignore[attr-defined]  # as a state dict has
+    base.told = "an attribute"  # type: ignore[attr-defined]
+    torch.save(tensors, tmp_path / "x.pt")
+    found = read_tensors(tmp_path / "x.pt")
+    assert list(found) == list(tensors)
+    for name, wanted in tensors.items():
+        assert (found[name].dtype, found[name].stride()) == (wanted.dtype, wanted.stride()), name
+        bytes_of = [value.detach().resolve_conj().contiguous().view(torch.uint8) for value in (found[name], wanted)]
+        assert torch.equal(*bytes_of), name
+
+
+def test_tensors_as_old_releases_wrote_them_are_told_apart(tmp_path: Path) -> None:
+    torch.save({"x": torch.ones(2)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
+    with pytest.raises(InputError, match=r"since PyTorch 1\.6"):
+        read_tensors(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("ending", [".npy", ".npz"])
+def test_what_an_array_says_of_itself_has_a_bound(ending: str, tmp_path: Path) -> None:
+    """NumPy read it whole, piece by piece, in a time that grows with its square: 900 kB took an hour."""
+    content = b"\x93NUMPY\x02\x00" + (1 << 20).to_bytes(4, "little") + bytes(1 << 20)
+    if ending == ".npy":
+        (tmp_path / "x.npy").write_bytes(content)
+    else:
+        with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x.npy", content)
+    with pytest.raises(InputError, match="its header has 1048576 bytes"):
+        read_tensors(tmp_path / f"x{ending}")
+
+
+def test_two_tensors_have_two_names(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    np.save(whole, np.zeros(2))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("x.npy", whole.getvalue())
+        archive.writestr("x.npy", whole.getvalue())
+    with pytest.raises(InputError, match="two tensors under one name"):
+        read_tensors(tmp_path / "x.npz")
+
+
+def test_names_in_messages_are_short(tmp_path: Path) -> None:
+    _write_pickle(tmp_path / "x.pt", pickle.dumps({"k" * 1_000_000: 1}, 2))
+    with pytest.raises(InputError) as refused:
+        read_tensors(tmp_path / "x.pt")
+    assert len(str(refused.value)) < 1000
 
 
 def test_the_command_line_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,26 @@ def test_a_changed_file_is_not_trusted(path: Path, tmp_path: Path) -> None:
         signatures.verified_signer(changed)
 
 
+def test_who_has_no_home_saves_and_loads_without_a_key(
+    path: Path, static_engine: TRTModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as a number that the system does not know."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for variable in ("TRT_KEY_DIR", "XDG_CONFIG_HOME", "LOCALAPPDATA", "APPDATA", "HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert signatures.own_public_key() is None and signatures.trusted_keys() == {}
+    save(static_engine, tmp_path / "unsigned.trtp")
+    assert not _runs_code(tmp_path / "unsigned.trtp") and not _runs_code(path)
+    for command in (["sign", str(path)], ["trust", str(signatures.signer(path))]):
+        assert main(command) == 2
+    with pytest.raises(InputError, match="TRT_KEY_DIR"):
+        save(static_engine, tmp_path / "signed.trtp", sign=True)
+
+
 def test_a_signature_of_another_file_is_not_trusted(path: Path, two_in_two_out: TRTModule, tmp_path: Path) -> None:
     save(two_in_two_out, tmp_path / "other.trtp", sign=False)
     content = path.read_bytes()

@@ -25,7 +25,7 @@ from trt_core.attributes import read_attribute
 from trt_core.device import on_host
 from trt_core.errors import TrtError
 from trt_core.files.folder import Folder
-from trt_core.files.opening import read_file
+from trt_core.files.opening import file_name, read_file
 from trt_core.files.replacing import replacing
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.paused_collection import paused_collection
@@ -46,10 +46,13 @@ class TimingCacheFile:
 
     Args:
         path: The file; it and its folder are made when they are missing.
+
+    Raises:
+        InputError: No file has such a name.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path = Path(os.path.expanduser(file_name(path))).absolute()
 
     def attach(self, config: Any) -> None:
         """Gives a builder configuration the timings of the file.

@@ -19,7 +19,7 @@ _VERSIONS: Final = {"10": "10.16.1", "11": "11.4.0"}
 def _chosen() -> str:
     wanted = os.environ.get(VARIABLE, "") or "11"
     if wanted not in _VERSIONS:
-        raise ValueError(
+        raise ImportError(
             f"{VARIABLE}={wanted!r} names no API of this package: write {' or '.join(_VERSIONS)}, or unset it"
         )
     return wanted

@@ -77,7 +77,7 @@ def extent_in_call(
     extent = binding.shape[axis]
     try:
         return None if extent is None else evaluate_extent(extent, symbols)
-    except (ArithmeticError, TypeError, ValueError) as error:
+    except (ArithmeticError, ValueError) as error:
         raise PlanError(f"the shape of {binding.name!r} in {title} cannot be computed", why=str(error)) from error
 
 

@@ -390,7 +390,7 @@ class PlanHeader:
                     )
                 try:
                     evaluate_extent(extent, values)
-                except (ArithmeticError, TypeError, ValueError) as error:
+                except (ArithmeticError, ValueError) as error:
                     raise PlanError(
                         f"the shape of {name!r} in {self.title} cannot be computed", why=str(error)
                     ) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_core.errors import CacheError, FileError
-from trt_core.files.opening import FileOfFolder, map_file, read_file, why_not_private
+from trt_core.files.opening import FileOfFolder, file_name, map_file, read_file, why_not_private
 
 if sys.platform == "win32":
     import msvcrt
@@ -205,9 +205,10 @@ class PrivateFolder(Folder):
             what: How messages call it.
 
         Raises:
+            InputError: No folder has such a name.
             CacheError: It cannot be made, is no folder, belongs to somebody else, or others can write to it.
         """
-        name = os.path.abspath(os.path.expanduser(path))
+        name = os.path.abspath(os.path.expanduser(file_name(path)))
         try:
             os.makedirs(os.path.dirname(name), exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -279,18 +280,24 @@ def user_folder(name: str, variable: str, *, is_cache: bool) -> Path:
         name: What they are.
         variable: Environment variable that names another folder.
         is_cache: Whether they can be made again.
+
+    Raises:
+        CacheError: Nobody says where this user's files lie.
     """
     chosen = os.environ.get(variable, "")
     if chosen:
         return Path(chosen)
-    if sys.platform == "win32":
-        kind, elsewhere = ("LOCALAPPDATA", "Local") if is_cache else ("APPDATA", "Roaming")
-        base = os.environ.get(kind) or Path.home() / "AppData" / elsewhere
-    elif sys.platform == "darwin" and is_cache:
-        base = Path.home() / "Library" / "Caches"
-    else:
-        kind, elsewhere = ("XDG_CACHE_HOME", ".cache") if is_cache else ("XDG_CONFIG_HOME", ".config")
-        base = os.environ.get(kind) or Path.home() / elsewhere
+    try:
+        if sys.platform == "win32":
+            kind, elsewhere = ("LOCALAPPDATA", "Local") if is_cache else ("APPDATA", "Roaming")
+            base = os.environ.get(kind) or Path.home() / "AppData" / elsewhere
+        elif sys.platform == "darwin" and is_cache:
+            base = Path.home() / "Library" / "Caches"
+        else:
+            kind, elsewhere = ("XDG_CACHE_HOME", ".cache") if is_cache else ("XDG_CONFIG_HOME", ".config")
+            base = os.environ.get(kind) or Path.home() / elsewhere
+    except RuntimeError as error:  # a number that the system knows no user of, as containers have
+        raise CacheError(f"there is no folder for {name}", why=str(error), hint=f"set {variable} to one") from error
     return Path(base) / "trt" / name
 
 

@@ -86,7 +86,7 @@ def file_name(path: Path) -> str:
     except TypeError as error:
         raise InputError(f"a file is named by a string or a path, not by {kind_of(path)}") from error
     except ValueError as error:
-        raise InputError("no file has such a name", where=ascii(path), why=str(error)) from error
+        raise InputError("no file has such a name", where=ascii(os.fspath(path)), why=str(error)) from error
 
 
 def _open(path: Path) -> int:

@@ -64,7 +64,7 @@ class Relation(Row):
         """
         try:
             sides = evaluate_extent(self.left, symbols), evaluate_extent(self.right, symbols)
-        except (ArithmeticError, TypeError, ValueError):
+        except (ArithmeticError, ValueError):
             return False
         return bool(FUNCTIONS[self.name].compute(*sides))
 

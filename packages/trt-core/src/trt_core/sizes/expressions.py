@@ -53,7 +53,7 @@ def evaluate_extent(extent: Expression, symbols: Mapping[str, Number]) -> Any:
     Raises:
         KeyError: A symbol has no value.
         ValueError: The extent depends on data, names an unknown function, or exceeds 64 bits.
-        ArithmeticError: It divides by zero, or raises to a power that is none.
+        ArithmeticError: It divides by zero, raises to a power that is none, or shifts what is no integer.
     """
     if isinstance(extent, int):
         return extent
@@ -72,6 +72,8 @@ def evaluate_extent(extent: Expression, symbols: Mapping[str, Number]) -> Any:
         return compute(*values) if len(values) == 2 or name in _OF_SO_MANY else functools.reduce(compute, values)
     except OverflowError as error:
         raise ValueError("an extent exceeds 64 bits") from error
+    except TypeError as error:  # a function of integers, of other numbers
+        raise ArithmeticError(f"an extent cannot be computed: {error}") from error
 
 
 def check_extent(extent: Any, symbols: Collection[str] | None = None, *, is_whole: bool = True) -> None:

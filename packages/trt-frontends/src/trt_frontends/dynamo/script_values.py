@@ -19,9 +19,8 @@ __all__ = ["COSINE_THRESHOLD", "cosine_similarity", "to_torch_device", "to_torch
 COSINE_THRESHOLD: Final = 0.99
 """Cosine of the angle between outputs that scripts take for the same."""
 
-ENGINE_CACHE_DIR: Final = str(default_directory())
-TIMING_CACHE_PATH: Final = str(default_directory() / "timing.cache")
-"""Where timings are kept beside cached engines, unless `timing_cache_path` says otherwise."""
+_IN_CACHE: Final = {"ENGINE_CACHE_DIR": ".", "TIMING_CACHE_PATH": "timing.cache"}
+"""Where engines and timings are kept unless settings say otherwise, in the user's folder of engines."""
 
 
 def cosine_similarity(gt_tensor: torch.Tensor, pred_tensor: torch.Tensor) -> float:
@@ -52,6 +51,8 @@ def to_torch_device(device: Any) -> torch.device:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _IN_CACHE:
+        return str(default_directory() / _IN_CACHE[name])
     if not name.isupper() or name.lower() not in setting_names():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(CompilationSettings(), name.lower())

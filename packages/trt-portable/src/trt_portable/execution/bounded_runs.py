@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from trt_core.errors import InputError
 from trt_core.limits import Account, CallLimits, Usage, charging, open_account
 from trt_core.remembered import Remembered
 from trt_portable.enums import LayerType
@@ -33,10 +34,18 @@ TURNS: Final = 1 << 20
 """What holds where the environment says nothing, and nothing else is counted."""
 
 
-def most_turns() -> int | None:
-    """Returns what the environment says; None if it says nothing."""
-    said = os.environ.get(TURNS_VARIABLE)
-    return None if said is None else int(said)
+def told_number(variable: str) -> int | None:
+    """Returns what the environment says; None if it says nothing.
+
+    Raises:
+        InputError: That is no number from 0.
+    """
+    said = os.environ.get(variable, "").strip()
+    if not said:
+        return None
+    if not (said.isascii() and said.isdigit() and len(said) < 20):
+        raise InputError(f"{variable}={said!r:.60} is no number from 0", hint="write a whole number, or unset it")
+    return int(said)
 
 
 _HINT: Final = (
@@ -161,7 +170,7 @@ class BoundedRuns:
 
     def _account(self, values: Sequence[Value], limits: CallLimits) -> Account:
         bounds, given = self._bounds, 0
-        turns = most_turns() if self._may_loop else None
+        turns = told_number(TURNS_VARIABLE) if self._may_loop else None
         if open_account() is None:
             given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
         if turns is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +15,7 @@ from trt_core.limits import UNLIMITED, Account, charging, open_account
 from trt_portable.dtypes import FLOATS, INDICES
 from trt_portable.enums import DataType, ErrorCodeTRT, LayerType, LoopOutput, TripLimit
 from trt_portable.errors import Refusal, UnknownExtents, optional, present
-from trt_portable.execution.bounded_runs import TURNS, TURNS_VARIABLE, most_turns
+from trt_portable.execution.bounded_runs import TURNS, TURNS_VARIABLE, told_number
 from trt_portable.layer_properties import boolean, integer, member, text
 from trt_portable.network.definition import LayerFactory
 from trt_portable.network.layer import Facts, ILayer, ITensor
@@ -53,9 +52,11 @@ def account() -> Iterator[Account]:
     if found is not None:
         yield found
         return
-    turns = most_turns()
+    most_bytes, turns = told_number(BYTES_VARIABLE), told_number(TURNS_VARIABLE)
     limits = replace(
-        UNLIMITED, bytes_made=int(os.environ.get(BYTES_VARIABLE, _BYTES)), loop_turns=TURNS if turns is None else turns
+        UNLIMITED,
+        bytes_made=_BYTES if most_bytes is None else most_bytes,
+        loop_turns=TURNS if turns is None else turns,
     )
     hint = f"set {TURNS_VARIABLE} or {BYTES_VARIABLE} if a model that you trust needs more"
     with charging(Account(limits, hint=hint)) as made:

@@ -79,7 +79,7 @@ def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:
     """
     try:
         extent: int = evaluate_extent(expression, symbols)
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, ValueError) as error:
         raise Refusal(f"an output extent cannot be computed: {error}") from error
     if not 0 <= extent <= _LARGEST:
         raise Refusal(f"an output extent would be {extent}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import io
 import json
 import math
 import os
@@ -13,26 +12,24 @@ import re
 import sys
 import threading
 import time
-import zipfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any, BinaryIO, Final, NoReturn, TextIO
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn, TextIO
 
-import numpy as np
 import torch
 from torch import nn
 
-from trt_core.errors import FileError, InputError, TrtError
-from trt_core.files.opening import opened
+from trt_core.errors import InputError, TrtError
 from trt_core.files.replacing import replacing
 from trt_core.sizes.expressions import evaluate_extent
-from trt_core.wording import did_you_mean, kind_of, printable
+from trt_core.wording import did_you_mean, printable
 from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection
-from trt_runtime.command_line.table import COMMANDS, ENDINGS, EXIT_CODES, PEERS, Parameter
+from trt_runtime.command_line.table import COMMANDS, EXIT_CODES, PEERS, Parameter
+from trt_runtime.command_line.tensor_files import check_ending, read_tensors, write_tensors
 from trt_runtime.interruption import INTERRUPTED
 from trt_runtime.program.fields import UNTOLD
 from trt_runtime.program.graph import FixedInput, Leaf, NumberInput, TensorInput
@@ -653,9 +650,9 @@ def _read_shapes(texts: Sequence[str], counts: Sequence[int], more: str) -> dict
     for text in texts:
         name, separator, value = text.rpartition("=")
         parts = [part.split("x") if part else [] for part in value.split(":")]
-        is_read = all(extent.isascii() and extent.isdigit() for part in parts for extent in part)
+        is_read = all(extent.isascii() and extent.isdigit() and len(extent) < 20 for part in parts for extent in part)
         if not separator or not name or not is_read or len(parts) not in counts:
-            raise InputError(f"{text!r} is no shape", hint=f"write --shapes x=2x3x224x224{more}")
+            raise InputError(f"{text!r:.80} is no shape", hint=f"write --shapes x=2x3x224x224{more}")
         found[name] = [tuple(map(int, part)) for part in parts]
     return found
 
@@ -822,58 +819,6 @@ def _on_device(value: Any, leaf: Leaf, device: torch.device | None) -> Any:
 
 _WIDEST_MADE_UP: Final = 8
 """Bytes of an element while it is made up."""
-_MOST_INFLATED: Final = 1 << 30
-"""Bytes that the entries of an archive may have, where the archive itself has fewer."""
-
-
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Reads tensors by name; a file with one tensor without a name answers with the name "".
-
-    Raises:
-        InputError: The file holds something else, or has an unknown ending.
-        OSError: The file cannot be read.
-    """
-    _check_ending(path)
-    try:
-        with opened(path) as file:
-            found = _read(path.suffix, file)
-    except FileError as error:
-        raise InputError(f"{path} is not a regular file", hint=f"give a file of tensors: {ENDINGS}") from error
-    except (OSError, InputError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # each format has errors of its own, and panics of Rust are no Exception
-        raise InputError(f"{path} cannot be read", why=str(error).partition("\n")[0]) from error
-    named = found if isinstance(found, Mapping) else {"": found}
-    for name, value in named.items():
-        if not isinstance(name, str) or not isinstance(value, torch.Tensor):
-            raise InputError(
-                f"{path} holds {kind_of(value)} under {name!r}", hint="write a dict of tensors by input name"
-            )
-    return dict(named)
-
-
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Writes tensors by name.
-
-    Raises:
-        InputError: The format has no such type, or holds one tensor only.
-        OSError: The file cannot be written.
-    """
-    dense = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    if path.suffix not in (".pt", ".safetensors", ".npz") and len(dense) != 1:
-        raise InputError(f"{path} holds one tensor, there are {len(dense)} outputs", hint="give a .npz file")
-    whole = io.BytesIO()  # what these libraries say of a full disk, they say each in its own way
-    if path.suffix == ".pt":
-        torch.save(dense, whole)
-    elif path.suffix == ".safetensors":
-        whole.write(_safetensors().save({name: value.clone() for name, value in dense.items()}))
-    elif path.suffix == ".npz":
-        np.savez(whole, allow_pickle=False, **{name: _to_numpy(name, value) for name, value in dense.items()})
-    else:
-        (name, value), *_ = dense.items()
-        np.save(whole, _to_numpy(name, value), allow_pickle=False)
-    with replacing(path) as file:
-        file.write(whole.getbuffer())
 
 
 def require_writable(path: Path) -> None:
@@ -882,7 +827,7 @@ def require_writable(path: Path) -> None:
     Raises:
         InputError: The ending is unknown, the file exists, or there is no such folder.
     """
-    _check_ending(path)
+    check_ending(path)
     _require_new(path)
 
 
@@ -893,56 +838,3 @@ def _require_new(path: Path) -> None:
         raise InputError(f"{path} exists already", hint="remove it, or give another path")
     if not path.absolute().parent.is_dir():
         raise InputError(f"there is no folder {path.parent}")
-
-
-def _read(suffix: str, file: BinaryIO) -> Any:
-    size = os.fstat(file.fileno()).st_size
-    if file.read(2) == b"PK":
-        _refuse_bomb(file, size)
-    file.seek(0)
-    if suffix == ".pt":
-        return torch.load(file, map_location="cpu", weights_only=True)
-    if suffix == ".safetensors":
-        return _safetensors().load(file.read(size))
-    loaded = np.load(file, allow_pickle=False)
-    if suffix == ".npy":
-        return torch.from_numpy(loaded)
-    with loaded:
-        return {name: torch.from_numpy(loaded[name]) for name in loaded.files}
-
-
-def _refuse_bomb(file: BinaryIO, size: int) -> None:
-    """Bounds what entries of an archive take once they are read; entries may be compressed, or be each other.
-
-    Raises:
-        InputError: It is too much.
-    """
-    with zipfile.ZipFile(file) as archive:
-        total = sum(entry.file_size for entry in archive.infolist())
-    if total > max(size, _MOST_INFLATED):
-        raise InputError(
-            f"{file.name} has {size} bytes and holds {total}",
-            hint=f"write more than {_MOST_INFLATED} bytes without compression, as np.savez and torch.save do",
-        )
-
-
-def _check_ending(path: Path) -> None:
-    if path.suffix not in (".npz", ".npy", ".pt", ".safetensors"):
-        raise InputError(f"{path} has an unknown ending", hint=f"give {ENDINGS}")
-
-
-def _to_numpy(name: str, value: torch.Tensor) -> Any:
-    try:
-        return value.numpy()
-    except TypeError as error:
-        raise InputError(
-            f"NumPy has no type for {name!r}, {value.dtype}", hint="give a .pt or .safetensors file"
-        ) from error
-
-
-def _safetensors() -> ModuleType:
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise InputError("safetensors is not installed", hint="pip install safetensors, or give a .npz file") from error
-    return safetensors.torch
