@@ -47,7 +47,9 @@ import trt_frontends as trt
 import trt_runtime
 from trt_core import FileError, InputError
 from trt_core.files.folder import Folder, take_lock
+from trt_core.files.staging import is_being_made
 from trt_runtime import sharded
+from trt_runtime.sharded import MANIFEST
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200, func_only=True)]
 
@@ -250,8 +252,8 @@ def test_a_folder_of_which_nobody_can_say_whether_it_is_being_saved_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(*((fcntl, "flock") if at == "flock" else (Folder, "open_file")), refuse)
-        assert sharded._is_being_saved(alive)
-    assert not sharded._is_being_saved(alive)
+        assert is_being_made(alive, MANIFEST)
+    assert not is_being_made(alive, MANIFEST)
 
 
 def test_savers_of_one_folder_leave_each_other_what_they_have_just_made(

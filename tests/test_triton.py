@@ -34,6 +34,7 @@ from typer.testing import CliRunner
 import trt_frontends as trt
 import trt_runtime
 from trt_core import InputError
+from trt_core.files.folder import Folder
 from trt_frontends.integrations import triton
 from trt_frontends.integrations.triton import export_triton
 
@@ -208,6 +209,20 @@ def test_a_disk_without_room_is_told_and_leaves_no_half_of_a_model(tmp_path: Pat
     assert done.stderr.startswith("error: the file cannot be written"), done.stderr
     assert list((tmp_path / "models").iterdir()) == []
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_what_killed_exports_left_goes_and_what_others_make_stays(tmp_path: Path) -> None:
+    """Each left a copy of its model beside the repository."""
+    path = tmp_path / "scores.trtp"
+    _saved(path)
+    for name in ("saving-1", "new-2", "saving-3"):
+        (tmp_path / f".triton.{name}" / "model" / "1").mkdir(parents=True)
+    with Folder.open(str(tmp_path / ".triton.saving-3")).locked(".lock", 1.0):
+        export_triton(path, tmp_path / "models", name="model")
+        assert {one.name for one in tmp_path.glob(".triton*")} == {".triton.saving-3"}
+    export_triton(path, tmp_path / "models", name="model", version=2)
+    assert not [*tmp_path.glob(".triton*")]
+    assert sorted(os.listdir(tmp_path / "models" / "model")) == ["1", "2", "config.pbtxt"]
 
 
 def test_a_repository_that_is_a_file_system_of_its_own_takes_models(

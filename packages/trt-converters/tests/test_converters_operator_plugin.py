@@ -11,7 +11,7 @@ from torch import fx
 from trt_converters import ConverterRegistry, ConverterSupport, build_block, plugin_from_operator
 from trt_converters.testing import check_conversion, compare, record_call, run_engine
 from trt_core import CompilationSettings, InputError, Reason, trt
-from trt_core.operator_plugin import PluginCall
+from trt_core.operator_plugin import PluginCall, plugin_extents
 from trt_core.sizes.ranges import ShapeRanges
 
 LIBRARY = "trt_converters_plugin_tests"
@@ -178,3 +178,36 @@ def test_operators_that_write_to_their_arguments_cannot_be_plugins() -> None:
     with pytest.raises(TypeError, match="writes to its arguments"):
         plugin_from_operator(torch.ops.aten.relu_.default, registry=registry)
     assert not len(registry)
+
+
+class _Numbers:
+    """Computes extents where TensorRT's builder writes expressions."""
+
+    made = 0
+
+    def constant(self, number: int) -> int:
+        return number
+
+    def operation(self, kind: Any, left: int, right: int) -> int:
+        self.made += 1
+        assert kind == trt.DimensionOperation.PROD
+        return left * right
+
+
+@pytest.mark.parametrize(("exponent", "wanted"), [(0, 1), (1, 3), (4, 81), (65, None), (-1, None), (1 << 40, None)])
+def test_powers_that_a_plan_says_are_bounded(exponent: int, wanted: int | None) -> None:
+    call = PluginCall({}, ["x"], ["float32"], ["float32"], [[["pow", "s", exponent]]], {"s": [0, 0]})
+    if wanted is None:
+        with pytest.raises(ValueError, match="not between 0 and 64"):
+            plugin_extents(call, [[3]], _Numbers())
+    else:
+        assert plugin_extents(call, [[3]], _Numbers()) == [[wanted]]
+
+
+def test_powers_of_powers_take_as_long_as_they_are_written() -> None:
+    extent: Any = "s"
+    for _ in range(20):
+        extent = ["pow", extent, 2]
+    builder = _Numbers()
+    plugin_extents(PluginCall({}, ["x"], ["float32"], ["float32"], [[extent]], {"s": [0, 0]}), [[1]], builder)
+    assert builder.made == 20

@@ -219,6 +219,9 @@ class PluginCall:
         return cls(**json.loads(data))
 
 
+_MOST_POWER: Final = 64
+
+
 def plugin_extents(call: PluginCall, inputs: Sequence[Any], builder: Any) -> list[list[Any]]:
     """Returns the extents of the results as expressions of TensorRT.
 
@@ -240,7 +243,10 @@ def _expression(extent: Extent, read: Mapping[str, Any], builder: Any) -> Any:
     name, *operands = extent
     if name == "pow":
         base, exponent = operands
-        return _expression(["mul", *[base] * exponent] if exponent else 1, read, builder)
+        if type(exponent) is not int or not 0 <= exponent <= _MOST_POWER:  # a plan may say so
+            raise ValueError(f"the exponent {exponent!r:.40} of an extent is not between 0 and {_MOST_POWER}")
+        factors = [_expression(base, read, builder)] * exponent if exponent else [builder.constant(1)]
+        return functools.reduce(functools.partial(builder.operation, trt.DimensionOperation.PROD), factors)
     values = [_expression(operand, read, builder) for operand in operands]
     if name == "mod":
         return _remainder(values[0], values[1], builder)

@@ -35,10 +35,11 @@ from torch import nn
 
 from trt_core.errors import ExecutionError, FileError, InputError, PlanError
 from trt_core.files import records, typed
-from trt_core.files.folder import Folder, take_lock
+from trt_core.files.folder import Folder
 from trt_core.files.opening import FileOfFolder, opened, read_file
 from trt_core.files.replacing import Path as FilePath
 from trt_core.files.replacing import file_name
+from trt_core.files.staging import leftovers, locked_folder, take_away
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.process_groups import show_ranks
@@ -49,7 +50,6 @@ from trt_runtime.program.fields import RANK, SAVE
 MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
 
-_LOCK_SECONDS: Final = 10.0  # others look at it for a moment
 _SECONDS_TO_GIVE_UP: Final = 5.0  # by how much ranks may have come to a call after each other
 
 FORMAT_VERSION: Final = 1
@@ -661,54 +661,12 @@ def _new_folder_for(target: Path) -> Iterator[str]:
     if target.exists() and not target.is_dir():
         raise InputError("a sharded model is a folder, and this is a file", where=str(target))
     target.parent.mkdir(parents=True, exist_ok=True)
-    for path in sorted(target.parent.iterdir()):
-        if path.name.startswith((f".{target.name}.saving-", f".{target.name}.new-")):
-            with contextlib.suppress(OSError):
-                if not _is_being_saved(path):
-                    _clear_up(path, target)
+    for path in leftovers(target.parent, target.name, MANIFEST):
+        with contextlib.suppress(OSError):
+            _clear_up(path, target)
     with contextlib.ExitStack() as held:
-        yield str(_locked_folder_for(target, held))
-
-
-def _locked_folder_for(target: Path, held: contextlib.ExitStack) -> Path:
-    """Makes a folder that is locked as long as a stack is not left, and goes with it.
-
-    Before it is locked it is called new, and others may take it for one that was left: they rename it first, as its
-    maker does once it is locked, so one of them succeeds.
-    """
-    while True:
-        number = secrets.token_hex(8)
-        made, staged = (target.with_name(f".{target.name}.{state}-{number}") for state in ("new", "saving"))
-        made.mkdir()
-        with contextlib.ExitStack() as lock:
-            try:
-                # others may read what they run
-                lock.enter_context(Folder.open(str(made)).locked(MANIFEST, _LOCK_SECONDS, 0o666))
-                made.rename(staged)
-            except FileNotFoundError:
-                continue
-            except BaseException:
-                shutil.rmtree(made, ignore_errors=True)
-                raise
-            held.callback(_give_up, staged, target)
-            held.enter_context(lock.pop_all())
-            return staged
-
-
-def _is_being_saved(folder: Path) -> bool:
-    """Whether somebody holds the lock of a folder: that of its manifest, as network file systems lock no folders."""
-    try:
-        descriptor = Folder.open(str(folder)).open_file(MANIFEST, os.O_RDWR | os.O_CREAT)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):  # nobody's folder, or no folder
-        return False
-    except OSError:  # nobody can say
-        return True
-    try:
-        return not take_lock(descriptor)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
+        give_up = functools.partial(_give_up, target=target)
+        yield str(locked_folder(target.parent, target.name, MANIFEST, held, give_up))
 
 
 def _clear_up(left: Path, target: Path) -> None:
@@ -716,7 +674,7 @@ def _clear_up(left: Path, target: Path) -> None:
     if left.name.endswith(_OLD) and not target.exists():
         left.rename(target)
     else:
-        _take_away(left)
+        take_away(left)
 
 
 @contextlib.contextmanager
@@ -749,19 +707,8 @@ def _publish(staged: Path, target: Path, manifest: Manifest) -> None:
 def _give_up(staged: Path, target: Path) -> None:
     """Removes a folder, unless it was published. It is moved away first: from then on nobody can publish it."""
     with contextlib.suppress(OSError):  # another rank was faster
-        _take_away(staged)
+        take_away(staged)
         _put_back(_old_of(staged), target)
-
-
-def _take_away(folder: Path) -> None:
-    """Removes a folder under another name, so that one alone does of all who rename it.
-
-    Raises:
-        OSError: Somebody else was faster.
-    """
-    away = folder.with_name(f"{folder.name}-{secrets.token_hex(4)}")
-    folder.rename(away)
-    shutil.rmtree(away, ignore_errors=True)
 
 
 def _old_of(staged: Path) -> Path:

@@ -6,11 +6,13 @@ backend, which needs nothing else.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import mmap
 import os
 import re
-import tempfile
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -20,6 +22,7 @@ from typing import Any, Final
 from trt_core import InputError, Provider
 from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
+from trt_core.files.staging import leftovers, locked_folder, take_away
 from trt_core.held_arguments import held_to_signature
 from trt_runtime.command_line.inspection import content_of, inspect_file
 from trt_runtime.engine_file import plan_from_memory
@@ -46,6 +49,9 @@ __all__ = ["TritonPythonModel"]
 '''
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MOST_CONFIG: Final = 1 << 24
+_STAGED: Final = "triton"
+_LOCK: Final = ".lock"
+"""A model is made in a folder beside its repository, with a file that is locked meanwhile."""
 _COUNTS: Final = re.compile(r"^(?:instance_group \{ kind: \w+ )?(max_batch_size|count): (\d{1,9})\b", re.MULTILINE)
 _DELAY_MICROSECONDS: Final = 500
 
@@ -316,8 +322,13 @@ def _publish(model: TritonModel, repository: Path, version: int, before: str | N
     # beside the repository: a server that watches the repository sees no half of a model
     beside = repository.absolute().parent
     is_mounted = beside.stat().st_dev != repository.stat().st_dev  # nothing is renamed from one file system to another
-    with tempfile.TemporaryDirectory(prefix=".triton-", dir=repository if is_mounted else beside) as staging:
-        staged = Path(staging, model.name)
+    place = repository if is_mounted else beside
+    for left in leftovers(place, _STAGED, _LOCK):
+        with contextlib.suppress(OSError):
+            take_away(left)
+    with contextlib.ExitStack() as held:
+        staging = locked_folder(place, _STAGED, _LOCK, held, functools.partial(shutil.rmtree, ignore_errors=True))
+        staged = staging / model.name
         folder = staged / str(version)
         folder.mkdir(parents=True)
         for name, content in model.files.items():

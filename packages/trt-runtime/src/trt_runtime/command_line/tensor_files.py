@@ -254,7 +254,7 @@ class _Archive:
                     done += len(part)
             if done != len(content):
                 raise ValueError(f"{name:.60} is shorter than it says")
-            self._held[name] = torch.frombuffer(content, dtype=torch.uint8) if content else torch.empty(0).byte()
+            self._held[name] = torch.frombuffer(content or bytearray(1), dtype=torch.uint8)[: len(content)]
         if self._held[name].numel() != count * dtype.itemsize:
             raise ValueError(f"{name:.60} has another size than its tensors say")
         return _Stored(self._held[name], dtype)
