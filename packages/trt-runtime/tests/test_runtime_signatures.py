@@ -122,6 +122,20 @@ def test_who_has_no_home_saves_and_loads_without_a_key(
         save(static_engine, tmp_path / "signed.trtp", sign=True)
 
 
+def test_a_list_stays_one_that_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names without an end, or many keys, made one that nobody read: what was trusted was so no longer."""
+    keys = [signatures.PublicKey(bytes([number, 7] * 16)) for number in range(1, 6)]
+    signatures.list_key(keys[0], "x" * 2_000_000)
+    assert signatures.listed_keys() == {keys[0]: "x" * 200}
+    monkeypatch.setattr(signatures, "_MOST_BYTES", 500)
+    signatures.list_key(keys[1])
+    signatures.list_key(keys[2])
+    with pytest.raises(CacheError, match=r"cannot be changed(.|\n)*more than 500 bytes"):
+        signatures.list_key(keys[3], "x" * 200)
+    assert list(signatures.listed_keys()) == keys[:3]
+    assert signatures.unlist_key(keys[0]) and list(signatures.listed_keys()) == keys[1:3]
+
+
 def test_a_signature_of_another_file_is_not_trusted(path: Path, two_in_two_out: TRTModule, tmp_path: Path) -> None:
     save(two_in_two_out, tmp_path / "other.trtp", sign=False)
     content = path.read_bytes()

@@ -44,6 +44,7 @@ _PREFIX: Final = "ed25519:"
 _KEY_FILE: Final = "signing.key"
 _TRUSTED_FILE: Final = "trusted.keys"
 _MOST_BYTES: Final = 1 << 20
+_MOST_NAME: Final = 200
 _CHUNK_BYTES: Final = 16 << 20
 _MOST_THREADS: Final = 8
 _FOLDER_VARIABLE: Final = "TRT_KEY_DIR"
@@ -241,11 +242,15 @@ def _read_list(folder: PrivateFolder) -> dict[PublicKey, str]:
 def list_key(key: PublicKey, name: str = "") -> None:
     """Trusts what a key signs, from now on.
 
+    Args:
+        key: The key.
+        name: What to call whoever has it; its first 200 characters are kept.
+
     Raises:
         CacheError: The list cannot be read or written; it is as it was.
     """
     with _changing_list() as keys:
-        keys[key] = "".join(char for char in name if char.isprintable() and char != "#")
+        keys[key] = "".join(char for char in name if char.isprintable() and char != "#")[:_MOST_NAME]
 
 
 def unlist_key(key: PublicKey) -> bool:
@@ -271,8 +276,10 @@ def _changing_list() -> Iterator[dict[PublicKey, str]]:
             before = dict(keys)
             yield keys
             if keys != before:
-                lines = (f"{key} {name}".rstrip() + "\n" for key, name in keys.items())
-                _write_private(folder, _TRUSTED_FILE, "".join(lines))
+                text = "".join(f"{key} {name}".rstrip() + "\n" for key, name in keys.items())
+                if len(text.encode()) > _MOST_BYTES:  # nobody would read it again, and no key would be trusted
+                    raise InputError(f"it would have more than {_MOST_BYTES} bytes")
+                _write_private(folder, _TRUSTED_FILE, text)
     except (OSError, TrtError, ValueError) as error:
         raise CacheError(
             "the list of trusted keys cannot be changed",
