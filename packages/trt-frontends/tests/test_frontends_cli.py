@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 from torch import nn
 from trtc import app
+from trtc.app import _time_of
 from trtc.progress import ConsoleProgress
 from typer.testing import CliRunner
 
@@ -546,3 +547,10 @@ def test_a_reader_that_leaves_is_no_failed_check(arguments: list[str]) -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     assert process.wait() == 141
+
+
+@pytest.mark.parametrize("seconds", [2.0**40, -(2.0**40), 2.0**62, 253402300800.0])
+def test_times_beyond_a_calendar_are_told_as_numbers(seconds: float) -> None:
+    """Files may be of any time; the list of cached engines ended in a traceback."""
+    assert _time_of(seconds) == f"{seconds:.0f} seconds after 1970"
+    assert _time_of(1e9).startswith("2001-09-0")

@@ -194,6 +194,19 @@ def test_the_entry_unused_for_longest_goes_first(tmp_path: Path) -> None:
     assert {entry.digest for entry in cache.entries()} == {first.digest, third.digest}
 
 
+def test_an_entry_of_the_future_goes_before_those_of_today(tmp_path: Path) -> None:
+    """Once a clock that was ahead is right again, what it dated never left, and all else did."""
+    ahead, old, new = _keys(3)
+    cache = EngineCache(tmp_path / "engines")
+    for days, key in ((400, ahead), (-3, old)):
+        cache.insert(key, *_engine())
+        moment = time.time() + days * 86_400
+        os.utime(cache.directory / f"{key.digest}.plan", (moment, moment))
+    used = sum(entry.bytes for entry in cache.entries())
+    EngineCache(cache.directory, used + 10).insert(new, *_engine())
+    assert {entry.digest for entry in cache.entries()} == {old.digest, new.digest}
+
+
 def test_the_limit_holds_whatever_is_stored(tmp_path: Path) -> None:
     cache = EngineCache(tmp_path / "engines", 12_000)
     for key in _keys(12):

@@ -712,7 +712,10 @@ _FACTS: Final = ("name", "provider", "layers", "build_seconds")
 
 
 def _time_of(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).isoformat(timespec="seconds")
+    try:
+        return datetime.datetime.fromtimestamp(seconds).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # a file may be of any time, and a calendar ends
+        return f"{seconds:.0f} seconds after 1970"
 
 
 @cache_app.command("clear")

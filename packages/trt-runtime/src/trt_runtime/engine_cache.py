@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _KEY: Final = ".key"
 _NAME: Final = re.compile(r"[0-9a-f]{64}\.(?:plan|key)")
 _LOCK: Final = ".lock"
 _LOCK_SECONDS: Final = 60.0
+_MOST_AHEAD: Final = 86_400.0
 _VARIABLE: Final = "TRT_ENGINE_CACHE_DIR"
 _MOST_KEY_BYTES: Final = 64 << 20
 _FIELDS: Final = ("version", "payload_sha256", "components", "built")
@@ -229,7 +231,9 @@ class EngineCache:
     def _evict(self, limit: int | None, keep: str = "") -> int:
         if limit is None:
             return 0
-        files = sorted(self._files(), key=lambda item: item[1])
+        ahead = time.time() + _MOST_AHEAD
+        # one that was used tomorrow was so by a clock that was wrong, and would never leave
+        files = sorted(self._files(), key=lambda item: item[1] if item[1] < ahead else 0)
         total = sum(size for _, _, size in files)
         removed = 0
         for digest, _, size in files:
