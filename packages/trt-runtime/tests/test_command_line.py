@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import threading
@@ -621,6 +622,19 @@ def test_what_an_array_says_of_itself_has_a_bound(ending: str, tmp_path: Path) -
             archive.writestr("x.npy", content)
     with pytest.raises(InputError, match="its header has 1048576 bytes"):
         read_tensors(tmp_path / f"x{ending}")
+
+
+def test_entries_that_lie_before_the_file_are_refused(tmp_path: Path) -> None:
+    """The place that nobody can go to was told as an error of the system, without a name."""
+    np.savez(tmp_path / "x.npz", x=np.zeros(2))
+    content = (tmp_path / "x.npz").read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    (start,) = struct.unpack_from("<I", content, end + 16)
+    (tmp_path / "x.npz").write_bytes(content[: end + 16] + struct.pack("<I", start + 5) + content[end + 20 :])
+    with pytest.raises(InputError, match=r"x\.npz cannot be read"):
+        read_tensors(tmp_path / "x.npz")
+    with pytest.raises(OSError, match="No such file"):
+        read_tensors(tmp_path / "missing.npz")
 
 
 def test_two_tensors_have_two_names(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pickletools
@@ -47,9 +48,14 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
             found = _read(path, file)
     except FileError as error:
         raise InputError(f"{path} is not a regular file", hint=f"give a file of tensors: {ENDINGS}") from error
-    except (OSError, InputError, KeyboardInterrupt):
+    except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:  # each format has errors of its own, and panics of Rust are no Exception
+        if isinstance(error, OSError) and error.errno not in (
+            None,
+            errno.EINVAL,
+        ):  # a place that no file has is content
+            raise
         raise InputError(f"{path} cannot be read", why=str(error).partition("\n")[0][:400]) from error
     named = found if isinstance(found, Mapping) else {"": found}
     for name, value in named.items():
