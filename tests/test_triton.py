@@ -225,6 +225,32 @@ def test_what_killed_exports_left_goes_and_what_others_make_stays(tmp_path: Path
     assert sorted(os.listdir(tmp_path / "models" / "model")) == ["1", "2", "config.pbtxt"]
 
 
+@pytest.mark.parametrize("is_new", [False, True])
+def test_who_exports_a_model_that_somebody_else_exports_is_told(
+    is_new: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left as the system's error about a folder that is not empty."""
+    path, repository = tmp_path / "scores.trtp", tmp_path / "models"
+    _saved(path)
+    if not is_new:
+        export_triton(path, repository)
+    locked = triton.locked_folder
+
+    def late(*given: Any) -> Path:
+        monkeypatch.setattr(triton, "locked_folder", locked)
+        export_triton(path, repository, version=2)
+        return locked(*given)
+
+    monkeypatch.setattr(triton, "locked_folder", late)
+    if is_new:  # the other one has made the folder, and this one adds to it
+        export_triton(path, repository)
+    else:
+        with pytest.raises(InputError, match="somebody else has exported the model meanwhile"):
+            export_triton(path, repository, version=2)
+    assert sorted(os.listdir(repository / "scores"))[-1] == "config.pbtxt"
+    assert not [*tmp_path.glob(".triton*")]
+
+
 def test_a_repository_that_is_a_file_system_of_its_own_takes_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ backend, which needs nothing else.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import mmap
@@ -336,10 +337,19 @@ def _publish(model: TritonModel, repository: Path, version: int, before: str | N
                 file.write(content)
         with replacing(staged / "config.pbtxt") as file:
             file.write(config.encode())
-        if target.exists():
-            folder.rename(target / str(version))
-        else:
-            staged.rename(target)
+        try:
+            if target.exists():
+                folder.rename(target / str(version))
+            else:
+                staged.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            raise InputError(
+                "somebody else has exported the model meanwhile",
+                where=str(target),
+                hint="export it again, or give another version=...",
+            ) from error
     return target
 
 
