@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import torch
-from trtc.app import app
+from trtc.app import app, language_model
+from trtc.model_source import load_named_model
 from trtc.progress import shown_phases
 from typer.testing import CliRunner
 
 import trt_runtime
+from trt_core import InputError
 from trt_core.log import provider_logger
 from trt_core.provider import provider_module
 from trt_runtime.program.interface import DynamicSize
@@ -45,6 +49,54 @@ def test_a_folder_of_transformers(tmp_path: Path) -> None:
     usual = _compile(f"hf:{tmp_path / 'bert'}", tmp_path / "usual.trtp")
     assert [spec.name for spec in usual.inputs] == ["input_ids", "attention_mask"]
     assert usual.inputs[0].shape == (1, 128)
+
+
+_NUMBERS: Final = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        [],
+        5,
+        {"model_type": "llama", "hidden_size": "16"},
+        {"model_type": "llama", **_NUMBERS, "num_attention_heads": 0},
+        {"model_type": "llama", **_NUMBERS, "hidden_act": "no such function"},
+        {"model_type": "llama", **_NUMBERS, "rope_parameters": {"rope_type": "none"}},
+        {"model_type": "llama", **_NUMBERS, "dtype": "os.system"},
+        {"model_type": "of_the_folder", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}},
+    ],
+)
+@pytest.mark.parametrize("command", ["compile", "explain", "generate"])
+def test_configurations_of_strangers_are_refused_or_made(
+    config: Any, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They left as errors of whatever they led transformers to; code beside them was asked for at the terminal."""
+    pytest.importorskip("transformers")
+
+    def ask(*_: object) -> str:
+        raise AssertionError("somebody is asked whether code may run")
+
+    monkeypatch.setattr("builtins.input", ask)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model" / "code.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'harm')!r})\n")
+    source = str(tmp_path / "model")
+    with pytest.raises(InputError, match="transformers cannot load"):
+        if command == "generate":
+            language_model(source, None, "cpu", random_weights=True)
+        else:
+            load_named_model(f"hf:{source}", {}, random_weights=command == "compile")
+    assert os.listdir(tmp_path) == ["model"]
+
+
+@pytest.mark.parametrize("name", ["pipeline", "set_seed", "GenerationConfig", "AutoTokenizer", "no_such_name"])
+def test_a_configuration_names_models_alone(name: str, tmp_path: Path) -> None:
+    """Any function of transformers was called that it named."""
+    transformers = pytest.importorskip("transformers")
+    transformers.LlamaConfig(**_NUMBERS, vocab_size=64, architectures=[name]).save_pretrained(tmp_path)
+    found = load_named_model(f"hf:{tmp_path}", {}, random_weights=True)
+    assert found is not None and type(found[0]) is transformers.LlamaModel
 
 
 def test_models_of_torchvision_and_timm(tmp_path: Path) -> None:

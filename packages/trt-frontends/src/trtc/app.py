@@ -228,7 +228,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
         )
     target = Device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device).torch_device
     try:
-        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True)
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         family = _family(config)
         if path.is_file() or random_weights:
             own = getattr(config, "dtype", None) or torch.float32
@@ -236,7 +236,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
             with torch.device(target):
                 made = family.from_config(config, dtype=own if kind == "auto" else kind)
         else:
-            made = family.from_pretrained(path, local_files_only=True, dtype=kind)
+            made = family.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=kind)
         return made.eval().to(target)
     except Exception as error:  # whatever a configuration leads transformers to
         is_bare = not random_weights and path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]

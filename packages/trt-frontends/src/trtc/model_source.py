@@ -317,18 +317,25 @@ def _from_transformers(name: str, random_weights: bool) -> nn.Module:
             hint="give hf: the folder that save_pretrained wrote, or that `hf download MODEL --local-dir DIR` made",
         )
     try:
-        config = transformers.AutoConfig.from_pretrained(name, local_files_only=True)
-        kind = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
-        if random_weights:
-            model = kind(config) if kind is not transformers.AutoModel else kind.from_config(config)
+        plain = {
+            "local_files_only": True,
+            "trust_remote_code": False,
+        }  # else it asks whether code of the folder may run
+        config = transformers.AutoConfig.from_pretrained(name, **plain)
+        kind = getattr(transformers, (config.architectures or [""])[0], None)
+        if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+            auto = transformers.AutoModel
+            model = auto.from_config(config) if random_weights else auto.from_pretrained(name, **plain)
+        elif random_weights:
+            model = kind(config)
         else:
             model = kind.from_pretrained(name, local_files_only=True)
     except ImportError as error:  # it imports what it needs when it needs it
         raise _broken(f"hf:{name}", "transformers", error) from error
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # whatever a configuration leads transformers to
         raise InputError(
             f"transformers cannot load {name}",
-            why=str(error).partition("\n")[0],
+            why=f"{type(error).__name__}: {error}".partition("\n")[0],
             hint=without_configuration(Path(name)),
         ) from error
     made: nn.Module = model
