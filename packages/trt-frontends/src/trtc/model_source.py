@@ -322,8 +322,9 @@ def _from_transformers(name: str, random_weights: bool) -> nn.Module:
             "trust_remote_code": False,
         }  # else it asks whether code of the folder may run
         config = transformers.AutoConfig.from_pretrained(name, **plain)
-        kind = getattr(transformers, (config.architectures or [""])[0], None)
-        if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        kind: Any = getattr(transformers, (config.architectures or [""])[0], None)
+        is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+        if not is_model:
             auto = transformers.AutoModel
             model = auto.from_config(config) if random_weights else auto.from_pretrained(name, **plain)
         elif random_weights:
