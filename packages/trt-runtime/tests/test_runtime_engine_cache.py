@@ -233,6 +233,21 @@ def test_pruning_and_clearing(cache: EngineCache) -> None:
     assert cache.entries() == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are refused otherwise there")
+@pytest.mark.parametrize("ending", [".plan", ".key"])
+def test_a_folder_in_the_place_of_an_entry_keeps_no_other_from_leaving(cache: EngineCache, ending: str) -> None:
+    """Clearing and pruning ended there, with some entries gone and others not."""
+    for key in _keys(4):
+        cache.insert(key, *_engine())
+    odd, *others = sorted(_keys(4), key=lambda key: key.digest)
+    (cache.directory / f"{odd.digest}{ending}").unlink()
+    (cache.directory / f"{odd.digest}{ending}").mkdir()
+    cache.prune(0)
+    assert not [key for key in others if (cache.directory / f"{key.digest}.plan").exists()]
+    cache.clear()
+    assert (cache.directory / f"{odd.digest}{ending}").is_dir()
+
+
 def test_a_plan_that_is_in_use_survives_its_eviction(cache: EngineCache) -> None:
     cache.insert(KEY, *_engine(5))
     found = cache.find(KEY)

@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -219,6 +220,8 @@ class EngineCache:
             digest = name.removesuffix(_PLAN)
             with contextlib.suppress(OSError):
                 status = self._folder.status(name)
+                if stat.S_ISDIR(status.st_mode):
+                    continue  # nobody's entry
                 size = status.st_size
                 with contextlib.suppress(OSError):
                     size += self._folder.status(f"{digest}{_KEY}").st_size
@@ -249,7 +252,8 @@ class EngineCache:
 
     def _remove(self, digest: str) -> None:
         for ending in (_PLAN, _KEY):  # the plan first: an entry without one does not exist
-            self._folder.remove(f"{digest}{ending}")
+            with contextlib.suppress(IsADirectoryError):  # what is in a folder, the cache has not made
+                self._folder.remove(f"{digest}{ending}")
 
     def _remove_leftovers(self) -> None:
         """Removes what killed writers left: whoever holds the lock is the only writer."""
