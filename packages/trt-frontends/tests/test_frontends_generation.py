@@ -831,6 +831,186 @@ def test_models_with_pictures_are_one_file(name: str, tmp_path: Path) -> None:
         assert torch.equal(each.generate(**given, max_new_tokens=20, eos_token_id=()), expected)
 
 
+EARS: Final = {"num_mel_bins": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32}
+HEARING: Final = {**EARS, "max_source_positions": 32, "intermediate_size": 128, "model_type": "voxtral_encoder"}
+ASKING: Final = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2} | {
+    "num_attention_heads": 2,
+    "encoder_hidden_size": 32,
+    "cross_attention_frequency": 1,
+}
+OPT_TEXTS: Final = {**TEXTS, "model_type": "opt", "word_embed_proj_dim": 32, "ffn_dim": 48, "eos_token_id": 2}
+BESIDE: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    # models that are told something of each picture or sound, or whose text is continued by a model inside of them
+    "Qwen2Audio": (
+        "feature_attention_mask",
+        {"text_config": {**TEXTS, "model_type": "qwen2"}, "audio_token_id": 299}
+        | {
+            "audio_config": {"num_mel_bins": 8, "encoder_layers": 2, "encoder_attention_heads": 2, "d_model": 32}
+            | {"encoder_ffn_dim": 48, "max_source_positions": 32, "model_type": "qwen2_audio_encoder"}
+        },
+    ),
+    "Voxtral": ("", {"text_config": TEXTS, "audio_config": HEARING, "audio_token_id": 299}),
+    "AudioFlamingo3": (
+        "input_features_mask",
+        {"text_config": {**TEXTS, "model_type": "qwen2"}, "audio_token_id": 299}
+        | {"audio_config": {**HEARING, "model_type": "audioflamingo3_encoder"}},
+    ),
+    "GlmAsr": (
+        "input_features_mask",
+        {"text_config": TEXTS, "audio_token_id": 299}
+        | {"audio_config": {**EARS, "intermediate_size": 128, "head_dim": 16, "model_type": "glmasr_encoder"}},
+    ),
+    "Blip2": ("", {"text_config": OPT_TEXTS}),
+    "InstructBlip": ("qformer_attention_mask", {"text_config": TEXTS}),
+}
+LONG: Final = (64, 40, 23)
+"""Frames of sounds."""
+
+
+def model_told_beside(name: str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Returns a model, and two padded prompts with three sounds of other lengths, or with a picture each."""
+    torch.manual_seed(0)
+    mask_name, sizes = BESIDE[name]
+    reads_pictures = "Blip" in name
+    if reads_pictures:
+        sizes = {"vision_config": VISION, "qformer_config": ASKING, "num_query_tokens": 4, **sizes}
+        sizes["image_token_index"] = 299
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.2)
+    ids = torch.randint(3, 290, (2, 60))
+    mask = torch.ones_like(ids)
+    given = {"input_ids": ids, "attention_mask": mask}
+    ids[1, :4] = mask[1, :4] = 0
+    if reads_pictures:
+        ids[:, 5:9] = 299
+        given["pixel_values"] = torch.randn(2, 3, 16, 16)
+        if mask_name:
+            given["qformer_input_ids"], given[mask_name] = torch.randint(3, 60, (2, 7)), torch.ones(2, 7).long()
+            given[mask_name][1, 4:] = 0
+        return model, given
+    given["input_features"] = torch.randn(3, 8, 64)
+    halves = [(long - 1) // 2 + 1 for long in LONG]
+    fills = [half // 4 if name == "GlmAsr" else half // 2 for half in halves] if mask_name else [8] * 3
+    if mask_name:
+        given[mask_name] = (torch.arange(64) < torch.tensor(LONG)[:, None]).long()
+    for row, place, count in ((0, 5, fills[0]), (0, 30, fills[1]), (1, 10, fills[2])):
+        ids[row, place : place + count] = 299
+    return model, given
+
+
+def beside_text(given: Mapping[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
+    return {name: value[:count] for name, value in given.items() if name not in ("input_ids", "attention_mask")}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_said_of_each_picture_or_sound_leads_to_the_tokens_of_transformers(name: str) -> None:
+    """In PyTorch: three sounds by an encoder of two, each of places by its length, in pieces that cut them."""
+    model, given = model_told_beside(name)
+    parts = _parts(model, GenerationLimits(2, 120, 16), 120, beside_text(given, 2))
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    assert GenerationLimits.from_text(parts.limits.to_text()) == parts.limits
+    own = model.generate(**given, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    assert torch.equal(generator.generate(**given, max_new_tokens=24, eos_token_id=()), own)
+    first = next(iter(beside_text(given, 1)))
+    other = {**given, first: given[first].flip(0)}
+    changed = model.generate(**other, max_new_tokens=24, do_sample=False, eos_token_id=None)
+    assert not torch.equal(own, changed)
+    assert torch.equal(generator.generate(**other, max_new_tokens=24, eos_token_id=()), changed)
+    for cache in parts.step.buffers():
+        cache.zero_()
+    places = given["input_ids"].clone()
+    places[0, 5] = 7
+    kind = "pictures" if "Blip" in name else "sounds"
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"input_ids": places}, f"places for {kind}"),
+        ({first: torch.zeros(3)}, f"{kind} have shape"),
+        ({"image_size": torch.ones(2, 2)}, "takes no image_size"),
+    ]
+    mask = BESIDE[name][0]
+    if mask:
+        refused += [
+            ({mask: given[mask][:1]}, f"{mask} is torch.int64"),
+            ({mask: given[mask].float()}, f"{mask} is torch.float32"),
+            ({mask: torch.cat([given[mask]] * 2, 1)}, f"{mask} is torch.int64"),
+            ({mask: None}, f"{mask} is a tensor with a row at least"),
+        ]
+    if mask and kind == "sounds":
+        refused += [
+            ({mask: given[mask][:, :60]}, f"{mask} is torch.int64"),
+            ({mask: torch.zeros_like(given[mask])}, "a row of the source is all padding"),
+        ]
+    for change, said in refused:
+        with pytest.raises(InputError, match=said):
+            generator.generate(**{**given, **change}, max_new_tokens=5)
+    assert not any(cache.any() for cache in parts.step.buffers() if cache.dim() == 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BESIDE if "TRT_STRESS" in os.environ else ["Qwen2Audio", "InstructBlip"])
+def test_models_that_are_told_of_each_picture_or_sound_are_one_file(name: str, tmp_path: Path) -> None:
+    model, given = model_told_beside(name)
+    generator = compile_generation(
+        model, max_length=100, max_batch=2, prefill_chunk=16, source_inputs=beside_text(given, 2)
+    )
+    for part in (generator.step, generator.encoder):
+        assert sum(isinstance(child, TRTModule) for child in part.modules()) == 1
+    expected = model.generate(**given, max_new_tokens=20, do_sample=False, eos_token_id=None)
+    generator.save(tmp_path / "model.trtp")
+    for each in (generator, TextGenerator.load(tmp_path / "model.trtp")):
+        assert torch.equal(each.generate(**given, max_new_tokens=20, eos_token_id=()), expected)
+
+
+def test_texts_beside_pictures_may_be_shorter() -> None:
+    model, given = model_told_beside("InstructBlip")
+    parts = _parts(model, GenerationLimits(2, 100, 16), 100, beside_text(given, 2))
+    generator = TextGenerator(parts.step, parts.limits, parts.encoder)
+    for name in ("qformer_input_ids", "qformer_attention_mask"):
+        given[name] = given[name][:, :5]
+    own = model.generate(**given, max_new_tokens=16, do_sample=False, eos_token_id=None)
+    assert torch.equal(generator.generate(**given, max_new_tokens=16, eos_token_id=()), own)
+
+
+def test_a_model_inside_of_another_says_how_tokens_are_chosen() -> None:
+    """BLIP-2 calls `generate` of its language model, whose configuration ends rows."""
+    model, given = model_told_beside("Blip2")
+    plain = model.generate(**given, max_new_tokens=16, do_sample=False, eos_token_id=None)
+    model.language_model.generation_config.eos_token_id = int(plain[0, 66])
+    model.language_model.generation_config.repetition_penalty = 1.2
+    own = model.generate(**given, max_new_tokens=16, do_sample=False)
+    generator = compile_generation(
+        model, max_length=100, max_batch=2, prefill_chunk=16, source_inputs=beside_text(given, 2)
+    )
+    assert torch.equal(generator.generate(**given, max_new_tokens=16), own)
+    assert not torch.equal(own, plain)
+
+
+def test_models_that_cannot_be_told_of_pictures_or_sounds_say_what_to_do() -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("Qwen2Audio", {"feature_attention_mask": None}, "input_features and feature_attention_mask, not as"),
+        ("Qwen2Audio", {"feature_attention_mask": torch.ones(1, 64).long()}, r"has one size, \(2, length\)"),
+        ("Voxtral", {"input_features": torch.ones(8, 64)}, r"sounds have one size, \(n, bins, frames\)"),
+        ("Voxtral", {"input_features": torch.ones(1, 8, 60)}, "features of pictures or sounds cannot be computed"),
+        ("Voxtral", {"max_length": 7}, "8 places, and the caches hold 7"),
+        ("InstructBlip", {"qformer_input_ids": None}, "qformer_attention_mask, not as"),
+        ("Blip2", {"pixel_values": None}, r"takes no past_key_values(.|\n)*BLIP-2 and InstructBLIP are compiled with"),
+    ]
+    for name, other, said in cases:
+        model, given = model_told_beside(name)
+        length = other.pop("max_length", 100)
+        source = {key: value for key, value in {**beside_text(given, 2), **other}.items() if value is not None}
+        with pytest.raises(InputError, match=said):
+            compile_generation(model, max_length=length, source_inputs=source)
+    text = {"model_type": "t5", "vocab_size": 300, "d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 1}
+    sizes = {"vision_config": VISION, "qformer_config": ASKING, "text_config": {**text, "num_heads": 2}}
+    model = transformers.Blip2ForConditionalGeneration(transformers.Blip2Config(**sizes)).eval()
+    for source in (None, {"pixel_values": torch.ones(1, 3, 16, 16)}):
+        with pytest.raises(InputError, match="reads pictures among text"):
+            compile_generation(model, max_length=16, source_inputs=source)
+
+
 @pytest.mark.parametrize("change", [lambda rows: rows * 1.5, lambda rows: rows.flip(1), torch.zeros_like])
 def test_pictures_that_lead_to_other_scores_than_those_of_the_model_are_refused(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[torch.Tensor], torch.Tensor]

@@ -26,6 +26,7 @@ from trt_frontends.pipeline import Progress, no_progress
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime.generation import (
     MASK,
+    SOUNDS,
     SOURCE_STEP,
     TOKEN_TYPES,
     GenerationLimits,
@@ -93,19 +94,20 @@ def compile_generation(
     One engine has two optimization profiles, one token for decoding and up to `prefill_chunk` for prompts, and one set
     of weights. Keys and values of all tokens so far are kept in static caches, `(max_batch, heads, max_length, width)`
     each, which are buffers of the result; layers that look back a window keep little more than the window. An
-    encoder, of text, speech or pictures, is a program beside it that runs once for each call of `generate`.
+    encoder, of text, sounds or pictures, is a program beside it that runs once for each call of `generate`.
 
     Args:
-        model: A causal language model, an encoder-decoder, or a model of text and pictures of transformers, in
-            evaluation mode; or a module of your own that is a step as `TextGenerator` describes it, with caches among
-            its buffers.
+        model: A causal language model, an encoder-decoder, or a model of text and pictures or sounds of transformers,
+            in evaluation mode; or a module of your own that is a step as `TextGenerator` describes it, with caches
+            among its buffers.
         max_length: Most tokens of a row, those of the prompt included.
         max_batch: Rows that are generated at once; fewer are filled up.
         prefill_chunk: Most tokens of a prompt that are read at once, 512 by default, and 8 for encoder-decoders; longer
             prompts are read in pieces.
         max_source_length: Most tokens of a row of the text that an encoder reads; `max_length` by default.
         source_inputs: What an encoder takes that reads no text, as tensors or `Input`s by name: the `pixel_values` that
-            the model's processor makes. Speech models whose features have one size need none.
+            the model's processor makes, or `input_features` and what it says of them. Encoder-decoders of speech whose
+            features have one size need none.
         assisted_tokens: Most tokens that are scored at once, above 1 for `generate` to take guesses.
         cache_dtype: `torch.int8` or `torch.float8_e4m3fn`: keys and values are kept as codes, with a scale of the
             model's type for each token and head; None for the model's type. States of recurrences, and keys and values
@@ -152,10 +154,11 @@ def compile_generation(
             f"assisted_tokens={assisted_tokens} are more than the {chunk} that are read at once",
             hint="give a larger prefill_chunk, or fewer assisted_tokens",
         )
-    ends, pad = _special_tokens(model, eos_token_id, pad_token_id)
+    told = _writer_of(model)
+    ends, pad = _special_tokens(told, eos_token_id, pad_token_id)
     limits = GenerationLimits(
-        *(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(model)),
-        choice=_choice(model),
+        *(max_batch, max_length, chunk, ends, pad, assisted_tokens, _rules(told)),
+        choice=_choice(told),
         vocabulary=_vocabulary(_decoder_of(model) if is_seq2seq else model),
     )
     with open_stored_layers(model) as opened, on_host():  # which runs where kernels of libraries do not
@@ -285,13 +288,21 @@ def _parts(
         return GenerationParts(model, limits)  # a step already
     if getattr(config, "is_encoder_decoder", False):
         return _encoder_decoder(model, limits, max_source_length, source_inputs, cache_dtype)
-    if source_inputs and hasattr(model, "get_image_features"):
+    if source_inputs and (hasattr(model, "get_image_features") or config.model_type in _SOUNDS):
         return _with_pictures(model, limits, source_inputs, cache_dtype)
     if source_inputs:
-        raise _cannot(model, f"it is not known how it reads {', '.join(source_inputs)} beside text", _PICTURES)
+        raise _cannot(model, f"it is not known how it reads {', '.join(source_inputs)} beside text", _SOURCES)
     _note_own_loop(model)
     step = CachedStep(model, limits, cache_dtype).eval()
     return GenerationParts(step, step.limits)
+
+
+def _writer_of(model: Any) -> Any:
+    """Returns the part of a model whose `generate` makes the tokens: a language model inside of it (BLIP-2), or all."""
+    if not isinstance(getattr(model, "language_model", None), nn.Module):
+        return model
+    taken = inspect.signature(model.forward).parameters
+    return model if _name_of_caches(taken) or _STATES in taken else model.language_model
 
 
 def _note_own_loop(model: Any) -> None:
@@ -412,11 +423,12 @@ class CachedStep(nn.Module):
             lacking.append(_CACHES[0])
         if lacking:
             instead = [name for name in _OTHER_STATE if name in parameters]
+            hint = _SOURCES if _writer_of(self.model) is not self.model else _MODELS
             raise _cannot(
                 self.model,
                 f"its forward takes no {', '.join(lacking)}"
                 + (f": it keeps state in {', '.join(instead)}, not keys and values" if instead else ""),
-                _MODELS,
+                hint,
             )
         name = _name_of_caches(parameters) or _STATES
         if own := _class_of_its_own(parameters[name].annotation):
@@ -826,7 +838,10 @@ def _class_of_its_own(annotation: Any) -> str:
     return ", ".join(own) if len(own) == len(kept) else ""
 
 
-_MODELS: Final = "give a language model or an encoder-decoder, or a step of your own; see trt_runtime.TextGenerator"
+_MODELS: Final = (
+    "give a language model, an encoder-decoder, or a step of your own, see trt_runtime.TextGenerator; of others "
+    f"{_LOOP}"
+)
 
 
 _AT_POSITIONS: Final = 2
@@ -846,7 +861,9 @@ def _checked_layers(model: Any, scores: torch.Tensor, cache: Any) -> list[Any]:
     for index, layer in enumerate(layers):
         if not _has_keys(layer) and not hasattr(layer, "recurrent_states"):
             held = type(layer).__name__
-            raise _cannot(model, f"layer {index} keeps the state of {held}, not keys and values alone")
+            is_empty = getattr(layer, "keys", None) is None and hasattr(layer, "keys")
+            why = "is of something else than tokens" if is_empty else f"keeps the state of {held}"
+            raise _cannot(model, f"layer {index} {why}, not keys and values of tokens", _LOOP)
     return layers
 
 
@@ -1115,14 +1132,10 @@ def _encoder_decoder(
     source_inputs: Mapping[str, Any] | None,
     cache_dtype: torch.dtype | None,
 ) -> GenerationParts:
+    if hasattr(model, "get_image_features"):
+        raise _cannot(model, "its encoder reads pictures among text, and encoders here read one of them", _LOOP)
     start, rows = _first_token(model), limits.max_batch
     if model.main_input_name == "input_ids":
-        if hasattr(model, "get_image_features"):
-            raise _cannot(
-                model,
-                "its encoder reads pictures among text, and encoders here read one of them",
-                _LOOP,
-            )
         if source_inputs:
             raise InputError(f"the encoder of {type(model).__name__} reads text", hint="give no source_inputs")
         longest = max_source_length
@@ -1226,7 +1239,7 @@ def _of_rows(rows: int, item: Input, name: str) -> Input:
 
 
 class PictureStep(CachedStep):
-    """A model of text and pictures as a step of `TextGenerator`, which is given the table of features."""
+    """A model of text and pictures or sounds as a step of `TextGenerator`, which is given the table of features."""
 
     def __init__(
         self,
@@ -1248,7 +1261,7 @@ class PictureStep(CachedStep):
         return (planes[0], positions, context[1][0]) if self._ahead else (last, planes, None)
 
     def _find_form(self) -> None:
-        """Models of text and pictures take positions."""
+        """Models of text and pictures or sounds take positions."""
 
     def _scores(
         self,
@@ -1319,12 +1332,13 @@ class PictureEncoder(nn.Module):
             self.register_buffer("window_index", order.to(grid.device), persistent=False)
             self._lengths["cu_window_seqlens"] = lengths.numpy(force=True)
 
-    def forward(self, pixel_values: torch.Tensor) -> tuple[torch.Tensor]:
+    def forward(self, pixel_values: torch.Tensor, *beside: torch.Tensor) -> tuple[torch.Tensor]:
         """Returns the features.
 
         Args:
             pixel_values: (n, channels, height, width), or (n, tiles, channels, height, width), or
                 (n, patches, values), of the model's type.
+            beside: What else is said of each picture, (n, length) int64.
         """
         inner: Any = getattr(self.model, "model", self.model)
         found: Any = self.model
@@ -1344,7 +1358,8 @@ class PictureEncoder(nn.Module):
             features = self._of_pixtral(inner, tower, pixel_values)
         else:
             sizes = {"image_sizes": self._sizes} if self._sizes else {}
-            found = found.get_image_features(pixel_values=pixel_values, **sizes, **self._told)
+            also = dict(zip(_BESIDE.get(self.model.config.model_type, ()), beside, strict=True))
+            found = found.get_image_features(pixel_values=pixel_values, **sizes, **self._told, **also)
             features = getattr(found, "pooler_output", found)
         if isinstance(features, (list, tuple)):
             features = torch.stack(tuple(features))
@@ -1376,6 +1391,60 @@ def _pixtral_tower(inner: Any) -> Any:
     return next((tower for tower in towers if hasattr(tower, "patch_positional_embedding")), None)
 
 
+class SoundEncoder(nn.Module):
+    """What makes rows of features of sounds: (n, bins, frames) to (n, rows, width).
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_features: torch.Tensor, *masks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Returns the features, and which of the rows each sound fills, (n, rows) bool, where a mask says so.
+
+        Args:
+            input_features: (n, bins, frames), of the model's type.
+            masks: Which of the frames are the sound, (n, frames) int64, where the model is told.
+        """
+        inner: Any = self.model.model
+        tower, rows = inner.audio_tower, len(input_features)
+        if not masks:
+            packed: torch.Tensor = inner.get_audio_features(input_features).pooler_output
+            return (packed.unflatten(0, (rows, -1)),)
+        lengths = masks[0].sum(-1)
+        kind = self.model.config.model_type
+        if kind == "glmasr":
+            seen = tower(input_features).last_hidden_state
+            seen = seen.reshape(rows, -1, self.model.config.audio_config.intermediate_size)
+            filled = (lengths - 1) // 2 + 1  # of a convolution of 3 with steps of 2
+            filled = (filled - _MERGED) // _MERGED + 1
+        else:
+            heard, filled = tower._get_feat_extract_output_lengths(lengths)
+            seen = (
+                tower(input_features, attention_mask=self._mask(tower, heard)).last_hidden_state
+                if kind == "qwen2_audio"
+                else tower(input_features, input_features_mask=masks[0]).last_hidden_state
+            )
+        features = inner.multi_modal_projector(seen)
+        return features, torch.arange(features.shape[1], device=filled.device) < filled[:, None]
+
+    def _mask(self, tower: Any, heard: torch.Tensor) -> Any:
+        """Returns which frames a tower attends to, as its attention takes it."""
+        from transformers.masking_utils import create_bidirectional_mask
+
+        frames = tower.config.max_source_positions
+        real = torch.arange(frames, device=heard.device) < heard[:, None]
+        held = torch.zeros(*real.shape, 1, dtype=self.model.dtype, device=heard.device)
+        return create_bidirectional_mask(config=tower.config, inputs_embeds=held, attention_mask=real.long())
+
+
+_MERGED: Final = 4
+"""Frames that GLM-ASR makes one row of."""
+
+
 def _with_pictures(
     model: Any, limits: GenerationLimits, source_inputs: Mapping[str, Any], cache_dtype: torch.dtype | None
 ) -> GenerationParts:
@@ -1384,19 +1453,23 @@ def _with_pictures(
         (torch.as_tensor(counts, device="cpu") > 1).any()
     ):
         told = {"batch_num_images": [2] * len(source_inputs.get("image_sizes", ()))}  # several in a prompt: no tiles
-    names = _picture_inputs(model, source_inputs)
-    given = source_inputs["pixel_values"]
-    item = given if isinstance(given, Input) else Input.from_tensor(given)
-    sizes = _one_size(source_inputs[names[1]], names[1]) if len(names) > 1 else []
-    shape, ahead = _shape_of_pictures(item, sizes), _LOOKING_AHEAD.get(model.config.model_type, "")
+    kind = model.config.model_type
+    names = (_sound_inputs if kind in _SOUNDS else _picture_inputs)(model, source_inputs)
+    items = {name: _as_input(source_inputs[name]) for name in names if name not in _SIZED}
+    sizes = [size for name in names if name in _SIZED for size in _one_size(source_inputs[name], name)]
+    ahead = _LOOKING_AHEAD.get(kind, "")
+    item = items.pop(names[0])
+    shape = _shape_of_sounds(item) if kind in _SOUNDS else _shape_of_pictures(item, sizes)
+    beside = _lengths_beside(items, shape[0])
     try:
-        encoder = PictureEncoder(model, sizes, told).eval()
+        encoder = (SoundEncoder(model) if kind in _SOUNDS else PictureEncoder(model, sizes, told)).eval()
         with torch.no_grad():
-            (features,) = encoder(torch.zeros(shape, dtype=model.dtype, device=model.device))
+            whole = [torch.ones(shape[0], length, dtype=torch.int64, device=model.device) for length in beside]
+            features, *filling = encoder(torch.zeros(shape, dtype=model.dtype, device=model.device), *whole)
     except Exception as error:
-        raise _cannot(model, "its features of pictures cannot be computed", cause=error) from error
+        raise _cannot(model, "its features of pictures or sounds cannot be computed", cause=error) from error
     if features.dim() != 3 or len(features) != shape[0]:
-        raise _cannot(model, f"its features of {shape[0]} pictures have shape {tuple(features.shape)}")
+        raise _cannot(model, f"its features of {shape[0]} pictures or sounds have shape {tuple(features.shape)}")
     config = model.config
     token = next(getattr(config, name) for name in _IMAGE_TOKENS if getattr(config, name, None) is not None)
     vocabulary = max(model.get_input_embeddings().num_embeddings, token + 1)
@@ -1408,6 +1481,7 @@ def _with_pictures(
             hint=f"give prefill_chunk={filled} or more, and a max_length that holds it",
         )
     source = SourceLimits(names, 0, None, token, vocabulary, rows, width, shape[0], filled, ahead=ahead)
+    source = replace(source, beside=beside, counts=bool(filling))
     context = [Input((rows, width), dtype=model.dtype)]
     if sizes:
         source = replace(source, size=sizes[0])
@@ -1416,11 +1490,17 @@ def _with_pictures(
         source = replace(source, grid=tuple(extent // merged for extent in sizes[0][1:]))
     if source.ahead or source.grid:
         context.append(_fixed(3 if source.grid else 1, limits.max_batch, limits.max_length))
-    step = PictureStep(model, replace(limits, source=source), source, cache_dtype).eval()
+    step = PictureStep(_writer_of(model), replace(limits, source=source), source, cache_dtype).eval()
     limits = step.limits
     _require_own_scores(model, TextGenerator(step, replace(limits, rules=TokenRules()), encoder), shape, told)
-    taken = Input(shape, dtype=model.dtype, name="pixel_values")
-    return GenerationParts(step, limits, tuple(context), encoder, (taken,))
+    taken = [Input(shape, dtype=model.dtype, name=names[0])]
+    pairs = zip(items, beside, strict=True)
+    taken += [Input((shape[0], length), dtype=torch.int64, name=name, tensor_domain=(0, 1)) for name, length in pairs]
+    return GenerationParts(step, limits, tuple(context), encoder, tuple(taken))
+
+
+def _as_input(given: Any) -> Input:
+    return given if isinstance(given, Input) else Input.from_tensor(given)
 
 
 def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[int], told: Mapping[str, Any]) -> None:
@@ -1438,10 +1518,19 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
     source: Any = generator.limits.source
     step: Any = generator.step
     each, rows = 2 if told else 1, min(2, generator.limits.max_batch)
-    ids, mask = _prompts_with_pictures(model, generator.limits, rows, each)
+    beside = [torch.ones(rows * each, length, dtype=torch.int64, device=model.device) for length in source.beside]
+    for said in beside[-1:]:  # a mask, which is shorter in the second row
+        said[1:, said.shape[1] * 2 // 3 :] = 0
+    filled = [source.picture_rows * each] * rows
+    if source.counts:
+        sounds = torch.zeros(tuple(shape), dtype=model.dtype, device=model.device)
+        filled = [_filled_rows(generator.encoder, sounds, mask) for mask in beside[-1]]
+    ids, mask = _prompts_with_pictures(model, generator.limits, filled)
     draw = torch.Generator().manual_seed(0)
     pictures = torch.randn(2, rows * each, *shape[1:], generator=draw, device="cpu").to(model.device, model.dtype)
-    named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in source.inputs[1:]}
+    named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in source.inputs[1:2]}
+    named = named if source.size else {}
+    named |= dict(zip(source.inputs[len(source.inputs) - len(beside) :], beside, strict=True))
     types = (ids == source.image_token_id).long() * (source.ahead != "prompts")
     more = {name: types for name in TOKEN_TYPES if name in inspect.signature(model.forward).parameters}
     more |= {name: torch.tensor([each] * rows, device=model.device) for name in told}
@@ -1457,13 +1546,13 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
     try:
         for given in pictures:
             row = given.unflatten(0, (rows, each)) if _in_rows(model) else given
-            asked: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "pixel_values": row, **named, **more}
+            asked: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, source.inputs[0]: row, **named, **more}
             how = {"num_beams": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
             own.append(model.generate(**asked, **how, max_new_tokens=1).logits[0].float())
-        ours: dict[str, Any] = {"pixel_values": pictures[0], **named}
+        ours: dict[str, Any] = {source.inputs[0]: pictures[0], **named}
         generator.generate(ids, mask, max_new_tokens=1, logits_processor=[keep], **ours)
     except Exception as error:
-        raise _cannot(model, "scores after a picture cannot be compared with its own", _PICTURES, error) from error
+        raise _cannot(model, "scores after a picture cannot be compared with its own", _SOURCES, error) from error
     for cache in step.buffers(recurse=False):  # a table of the model may have as many rows
         cache.zero_()
     expected, other = own
@@ -1475,33 +1564,42 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
             model,
             f"its scores after a picture are not those of its own generate: they are {apart / scale:.2g} of their norm "
             f"apart, and other pictures change them by {meant / scale:.2g}",
-            _PICTURES,
+            _SOURCES,
         )
 
 
+def _filled_rows(encoder: Any, sounds: torch.Tensor, mask: torch.Tensor) -> int:
+    """Returns how many rows of features a sound fills that has a mask, (frames,) int64."""
+    with torch.no_grad():
+        return int(encoder(sounds, mask.expand(len(sounds), -1))[1][0].sum())
+
+
 def _prompts_with_pictures(
-    model: Any, limits: GenerationLimits, rows: int, each: int
+    model: Any, limits: GenerationLimits, filled: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns prompts with some pictures in each row, a place of padding in the second one, and their mask.
+    """Returns prompts with pictures that fill so many places of each row, of which one is padding in the second.
+
+    Their mask follows, (rows, length) int64 as they are.
 
     Raises:
         InputError: The caches do not hold a picture.
     """
     source: Any = limits.source
-    filled = source.picture_rows * each
+    largest, rows = max(filled), len(filled)
     most = min(limits.max_length, limits.prefill_chunk) if source.ahead else limits.max_length
-    if filled > most:
+    if largest > most:
         raise InputError(
-            f"a picture has {source.picture_rows} places, and the caches hold {limits.max_length} for a row",
+            f"a picture or sound has {source.picture_rows} places, and the caches hold {limits.max_length} for a row",
             where="max_length",
-            hint=f"give max_length={filled + 1} or more, with room for text",
+            hint=f"give max_length={largest + 1} or more, with room for text",
         )
-    length = min(filled + 5, most)
+    length = min(largest + 5, most)
     ids = torch.arange(1, rows * length + 1, device=model.device).view(rows, length)
     ids %= model.get_input_embeddings().num_embeddings - 1
     ids += ids == source.image_token_id
-    begin = (length - filled + 1) // 2
-    ids[:, begin : begin + filled] = source.image_token_id
+    begin = (length - largest + 1) // 2
+    for row, count in zip(ids, filled, strict=True):
+        row[begin : begin + count] = source.image_token_id
     mask = torch.ones_like(ids)
     mask[1:, : min(begin, 1)] = 0
     return ids, mask
@@ -1531,6 +1629,29 @@ def _shape_of_pictures(item: Input, sizes: Sequence[tuple[int, ...]]) -> tuple[i
     return shape if len(shape) > 2 else (count, shape[0] // count, shape[1])
 
 
+def _shape_of_sounds(item: Input) -> tuple[int, ...]:
+    """Returns the shape of features of sounds.
+
+    Raises:
+        InputError: They are something else.
+    """
+    if item.is_dynamic or len(item.opt_shape) != 3:
+        raise InputError(f"sounds have one size, (n, bins, frames), not {item}", where=f"source_inputs['{SOUNDS}']")
+    return item.opt_shape
+
+
+def _lengths_beside(items: Mapping[str, Input], count: int) -> tuple[int, ...]:
+    """Returns the lengths of what is said of so many pictures or sounds.
+
+    Raises:
+        InputError: It is something else than a row for each.
+    """
+    for name, item in items.items():
+        if item.is_dynamic or len(item.opt_shape) != 2 or item.opt_shape[0] != count:
+            raise InputError(f"{name} has one size, ({count}, length), not {item}", where=f"source_inputs['{name}']")
+    return tuple(item.opt_shape[1] for item in items.values())
+
+
 def _one_size(sizes: Any, name: str) -> list[tuple[int, ...]]:
     """Returns what is said of the size of each picture.
 
@@ -1547,13 +1668,38 @@ def _one_size(sizes: Any, name: str) -> list[tuple[int, ...]]:
     return read
 
 
-_IMAGE_TOKENS: Final = ("image_token_id", "image_token_index")
+_IMAGE_TOKENS: Final = ("image_token_id", "image_token_index", "audio_token_id")
 _LOOKING_AHEAD: Final = {"gemma3": "pictures", "paligemma": "prompts"}
 _SIZED: Final = {
     "image_sizes": ("llava_next", "llava_next_video", "llava_onevision", "mistral3", "lighton_ocr"),
     "image_grid_thw": ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"),
 }
 """What says how large pictures are, and models that features and positions of such are computed for."""
+
+_BESIDE: Final = {"instructblip": ("qformer_input_ids", "qformer_attention_mask")}
+"""What models are told beside each picture."""
+
+_SOUNDS: Final = {
+    "voxtral": (),
+    "qwen2_audio": ("feature_attention_mask",),
+    "audioflamingo3": ("input_features_mask",),
+    "glmasr": ("input_features_mask",),
+}
+"""Models of text and sounds, and what they are given the mask of features as."""
+
+
+def _sound_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of what sounds are given as.
+
+    Raises:
+        InputError: It takes something else; the message names it.
+    """
+    names = (SOUNDS, *_SOUNDS[model.config.model_type])
+    if set(source_inputs) != set(names):
+        raise InputError(
+            f"sounds are given as {' and '.join(names)}, not as {', '.join(source_inputs)}", where="source_inputs"
+        )
+    return names
 
 
 def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -1565,25 +1711,27 @@ def _picture_inputs(model: Any, source_inputs: Mapping[str, Any]) -> tuple[str, 
     kind = model.config.model_type
     taken = inspect.signature(model.get_image_features).parameters
     names = ("pixel_values", *(name for name, kinds in _SIZED.items() if name in taken and kind in kinds))
+    names += _BESIDE.get(kind, ())
     needed = [name for name, item in taken.items() if item.default is item.empty and item.kind is not item.VAR_KEYWORD]
     if more := [name for name in dict.fromkeys((*needed, *_SIZED)) if name in taken and name not in names]:
-        raise _cannot(model, f"its features of pictures follow from {', '.join(more)}, too", _PICTURES)
+        raise _cannot(model, f"its features of pictures follow from {', '.join(more)}, too", _SOURCES)
     if set(source_inputs) != set(names):
         raise InputError(
             f"pictures are given as {' and '.join(names)}, not as {', '.join(source_inputs)}", where="source_inputs"
         )
     told = set(TOKEN_TYPES) & set(inspect.signature(model.forward).parameters)
     if told and kind not in (*_LOOKING_AHEAD, *_SIZED["image_grid_thw"]):
-        raise _cannot(model, "its tokens look ahead in a way that is not known", _PICTURES)
+        raise _cannot(model, "its tokens look ahead in a way that is not known", _SOURCES)
     if not any(getattr(model.config, name, None) is not None for name in _IMAGE_TOKENS):
-        raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _PICTURES)
+        raise _cannot(model, f"its configuration has no {_IMAGE_TOKENS[0]}", _SOURCES)
     return names
 
 
-_PICTURES: Final = (
+_SOURCES: Final = (
     "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics 2 and 3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, "
-    "LightOnOCR, Qwen2-VL, Qwen2.5-VL and Qwen3-VL are compiled with "
-    "pictures; without source_inputs a model continues text"
+    "LightOnOCR, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, BLIP-2 and InstructBLIP are compiled with "
+    "pictures, Qwen2-Audio, Voxtral, Audio Flamingo 3 and GLM-ASR with sounds; without source_inputs a model continues "
+    f"text; of others {_LOOP}"
 )
 
 

@@ -86,20 +86,22 @@ class SourceLimits(Grown):
     """What an encoder was compiled for.
 
     Attributes:
-        inputs: Names of what it is given: `("input_ids", "attention_mask")` of a text, or `("pixel_values",)`, and what
-            says their size.
+        inputs: Names of what it is given: `("input_ids", "attention_mask")` of a text; `("pixel_values",)`, and what
+            says their size; or `("input_features",)`, and a mask of them.
         max_length: Most tokens of a row of a text; 0 where what it is given is no text.
         start_token_id: What the text of an encoder-decoder begins with; None for models that continue prompts.
-        image_token_id: Stands in prompts for a row of a picture's features; None for encoder-decoders.
+        image_token_id: Stands in prompts for a row of features, of a picture or a sound; None for encoder-decoders.
         vocabulary: Tokens from this on are rows of the table of features; of a text, tokens that the encoder knows, 0
             where the file does not say.
         rows, width: Size of that table.
-        pictures: How many pictures the encoder is given at once; fewer are filled up, and more come in turns.
-        picture_rows: Rows of the table that each fills.
+        pictures: How many pictures or sounds the encoder is given at once; fewer are filled up, and more come in turns.
+        picture_rows: Rows of the table that each fills, or may fill.
         size: What is said of the size of every picture, where something is; () for nothing.
         grid: Height and width of a picture's features, where positions have three axes; () where they have one.
         ahead: What tokens look ahead in: those of `"pictures"`, to their end, or of `"prompts"`; "" for nothing.
         ignores_mask: Whether a mask of features, which is not among the inputs, says nothing.
+        beside: Lengths of the last inputs, (pictures, length) int64 each: what is said of each picture or sound.
+        counts: Whether the last of them is a mask by which each fills some of its rows alone.
     """
 
     inputs: tuple[str, ...]
@@ -115,6 +117,13 @@ class SourceLimits(Grown):
     grid: tuple[int, ...] = ()
     ahead: str = ""
     ignores_mask: bool = False
+    beside: tuple[int, ...] = ()
+    counts: bool = False
+
+    @property
+    def are(self) -> str:
+        """What stands among text, as messages call it."""
+        return "sounds" if self.inputs[0] == SOUNDS else "pictures"
 
     @property
     def is_text(self) -> bool:
@@ -195,7 +204,8 @@ def _check_source(source: SourceLimits) -> None:
 
 def _is_sized(source: SourceLimits) -> bool:
     is_grid = not source.grid or (len(source.grid) == 2 and math.prod(source.grid) == source.picture_rows)
-    return is_grid and len(source.inputs) == 1 + bool(source.size) and all(extent > 0 for extent in source.size)
+    is_whole = len(source.inputs) == 1 + bool(source.size) + len(source.beside) and bool(source.beside) >= source.counts
+    return is_grid and is_whole and all(extent > 0 for extent in (*source.size, *source.beside))
 
 
 _P = ParamSpec("_P")
@@ -846,11 +856,14 @@ class TextGenerator(nn.Module):
             if not others:
                 return _Request(prompt, padding)
             if lacking := [name for name in names if name not in others]:
-                raise InputError(f"pictures are given as {', '.join(names)}", where=lacking[0])
-            values, *sizes = (self._read_input(others[name], name) for name in names)
+                raise InputError(f"{source.are} are given as {', '.join(names)}", where=lacking[0])
+            values, *told = (self._read_input(others[name], name) for name in names)
             masks = said.get(_PICTURE_MASK)
-            pictures = _sized_pictures(source, values, sizes[0]) if sizes else _pictures(values, masks)
-            return _Request(prompt, padding, (pictures,))
+            if names[0] == SOUNDS:
+                pictures = _sounds(values)
+            else:
+                pictures = _sized_pictures(source, values, told.pop(0)) if source.size else _pictures(values, masks)
+            return _Request(prompt, padding, (pictures, *_read_beside(source, told, len(pictures))))
         if source.is_text:
             rows, given = self._read_source_text(source, input_ids, attention_mask, copies)
         else:
@@ -1006,6 +1019,7 @@ def _new_tokens(length: int, max_length: int | None) -> int | None:
 
 _CPU: Final = torch.device("cpu")
 MASK: Final = "attention_mask"
+SOUNDS: Final = "input_features"
 _PICTURE_MASK: Final = "pixel_attention_mask"
 _PICTURE_COUNTS: Final = "batch_num_images"  # which the places for pictures in prompts say
 TOKEN_TYPES: Final = ("token_type_ids", "mm_token_type_ids")
@@ -1122,11 +1136,11 @@ def _may_be(extent: int | DynamicSize, size: int) -> bool:
     return (extent.min or 0) <= size and (extent.max is None or size <= extent.max)
 
 
-def _filled_up(value: torch.Tensor, rows: int) -> torch.Tensor:
+def _filled_up(value: torch.Tensor, rows: int, fill: int = 0) -> torch.Tensor:
     if rows == len(value):
         return value.contiguous()
     _require_room(rows * (value.nbytes // max(len(value), 1)), "an input of all rows")
-    filled = value.new_zeros(rows, *value.shape[1:])
+    filled = value.new_full((rows, *value.shape[1:]), fill)
     filled[: len(value)] = value
     return filled
 
@@ -1152,6 +1166,38 @@ def _pictures(values: torch.Tensor, masks: Any) -> torch.Tensor:
             "a part of a picture is padding", where=_PICTURE_MASK, hint="have the processor make pictures of one size"
         )
     return values[real]
+
+
+def _sounds(values: torch.Tensor) -> torch.Tensor:
+    """Returns features of sounds, (n, bins, frames).
+
+    Raises:
+        InputError: They have another form.
+    """
+    if values.dim() != 3:
+        raise InputError(f"sounds have shape {tuple(values.shape)}", where=SOUNDS, hint="give (n, bins, frames)")
+    return values
+
+
+def _read_beside(source: SourceLimits, values: Sequence[torch.Tensor], count: int) -> Iterator[torch.Tensor]:
+    """Yields what is said of each picture or sound, (n, length) int64, filled up on the right with nothing.
+
+    Raises:
+        InputError: It is longer than what the model was compiled for, or of another number of them.
+    """
+    names = source.inputs[len(source.inputs) - len(values) :]
+    for name, value, length in zip(names, values, source.beside, strict=True):
+        is_read = value.dim() == 2 and len(value) == count and value.shape[1] <= length
+        if value.is_floating_point() or not is_read or (source.counts and value.shape[1] < length):
+            raise InputError(
+                f"{name} is {value.dtype} of shape {tuple(value.shape)}, and whole numbers of shape {(count, length)} "
+                "are expected",
+                where=name,
+                hint="give what the processor makes, or compile with a longer one in source_inputs",
+            )
+        yield nn.functional.pad(value.to(torch.int64), (0, length - value.shape[1]))
+    if source.counts:
+        _require_tokens(values[-1])
 
 
 def _sized_pictures(source: SourceLimits, values: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
@@ -1490,37 +1536,64 @@ class _Reader:
         """
         _require_room(source.rows * source.width * dtype.itemsize, "the table of features")
         table = torch.zeros(source.rows, source.width, dtype=dtype, device=self._prompt.device)
-        pictures = request.given[0] if request.given else table[:0]
+        pictures, *beside = request.given or (table[:0],)
         is_picture = torch.eq(self._prompt, source.image_token_id or 0)
-        places, count = int(is_picture.sum()), len(pictures) * source.picture_rows
-        if places != count:
-            raise InputError(
-                f"the prompts have {places} places for pictures, and {len(pictures)} pictures fill {count}",
-                where="input_ids",
-                hint="make prompts and pictures by one call of the model's processor",
-            )
-        if count > source.rows:
-            raise InputError(
-                f"{len(pictures)} pictures fill {count} rows, and the model was compiled for {source.rows}",
-                where="pixel_values",
-                hint="give fewer, or compile with more of them in source_inputs",
-            )
-        numbers = torch.arange(count, device=table.device) + source.vocabulary
-        self._prompt = self._prompt.masked_scatter(is_picture, numbers)
-        layout = (self._layout(source, is_picture, request.padding),) if source.ahead or source.grid else ()
-        step = source.pictures
+        places, step = int(is_picture.sum()), source.pictures
+        if not source.counts:
+            self._require_places(source, places, len(pictures), len(pictures) * source.picture_rows)
+        made = 0
         for first in range(0, len(pictures), step):
             some = pictures[first : first + step]
-            features, *others = _tensors_of(encoder(_filled_up(some, step)))
-            if others or tuple(features.shape) != (step, source.picture_rows, source.width):
-                raise ExecutionError(
-                    f"the encoder returned {1 + len(others)} tensors, the first of shape {tuple(features.shape)}",
-                    why=f"one of shape {(step, source.picture_rows, source.width)} is expected",
-                    hint="compile the model again",
-                )
-            at = first * source.picture_rows
-            table[at : at + len(some) * source.picture_rows] = features[: len(some)].flatten(0, 1)
+            told = (_filled_up(each[first : first + step], step, 1) for each in beside)
+            features = self._features(source, encoder(_filled_up(some, step), *told), len(some))
+            if made + len(features) > source.rows:
+                self._require_places(source, places, len(pictures), made + len(features))
+            table[made : made + len(features)] = features
+            made += len(features)
+        self._require_places(source, places, len(pictures), made)
+        numbers = torch.arange(made, device=table.device) + source.vocabulary
+        self._prompt = self._prompt.masked_scatter(is_picture, numbers)
+        layout = (self._layout(source, is_picture, request.padding),) if source.ahead or source.grid else ()
         return table, *layout
+
+    def _require_places(self, source: SourceLimits, places: int, count: int, filled: int) -> None:
+        """Holds places of prompts to the rows that so many pictures or sounds fill.
+
+        Raises:
+            InputError: They differ, or the table has fewer.
+        """
+        if places != filled:
+            raise InputError(
+                f"the prompts have {places} places for {source.are}, and {count} {source.are} fill {filled}",
+                where="input_ids",
+                hint=f"make prompts and {source.are} by one call of the model's processor",
+            )
+        if filled > source.rows:
+            raise InputError(
+                f"{count} {source.are} fill {filled} rows, and the model was compiled for {source.rows}",
+                where=source.inputs[0],
+                hint="give fewer, or compile with more of them in source_inputs",
+            )
+
+    def _features(self, source: SourceLimits, made: Any, count: int) -> torch.Tensor:
+        """Returns the rows that the first of the encoder's pictures or sounds fill, (n, width).
+
+        Raises:
+            ExecutionError: The encoder returned something else.
+        """
+        features, *others = _tensors_of(made)
+        extents = (source.pictures, source.picture_rows, source.width)
+        if (
+            len(others) != source.counts
+            or tuple(features.shape) != extents
+            or any((each.dtype, tuple(each.shape)) != (torch.bool, extents[:2]) for each in others)
+        ):
+            raise ExecutionError(
+                f"the encoder returned {1 + len(others)} tensors, the first of shape {tuple(features.shape)}",
+                why=f"one of shape {extents} is expected" + (", and which rows are filled" if source.counts else ""),
+                hint="compile the model again",
+            )
+        return features[:count][others[0][:count]] if others else features[:count].flatten(0, 1)
 
     def _layout(self, source: SourceLimits, is_picture: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
         """Returns what pictures say of places, (planes, max_batch, max_length) int64.
