@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 from unittest.mock import Mock
 
 import pytest
@@ -453,6 +453,7 @@ def test_limits_are_read_as_they_were_written() -> None:
     for source in (
         SourceLimits(("input_ids", "attention_mask"), 9, 2),
         SourceLimits(("x",), 0, None, 3, 4, 5, 6, 7, 8),
+        SourceLimits(("x", "y"), 0, None, 3, 4, 5, 6, 7, 8, beside=(9,), counts=True),
     ):
         whole = replace(
             limits,
@@ -466,7 +467,12 @@ def test_limits_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [SourceLimits(()), SourceLimits(("x",), 9), SourceLimits(("x",), 0, 1, 2), SourceLimits(("x",), 0, None, 2)],
+    [
+        *(SourceLimits(()), SourceLimits(("x",), 9), SourceLimits(("x",), 0, 1, 2), SourceLimits(("x",), 0, None, 2)),
+        SourceLimits(("x",), 0, None, 3, 4, 5, 6, 7, 8, beside=(9,)),
+        SourceLimits(("x",), 0, None, 3, 4, 5, 6, 7, 8, counts=True),
+        SourceLimits(("x", "y"), 0, None, 3, 4, 5, 6, 7, 8, beside=(0,)),
+    ],
 )
 def test_sources_that_say_two_things_or_nothing_are_refused(source: SourceLimits) -> None:
     with pytest.raises(PlanError, match="in no readable way"):
@@ -589,3 +595,44 @@ def test_numbers_of_strangers_neither_take_memory_nor_leave_as_foreign_errors(
     except TrtError:
         return
     assert made.shape[1] <= 17
+
+
+SOUNDS: Final = SourceLimits(("input_features", "mask"), 0, None, 5, VOCABULARY, 6, 4, 2, 3, beside=(7,), counts=True)
+_FILLED: Final = torch.tensor([[True, True, False], [True, False, False]])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [(torch.ones(2, 3, 4),), (torch.ones(2, 3, 4), _FILLED.long()), (torch.ones(2, 3, 4), _FILLED[:, :2])],
+    ids=repr,
+)
+def test_encoders_of_sounds_say_which_rows_they_fill(made: Any) -> None:
+    given = {"input_features": torch.ones(2, 3, 7), "mask": torch.ones(2, 7, dtype=torch.int32)}
+    limits = GenerationLimits(2, 16, 4, source=SOUNDS)
+    ids = torch.tensor([[1, 5, 5, 0, 5]])
+    with pytest.raises(ExecutionError, match="and which rows are filled"):
+        TextGenerator(Taking(), limits, Stated(made)).generate(ids, **given)
+    generator = TextGenerator(Taking(), limits, Stated((torch.ones(2, 3, 4), _FILLED)))
+    assert generator.generate(ids, **given, max_new_tokens=2).shape == (1, 7)
+    with pytest.raises(InputError, match="4 places for sounds, and 2 sounds fill 3"):
+        generator.generate(torch.tensor([[5, 5, 5, 5]]), **given)
+    two = torch.full((2, 3), 5)
+    with pytest.raises(InputError, match="5 sounds fill too many rows: the model was compiled for 6"):
+        generator.generate(two, input_features=torch.ones(5, 3, 7), mask=torch.ones(5, 7, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("length", [-(2**63), -1, 0, 2, 6, 8, 2**24, 2**31, 2**40, 2**62, 2**63 - 1])
+@pytest.mark.parametrize("counts", [True, False])
+def test_lengths_of_strangers_neither_take_memory_nor_leave_as_foreign_errors(length: int, counts: bool) -> None:
+    document = json.loads(GenerationLimits(2, 16, 4, source=replace(SOUNDS, counts=counts)).to_text())
+    document["source"]["beside"] = [length]
+    given = {"input_features": torch.ones(2, 3, 7), "mask": torch.ones(2, 7, dtype=torch.int64)}
+    made = (torch.ones(2, 3, 4), _FILLED) if counts else (torch.ones(2, 3, 4),)
+    ids = torch.tensor([[1, *[5] * (3 if counts else 6)]])
+    try:
+        limits = GenerationLimits.from_text(json.dumps(document))
+        TextGenerator(Taking(), limits, Stated(made)).generate(ids, **given, max_new_tokens=2)
+    except TrtError:
+        return
+    assert not counts
+    assert length in (8, 2**24)

@@ -1195,6 +1195,7 @@ def _read_beside(source: SourceLimits, values: Sequence[torch.Tensor], count: in
                 where=name,
                 hint="give what the processor makes, or compile with a longer one in source_inputs",
             )
+        _require_room(8 * count * length, f"{name} of all {source.are}")
         yield nn.functional.pad(value.to(torch.int64), (0, length - value.shape[1]))
     if source.counts:
         _require_tokens(values[-1])
@@ -1541,13 +1542,13 @@ class _Reader:
         places, step = int(is_picture.sum()), source.pictures
         if not source.counts:
             self._require_places(source, places, len(pictures), len(pictures) * source.picture_rows)
+            _require_rows(source, len(pictures), places)
         made = 0
         for first in range(0, len(pictures), step):
             some = pictures[first : first + step]
             told = (_filled_up(each[first : first + step], step, 1) for each in beside)
             features = self._features(source, encoder(_filled_up(some, step), *told), len(some))
-            if made + len(features) > source.rows:
-                self._require_places(source, places, len(pictures), made + len(features))
+            _require_rows(source, len(pictures), made + len(features))
             table[made : made + len(features)] = features
             made += len(features)
         self._require_places(source, places, len(pictures), made)
@@ -1560,19 +1561,13 @@ class _Reader:
         """Holds places of prompts to the rows that so many pictures or sounds fill.
 
         Raises:
-            InputError: They differ, or the table has fewer.
+            InputError: They differ.
         """
         if places != filled:
             raise InputError(
                 f"the prompts have {places} places for {source.are}, and {count} {source.are} fill {filled}",
                 where="input_ids",
                 hint=f"make prompts and {source.are} by one call of the model's processor",
-            )
-        if filled > source.rows:
-            raise InputError(
-                f"{count} {source.are} fill {filled} rows, and the model was compiled for {source.rows}",
-                where=source.inputs[0],
-                hint="give fewer, or compile with more of them in source_inputs",
             )
 
     def _features(self, source: SourceLimits, made: Any, count: int) -> torch.Tensor:
@@ -1629,6 +1624,20 @@ class _Reader:
         passed = (pictured & (inside == 0)).cumsum(1) - pictured.long()
         first = (places - padding[:, None]).clamp(min=0) - passed * (filled - max(height, width)) - inside
         return torch.stack([first, first + inside // width, first + inside % width])
+
+
+def _require_rows(source: SourceLimits, count: int, filled: int) -> None:
+    """Holds rows that pictures or sounds fill to those of the table.
+
+    Raises:
+        InputError: There are fewer.
+    """
+    if filled > source.rows:
+        raise InputError(
+            f"{count} {source.are} fill too many rows: the model was compiled for {source.rows}",
+            where=source.inputs[0],
+            hint="give fewer, or compile with a larger max_batch or max_length",
+        )
 
 
 def _tensors_of(made: Any) -> tuple[torch.Tensor, ...]:
