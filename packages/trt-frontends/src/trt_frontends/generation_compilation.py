@@ -343,6 +343,8 @@ _LOOP: Final = (
     'torch.compile(model.forward, backend="torch_tensorrt") runs in the loop of transformers, whose caches grow'
 )
 
+_LOOP_OF_A_PART: Final = f"{_LOOP}; where the model calls generate of a part of it, as BLIP-2 of its language_model, give that part's forward"
+
 
 class CachedStep(nn.Module):
     """A causal language model of transformers with static caches, as a step of `TextGenerator`.
@@ -1133,7 +1135,9 @@ def _encoder_decoder(
     cache_dtype: torch.dtype | None,
 ) -> GenerationParts:
     if hasattr(model, "get_image_features"):
-        raise _cannot(model, "its encoder reads pictures among text, and encoders here read one of them", _LOOP)
+        raise _cannot(
+            model, "its encoder reads pictures among text, and encoders here read one of them", _LOOP_OF_A_PART
+        )
     start, rows = _first_token(model), limits.max_batch
     if model.main_input_name == "input_ids":
         if source_inputs:
@@ -1731,7 +1735,7 @@ _SOURCES: Final = (
     "LLaVA, LLaVA-NeXT, LLaVA-OneVision, InternVL, Idefics 2 and 3, SmolVLM, Gemma 3, PaliGemma, Mistral 3, "
     "LightOnOCR, Qwen2-VL, Qwen2.5-VL, Qwen3-VL, BLIP-2 and InstructBLIP are compiled with "
     "pictures, Qwen2-Audio, Voxtral, Audio Flamingo 3 and GLM-ASR with sounds; without source_inputs a model continues "
-    f"text; of others {_LOOP}"
+    f"text; of others {_LOOP_OF_A_PART}"
 )
 
 
