@@ -343,7 +343,10 @@ _LOOP: Final = (
     'torch.compile(model.forward, backend="torch_tensorrt") runs in the loop of transformers, whose caches grow'
 )
 
-_LOOP_OF_A_PART: Final = f"{_LOOP}; where the model calls generate of a part of it, as BLIP-2 of its language_model, give that part's forward"
+_LOOP_OF_A_PART: Final = (
+    f"{_LOOP}; where the model calls generate of a part of it, as BLIP-2 of its language_model, "
+    "give the forward of that part"
+)
 
 
 class CachedStep(nn.Module):
