@@ -116,8 +116,8 @@ def test_what_is_imported_late_is_what_type_checkers_see(package: str) -> None:
     for_checkers = (node for node in ast.parse(source).body if isinstance(node, ast.If))
     seen = {here: (home, there) for node in for_checkers for home, there, here in taken(ast.unparse(node))}
     late = getattr(import_module(f"{package}.internals"), "LATE", {})
-    split = {here: home.partition(":") for here, home in late.items()}
-    assert seen == {here: (home, there or here) for here, (home, _, there) in split.items()}
+    told = "\n".join(f"from {home} import {names}" for home, names in late.items())
+    assert seen == {here: (home, there) for home, there, here in taken(told)}
 
 
 @pytest.mark.parametrize("package", SOURCES)

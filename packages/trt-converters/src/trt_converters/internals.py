@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from torch.testing._internal.common_utils import set_rng_seed
 
 LATE: Final = {
-    "StatelessSymbolicContext": "torch.fx.experimental.symbolic_shapes",
-    "StrictMinMaxConstraint": "torch.fx.experimental.symbolic_shapes",
-    "op_db": "torch.testing._internal.common_methods_invocations",
-    "set_rng_seed": "torch.testing._internal.common_utils",
+    "torch.fx.experimental.symbolic_shapes": "StatelessSymbolicContext, StrictMinMaxConstraint",
+    "torch.testing._internal.common_methods_invocations": "op_db",
+    "torch.testing._internal.common_utils": "set_rng_seed",
 }
-"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+"""Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(__name__, LATE)

@@ -100,16 +100,10 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "CompilationSettings": "trt_core.settings_reader",  # with which it takes the names of other generations
-    "Input": "trt_core.input",
-    "OperatorSupport": "trt_core.verdicts",
-    "Reason": "trt_core.verdicts",
-    "SUPPORTED": "trt_core.verdicts",
-    "Verdict": "trt_core.verdicts",
-    "canonical_operator": "trt_core.operators",
-    "operator_name": "trt_core.operators",
-    "read_settings": "trt_core.settings_reader",
-    "total_verdict": "trt_core.verdicts",
+    "trt_core.input": "Input",
+    "trt_core.operators": "canonical_operator, operator_name",
+    "trt_core.settings_reader": "CompilationSettings, read_settings",  # with names of other generations
+    "trt_core.verdicts": "OperatorSupport, Reason, SUPPORTED, Verdict, total_verdict",
 }
 """Names that are imported when they are first used: running engines needs none of them."""
 

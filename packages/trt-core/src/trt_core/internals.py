@@ -129,19 +129,15 @@ def compile_session() -> Iterator[None]:
 
 
 LATE: Final = {
-    "ConstantSource": "torch._dynamo.source",
-    "DimDynamic": "torch.fx.experimental.symbolic_shapes",
-    "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
-    "ValueRanges": "torch.utils._sympy.value_ranges",
-    "bound_sympy": "torch.utils._sympy.value_ranges",
-    "compile_lock": "torch._dynamo.convert_frame",
-    "int_oo": "torch.utils._sympy.numbers",
-    "process_groups": "torch.distributed.distributed_c10d:_world",
-    "resolve_process_group": "torch.distributed.distributed_c10d:_resolve_process_group",
-    "size_functions": "torch.utils._sympy:functions",
-    "statically_known_true": "torch.fx.experimental.symbolic_shapes",
+    "torch._dynamo.convert_frame": "compile_lock",
+    "torch._dynamo.source": "ConstantSource",
+    "torch.distributed.distributed_c10d": "_resolve_process_group as resolve_process_group, _world as process_groups",
+    "torch.fx.experimental.symbolic_shapes": "DimDynamic, ShapeEnv, statically_known_true",
+    "torch.utils._sympy": "functions as size_functions",
+    "torch.utils._sympy.numbers": "int_oo",
+    "torch.utils._sympy.value_ranges": "ValueRanges, bound_sympy",
 }
-"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+"""Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 
 ATTRIBUTES: Final = {
     "_buffers": "of nn.Module",

@@ -16,22 +16,25 @@ def lazy_names(
 
     Args:
         package: The package's `__name__`; its `__all__` is what `dir` shows besides what is there already.
-        homes: The module that each name is in, or `module:name` where it is called otherwise there. A module of the
-            package that is public itself is its own home. Else no name may be that of a module of the package, which
-            takes its place as soon as something imports it.
+        homes: Module to what `from module import` would say: `"a, b as c"`; of the package itself, its own modules.
+            Else no name may be that of a module of the package, which takes its place as soon as something imports it.
         instead: Names that are looked for and are not here, and what to do.
     """
+    told = {}
+    for home, imported in homes.items():
+        for item in imported.split(", "):
+            there, _, here = item.partition(" as ")
+            told[here or there] = home, there
 
     def find(name: str) -> Any:
-        home = homes.get(name)
-        if home is None:
+        if name not in told:
             hint = f": {instead[name]}" if name in instead else ""
             raise AttributeError(f"module {package!r} has no attribute {name!r}{hint}")
-        path, _, there = home.partition(":")
-        if path == f"{package}.{name}":
-            value = import_module(path)
-        else:  # what `from path import there` does, modules of a package included
-            value = getattr(__import__(path, fromlist=(there or name,)), there or name)
+        home, there = told[name]
+        if home == package:
+            value = import_module(f"{package}.{there}")
+        else:  # modules of a package included
+            value = getattr(__import__(home, fromlist=(there,)), there)
         setattr(sys.modules[package], name, value)
         return value
 

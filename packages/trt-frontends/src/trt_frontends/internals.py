@@ -45,18 +45,14 @@ ATTRIBUTES: Final[dict[str, str]] = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
-    "FakeWork": "torch._C._distributed_c10d",
-    "Work": "torch._C._distributed_c10d",
-    "dynamo_config": "torch._dynamo:config",
-    "dynamo_optimize": "torch._dynamo:optimize",
-    "register_backend": "torch._dynamo",
-    "aot_autograd": "torch._dynamo.backends.common",
-    "lookup_backend": "torch._dynamo.backends.registry",
-    "callback_handler": "torch._dynamo.callback",
-    "TorchDynamoException": "torch._dynamo.exc",
-    "exceptions_allowed_to_be_fallback": "torch._dynamo.exc",
+    "torch._C._distributed_c10d": "FakeWork, Work",
+    "torch._dynamo": "config as dynamo_config, optimize as dynamo_optimize, register_backend",
+    "torch._dynamo.backends.common": "aot_autograd",
+    "torch._dynamo.backends.registry": "lookup_backend",
+    "torch._dynamo.callback": "callback_handler",
+    "torch._dynamo.exc": "TorchDynamoException, exceptions_allowed_to_be_fallback",
 }
-"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+"""Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(__name__, LATE)

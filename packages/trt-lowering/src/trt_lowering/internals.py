@@ -61,17 +61,15 @@ ATTRIBUTES: Final = {
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
-    "Max": "torch.utils._sympy.functions",
-    "composite_kernel": "torch._export.utils:_get_decomp_for_cia",
-    "composites_replaced": "torch.export.exported_program:_override_composite_implicit_decomp",
-    "export_trace": "torch.export:_trace",
-    "proxy_tensor": "torch.fx.experimental",
-    "symbolic_settings": "torch.fx.experimental:_config",
-    "symbolic_shapes": "torch.fx.experimental",
-    "tracebacks": "torch.utils:_traceback",
-    "uninteresting_files": "torch.fx.experimental.symbolic_shapes",
+    "torch._export.utils": "_get_decomp_for_cia as composite_kernel",
+    "torch.export": "_trace as export_trace",
+    "torch.export.exported_program": "_override_composite_implicit_decomp as composites_replaced",
+    "torch.fx.experimental": "_config as symbolic_settings, proxy_tensor, symbolic_shapes",
+    "torch.fx.experimental.symbolic_shapes": "uninteresting_files",
+    "torch.utils": "_traceback as tracebacks",
+    "torch.utils._sympy.functions": "Max",
 }
-"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+"""Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(__name__, LATE)

@@ -77,22 +77,18 @@ ATTRIBUTES: Final = {"_is_profiler_enabled": "of torch.autograd.profiler"}
 """Private attributes of PyTorch's objects that this package reads, and what has them."""
 
 LATE: Final = {
-    "functorch_config": "torch._functorch:config",
-    "inductor_config": "torch._inductor:config",
-    "AsyncCompile": "torch._inductor.async_compile",
-    "maybe_warm_pool": "torch._inductor.async_compile",
-    "compile_fx": "torch._inductor.compile_fx",
-    "compile_fx_inner": "torch._inductor.compile_fx",
-    "select_decomp_table": "torch._inductor.decomposition",
-    "joint_graph_passes": "torch._inductor.fx_passes.joint_graph",
-    "constrain_to_fx_strides": "torch._inductor.lowering",
-    "lowerings": "torch._inductor.lowering",
-    "make_fallback": "torch._inductor.lowering",
-    "triton_cache_dir": "torch._inductor.runtime.cache_dir_utils",
-    "is_pointwise_use": "torch._inductor.utils",
-    "V": "torch._inductor.virtualized",
+    "torch._functorch": "config as functorch_config",
+    "torch._inductor": "config as inductor_config",
+    "torch._inductor.async_compile": "AsyncCompile, maybe_warm_pool",
+    "torch._inductor.compile_fx": "compile_fx, compile_fx_inner",
+    "torch._inductor.decomposition": "select_decomp_table",
+    "torch._inductor.fx_passes.joint_graph": "joint_graph_passes",
+    "torch._inductor.lowering": "constrain_to_fx_strides, lowerings, make_fallback",
+    "torch._inductor.runtime.cache_dir_utils": "triton_cache_dir",
+    "torch._inductor.utils": "is_pointwise_use",
+    "torch._inductor.virtualized": "V",
 }
-"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+"""Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(__name__, LATE)

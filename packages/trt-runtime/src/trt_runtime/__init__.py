@@ -72,18 +72,14 @@ __all__ = [
 ]
 
 _LATE: Final = {
-    "LayerProfile": "trt_runtime.profiling",
-    "LayerTime": "trt_runtime.profiling",
-    "LoadedProgram": "trt_runtime.program",
-    "TextGenerator": "trt_runtime.generation",
-    "cuda_graphs": "trt_runtime.graphed_calls",
-    "load": "trt_runtime.program",
-    "profile_layers": "trt_runtime.profiling",
-    "refit_engine": "trt_runtime.refit",
-    "refit_module": "trt_runtime.refit",
-    "save": "trt_runtime.program.saving",
-    "save_sharded": "trt_runtime.sharded",
-    "weight_streaming": "trt_runtime.module",
+    "trt_runtime.generation": "TextGenerator",
+    "trt_runtime.graphed_calls": "cuda_graphs",
+    "trt_runtime.module": "weight_streaming",
+    "trt_runtime.profiling": "LayerProfile, LayerTime, profile_layers",
+    "trt_runtime.program": "LoadedProgram, load",
+    "trt_runtime.program.saving": "save",
+    "trt_runtime.refit": "refit_engine, refit_module",
+    "trt_runtime.sharded": "save_sharded",
 }
 """Names that are imported when they are first used: running engines needs none of them, and saved
 programs only `load`."""

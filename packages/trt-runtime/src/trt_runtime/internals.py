@@ -46,8 +46,8 @@ ATTRIBUTES: Final = {
 }
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
-LATE: Final = {"default_store": "torch.distributed.distributed_c10d:_get_default_store"}
-"""Name to the module that has it, of what is costly to import: these are imported when they are first used."""
+LATE: Final = {"torch.distributed.distributed_c10d": "_get_default_store as default_store"}
+"""Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_names(__name__, LATE)

@@ -67,6 +67,6 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    _HOMES = dict.fromkeys(__all__, "decorators")
-    _HOMES["KernelLaunchParams"] = "interfaces"
-    __getattr__, __dir__ = lazy_names(__name__, {name: f"{__name__}.{home}" for name, home in _HOMES.items()})
+    _DECORATORS = ", ".join(name for name in __all__ if name != "KernelLaunchParams")
+    _HOMES = {f"{__name__}.decorators": _DECORATORS, f"{__name__}.interfaces": "KernelLaunchParams"}
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

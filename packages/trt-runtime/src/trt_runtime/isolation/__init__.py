@@ -6,7 +6,7 @@ passes between them).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from trt_core.lazy_names import lazy_names
 
@@ -15,7 +15,5 @@ if TYPE_CHECKING:
 
 __all__ = ["IsolatedProgram", "Isolation"]
 
-_LATE: Final = dict.fromkeys(__all__, "trt_runtime.isolation.isolated_program")
-"""What the caller has, and the process never imports: with it comes all of `torch._dynamo`."""
-
-__getattr__, __dir__ = lazy_names(__name__, _LATE)
+# what the caller has, and the process never imports: with it comes all of `torch._dynamo`
+__getattr__, __dir__ = lazy_names(__name__, {f"{__name__}.isolated_program": ", ".join(__all__)})

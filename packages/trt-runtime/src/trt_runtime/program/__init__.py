@@ -23,4 +23,4 @@ register()
 
 
 if not TYPE_CHECKING:  # `saving` comes with what captures graphs, which loading never needs
-    __getattr__, __dir__ = lazy_names(__name__, {"save": "trt_runtime.program.saving"})
+    __getattr__, __dir__ = lazy_names(__name__, {"trt_runtime.program.saving": "save"})
