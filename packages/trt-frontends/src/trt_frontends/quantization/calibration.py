@@ -70,11 +70,10 @@ def watch_activations(
     program: torch.export.ExportedProgram, layers: Sequence[Layer], samples: Sequence[ExampleInputs], watch: Watch
 ) -> None:
     """Runs the program on every sample, and shows each activation that a layer reads, once for all its readers."""
-    runner = ProgramRunner(program)
     steps = _watching(layers, watch)
     for index, inputs in enumerate(flat_inputs(program, samples)):
         try:
-            runner.run(inputs, steps)
+            run_program(program, inputs, steps)
         except TrtError:
             raise
         except Exception as error:
@@ -381,58 +380,43 @@ Step = Callable[[fx.Node, Callable[[Any], Any]], Any]
 """Computes a node; the second argument returns the value of an operand, which may be a node."""
 
 
-class ProgramRunner:
-    """Runs a program on flat inputs. Buffers are copied for each run, so that a model with state is left alone.
+def run_program(
+    program: torch.export.ExportedProgram, inputs: Sequence[Any], steps: Mapping[str, Step]
+) -> list[torch.Tensor]:
+    """Runs a program once. Its buffers are copied, so that a model with state is left alone.
 
     Args:
         program: The program.
+        inputs: What the caller of the model gives, flattened.
+        steps: What computes nodes, by name, in place of the graph.
+
+    Returns:
+        The tensors that the model returns.
     """
-
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
-        self._program = program
-        self._module = program.graph_module
-
-    def run(self, inputs: Sequence[Any], steps: Mapping[str, Step]) -> list[torch.Tensor]:
-        """Runs the graph once.
-
-        Args:
-            inputs: What the caller of the model gives, flattened.
-            steps: What computes nodes, by name, in place of the graph.
-
-        Returns:
-            The tensors that the model returns.
-        """
-        given = iter(inputs)
-        operands = [next(given) if value is None else value for value in self._held()]
-        with torch.no_grad():
-            results = _Interpreter(self._module, steps).run(*operands, enable_io_processing=False)
-        return list(tensors_in(results))
-
-    def _held(self) -> list[Any]:
-        """Returns the program's own tensors in the order of placeholders, None for what the caller gives."""
-        program = self._program
-        held: list[Any] = []
-        for spec in program.graph_signature.input_specs:
-            if spec.kind is InputKind.USER_INPUT:
-                held.append(None)
-                continue
-            assert spec.target is not None
-            value: Any = program.state_dict.get(spec.target, program.constants.get(spec.target))
-            is_state = spec.kind is InputKind.BUFFER and isinstance(value, torch.Tensor)
-            held.append(value.clone() if is_state else value)
-        return held
+    given, operands = iter(inputs), []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT:
+            operands.append(next(given))
+            continue
+        assert spec.target is not None
+        value: Any = program.state_dict.get(spec.target, program.constants.get(spec.target))
+        is_state = spec.kind is InputKind.BUFFER and isinstance(value, torch.Tensor)
+        operands.append(value.clone() if is_state else value)
+    with torch.no_grad():
+        results = _Interpreter(program.graph_module, steps).run(*operands, enable_io_processing=False)
+    return list(tensors_in(results))
 
 
 class _Interpreter(fx.Interpreter):
+    """Writes in place where the program does, as graphs that were not made functional do."""
+
     def __init__(self, module: fx.GraphModule, steps: Mapping[str, Step]) -> None:
         super().__init__(module)
         self._steps = steps
 
     def run_node(self, n: fx.Node) -> Any:
         step = self._steps.get(n.name)
-        if step is None or n.op != "call_function":
-            return super().run_node(n)
-        return step(n, lambda item: fx.map_arg(item, lambda operand: self.env[operand]))
+        return super().run_node(n) if step is None else step(n, lambda item: fx.map_arg(item, self.env.__getitem__))
 
 
 def compute(node: fx.Node, value: Callable[[Any], Any], replaced: Mapping[fx.Node, torch.Tensor] | None = None) -> Any:
@@ -491,9 +475,8 @@ def correct_biases(
     for layer in chosen:
         errors[layer.node.name] = _MeanError(quantized_operands(editor, layer, scales, config))
         steps[layer.node.name] = errors[layer.node.name].step
-    runner = ProgramRunner(program)
     for inputs in flat_inputs(program, samples):
-        runner.run(inputs, steps)
+        run_program(program, inputs, steps)
     for layer in chosen:
         _add_to_bias(editor, layer, errors[layer.node.name].mean)
 

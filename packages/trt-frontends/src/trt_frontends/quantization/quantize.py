@@ -26,7 +26,6 @@ from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs
 from trt_frontends.pipeline import export_model
 from trt_frontends.quantization.calibration import (
-    ProgramRunner,
     Step,
     calibrate,
     compute,
@@ -34,6 +33,7 @@ from trt_frontends.quantization.calibration import (
     flat_inputs,
     quantized_operands,
     read_samples,
+    run_program,
     watch_activations,
 )
 from trt_frontends.quantization.layers import (
@@ -538,13 +538,12 @@ def sensitivity(
     layers = [choice.layer for choice in choose_layers(editor, chosen) if choice.layer is not None]
     scales = calibrate(program, layers, samples, chosen) if chosen.scheme.quantizes_activations else {}
     errors: list[list[OutputError]] = [[] for _ in layers]
-    runner = ProgramRunner(program)
     compared = samples[:compare]
     for inputs in flat_inputs(program, compared):
-        expected = runner.run(_copied(inputs), {})
+        expected = run_program(program, _copied(inputs), {})
         for index, layer in enumerate(layers):
             step = {layer.node.name: _quantized(editor, layer, scales, chosen)}
-            found = runner.run(_copied(inputs), step)
+            found = run_program(program, _copied(inputs), step)
             errors[index] += [measure_error(left, right) for left, right in zip(found, expected, strict=True)]
     entries = [_entry(layer, worst_of(found)) for layer, found in zip(layers, errors, strict=True) if found]
     ordered = sorted(entries, key=lambda entry: (-entry.scaled, entry.location))
