@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -481,6 +482,62 @@ def test_indices_that_are_outside_are_the_errors_of_aot_eager(name: str, compute
     checks = [node for node in build.partition.nodes if "check_indices" in node.op]
     assert len(build.partition.engines) <= 1
     assert bool(checks) == ((computed or name in COMPUTING) and name not in SCATTERED)
+
+
+def _bags(x: torch.Tensor, offsets: torch.Tensor, last: bool = False) -> torch.Tensor:
+    places = torch.tensor([0, 1, 2, 2, 1, 0])
+    return functional.embedding_bag(places, x * 2, offsets, mode="sum", include_last_offset=last)
+
+
+REFUSED_VALUES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Sequence[Any]]] = {
+    "binary_cross_entropy": (
+        lambda x: functional.binary_cross_entropy(x * 2, x.detach() * 0 + 0.5),
+        (0.25, 0.75, -0.25, math.nan, 0.5),
+    ),
+    "targets of binary_cross_entropy": (
+        lambda x: functional.binary_cross_entropy(torch.sigmoid(x), target=x, weight=x.exp(), reduction="none"),
+        (0.25, 1.5, math.nan, 1.0),
+    ),
+    "masked_scatter": (lambda x: x.masked_scatter(x > 0, x[:2] * 2), (-1.0, 1.0, 0.0)),
+    "masked_scatter of rows": (lambda x: x.masked_scatter(x[0] > 0, torch.ones(7)), (-1.0, 1.0, 0.0)),
+    "histc": (lambda x: torch.histc(x * 2, bins=4), (1.0, math.inf, math.nan, 0.0)),
+    "begin of bags": (lambda x: _bags(x, x[0, :2].long() * torch.tensor([1, 2])), (0.0, 1.0, 0.5)),
+    "end of bags": (lambda x: _bags(x, x[0, :2].long() * torch.tensor([0, 3])), (2.0, 3.0, 1.0)),
+    "last end of bags": (lambda x: _bags(x, x[0, :2].long() * torch.tensor([0, 1]), True), (6.0, 7.0, 1.0)),
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", REFUSED_VALUES)
+def test_values_that_operators_refuse_are_the_errors_of_aot_eager(name: str, dynamic: bool) -> None:
+    """Before anything was written; one engine computes the operator, and what is asserted of its operands."""
+    function, (good, *bad, fine) = REFUSED_VALUES[name]
+
+    def run(model: Model, x: torch.Tensor) -> Any:
+        model.count += 1
+        return function(x) + model.linear.bias.sum()
+
+    def said(error: Exception) -> Any:
+        return type(error).__name__, str(error)[:12]
+
+    inputs = [torch.full((3, 4), value) for value in (good, *bad, fine)]
+    optimized, fails = _as_aot_eager(run, inputs, (RuntimeError,), said, dynamic=dynamic)
+    assert fails == [False, *(True for _ in bad), False]
+    assert model_report(optimized).engines == 1
+
+
+def test_values_that_cannot_be_others_are_not_asserted() -> None:
+    def run(model: Model, x: torch.Tensor) -> Any:
+        enough, bags = x.masked_scatter(x > 0, x * 2), functional.embedding_bag(torch.zeros(3, 2).long(), x)
+        return enough, bags, torch.histc(x, bins=4, min=0, max=1)
+
+    optimized = torch.compile(Model(run), backend="torch_tensorrt", dynamic=False, options={"min_block_size": 1})
+    with torch.no_grad():
+        optimized(torch.full((3, 4), math.nan))
+    (build,) = model_report(optimized).graphs[0].builds
+    assert build.partition is not None
+    assert not [node for node in build.partition.nodes if "assert" in node.op]
 
 
 def test_tables_and_positions_of_sizes_that_vary_are_checked() -> None:

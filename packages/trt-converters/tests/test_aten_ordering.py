@@ -128,6 +128,10 @@ def test_searches_in_sorted_sequences(right: bool) -> None:
     check_conversion(aten.searchsorted.Tensor, (shuffled, values), {"right": right, "sorter": sorter})
 
 
+def test_boundaries_of_other_ranks_are_left_to_pytorch_which_refuses_them() -> None:
+    check_conversion(aten.bucketize.Tensor, (torch.ones(3), torch.ones(2, 2)), expect_supported=False)
+
+
 def test_histogram_with_given_and_with_found_range() -> None:
     torch.manual_seed(0)
     x = torch.randn(50)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import fx
 
-from trt_lowering.passes.check_indices import CHECK, CheckIndices, check_indices, counted
+from trt_lowering.passes.check_indices import CHECK, CheckIndices, CheckValues, check_indices, counted
 
 
 def checks(gm: fx.GraphModule) -> Sequence[fx.Node]:
@@ -111,3 +111,26 @@ def test_the_first_index_outside_is_named(is_lookup: bool, error: Any) -> None:
         check_indices(
             torch.tensor([[0, 7], [9, -100]]), 3, 1, False, -100, "{index} of axis {axis} is beyond {size}", is_lookup
         )
+
+
+def test_values_are_asserted_before_the_operator_that_refuses_them(captured):
+    rows = torch.export.Dim("rows", min=2, max=9)
+    gm = captured(
+        lambda x, source: x.masked_scatter(x > 0, source),
+        torch.ones(3, 4),
+        torch.ones(13),
+        dynamic_shapes=(({0: rows}, {0: torch.export.Dim("numbers", min=2, max=99)}),),
+    )
+    assert CheckValues()(gm).changes == 1
+    gm.recompile()
+    gm(torch.ones(4, 4), torch.ones(16))
+    with pytest.raises(RuntimeError, match="elements of source < number of ones in mask"):
+        gm(torch.ones(4, 4), torch.ones(15))
+
+
+def test_values_are_not_asserted_on_other_devices_and_where_they_are_enough(captured):
+    gm = captured(lambda x, source: x.masked_scatter(x > 0, source), torch.ones(3, 4), torch.ones(12))
+    assert not CheckValues()(gm).changed
+    meta = torch.ones(3, device="meta")
+    gm = captured(lambda x: torch.nn.functional.binary_cross_entropy(x, x), meta)
+    assert not CheckValues()(gm).changed

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trt_converters.call import Call
-from trt_converters.checks import argument, computable, dtypes, fixed_number, refuses
+from trt_converters.checks import argument, computable, dtypes, fixed_number, rank, refuses
 from trt_converters.context import (
     ConversionContext,
     Operand,
@@ -351,7 +351,11 @@ def aten_searchsorted(
     return _count_before(ctx, sorted_sequence, values, right or side == "right", out_int32)
 
 
-@converter(aten.bucketize.Tensor, aten.bucketize.Scalar, checks=(computable, _room_for_comparisons))
+@converter(
+    aten.bucketize.Tensor,
+    aten.bucketize.Scalar,
+    checks=(computable, rank("boundaries", 1, 1), _room_for_comparisons),  # others PyTorch refuses
+)
 def aten_bucketize(ctx: ConversionContext, self: Operand, boundaries: Operand, out_int32: bool, right: bool) -> Any:
     """bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor"""
     values = self if hasattr(self, "shape") else _number(ctx, self)

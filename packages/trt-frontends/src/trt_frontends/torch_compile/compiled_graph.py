@@ -45,7 +45,7 @@ from trt_frontends.pipeline import LoweredModel, visible_log
 from trt_frontends.precision.exclusions import exclusions
 from trt_frontends.result_memory import owners_of_results
 from trt_lowering import begin_lowering_graph, tracing_lock
-from trt_lowering.passes.check_indices import CHECK, CheckIndices, check_indices, counted
+from trt_lowering.passes.check_indices import CHECK, CheckIndices, CheckValues, check_indices, counted
 from trt_partition import PartitionReport
 from trt_runtime.sharded import Compared, compare_new, digests_of_calls
 
@@ -318,6 +318,7 @@ class CompiledGraph:
         names = [str(node.target) for node in body.graph.find_nodes(op="placeholder")]
         kept = [at for at in range(len(inputs)) if at not in constants]
         fixed = {names[at]: value for at, value in constants.items()}
+        CheckValues()(body)
         checks = [] if settings.check_indices else take_index_checks(body, self._sizes, fixed)
         try:
             decomposed = begin_lowering_graph(

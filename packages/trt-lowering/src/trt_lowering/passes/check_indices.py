@@ -1,9 +1,9 @@
-"""Checks of indices: what eager calls refuse, and engines, which look nothing up twice, would read something for."""
+"""Checks of indices and values: what eager calls refuse, and engines, which look at nothing twice, would take."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from trt_core.attributes import is_written, read_attribute
 from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument
 from trt_lowering.contract import GraphPass
+from trt_lowering.expansion import copy_module, trace_call
 from trt_lowering.node_metadata import insert_call
 from trt_lowering.operator_traits import is_pure, tensor_value
 
@@ -167,6 +168,39 @@ class CheckIndices(GraphPass):
         return (least, end - 1) if type(end) is int else (-math.inf, math.inf)
 
 
+class CheckValues(GraphPass):
+    """Adds assertions of the values that operators take on the CPU, of which PyTorch refuses some.
+
+    What the graph computes decides, and PyTorch raises (`aten::_assert_async`), as for what a model asserts itself. On
+    a GPU, and in bodies of branches and loops, there is none, for the reasons that `CheckIndices` has.
+
+    Requires: fake values.
+    Ensures: an assertion comes before the operator.
+    """
+
+    name = "check_values"
+
+    def requires(self, gm: fx.GraphModule) -> None:
+        """Accepts every graph: what carries no value is not looked at."""
+
+    def call(self, gm: fx.GraphModule) -> int:
+        """Adds each assertion; returns how many there are."""
+        made = 0
+        for node in list(gm.graph.nodes):
+            for message, holds in _refused_values(node):
+                body = trace_call(node, holds)
+                if body is None:
+                    continue
+                condition = copy_module(gm, node, body, node.all_input_nodes)
+                with gm.graph.inserting_before(node):
+                    insert_call(gm.graph, aten._assert_async.msg, (condition, message), value=None, origin=node)
+                made += 1
+        return made
+
+    def ensures(self, gm: fx.GraphModule) -> None:
+        """Promises nothing that a graph without values could show."""
+
+
 def counted(node: fx.Node) -> tuple[int, Any]:
     """The first number and the end of a tensor that counts up by one from a number that is not negative.
 
@@ -227,6 +261,32 @@ def _lookups(node: fx.Node) -> Iterator[_Lookup]:
         is_checked = value is not None and value.device.type == "cpu" and value.dtype in _INDEX_TYPES
         if is_checked and isinstance(lookup.table, fx.Node) and tensor_value(lookup.table) is not None:
             yield lookup
+
+
+def _refused_values(node: fx.Node) -> Iterator[tuple[str, Callable[..., torch.Tensor]]]:
+    """What PyTorch says of the values that a node takes, and what computes that they are others."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return
+    given = [tensor_value(operand) for operand in node.all_input_nodes]
+    if any(value is None or value.device.type != "cpu" for value in given):
+        return
+    name = schema_name(node.target).removeprefix("aten::")
+    if name == "masked_scatter" and _has_enough(node):
+        return
+    if name in _BAGS and _follows_from_sizes(argument(node, "offsets")):
+        return  # bags of one length
+    if name == "histc" and argument(node, "min") != argument(node, "max"):
+        return  # the range is given
+    yield from _VALUES.get(name, ())
+
+
+def _has_enough(masked: fx.Node) -> bool:
+    """Whether a source holds a value for each element of what is written to, wherever the mask is true."""
+    from trt_core.internals import statically_known_true  # costly to import
+
+    source, result = tensor_value(argument(masked, "source")), tensor_value(masked)
+    assert source is not None and result is not None
+    return bool(statically_known_true(source.numel() >= result.numel()))
 
 
 def _is_scattered(node: fx.Node) -> bool:
@@ -356,6 +416,25 @@ def _unpooled(node: fx.Node) -> Iterator[_Lookup]:
         yield _Lookup(argument(node, "indices"), argument(node, "self"), None, message, is_lookup=False, size=size)
 
 
+def _between(values: torch.Tensor) -> torch.Tensor:
+    """Whether all values are probabilities, which NaN is not."""
+    return ((values >= 0) & (values <= 1)).all()
+
+
+def _fills(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    whole, _ = torch.broadcast_tensors(mask, self)
+    fits: torch.Tensor = whole.sum() <= source.numel()
+    return fits
+
+
+def _begins(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return (offsets[:1] == 0).all()
+
+
+def _ends(weight: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return (offsets[-1:] <= indices.numel()).all()
+
+
 def _rank(node: Any) -> int:
     value = tensor_value(node) if isinstance(node, fx.Node) else None
     return 0 if value is None else value.dim()
@@ -365,11 +444,12 @@ def _everywhere(node: fx.Node) -> Iterator[_Lookup]:
     return _along(node, is_lookup=False)
 
 
+_BAGS: Final = ("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
 _READERS: Final[dict[str, Callable[[fx.Node], Iterator[_Lookup]]]] = {
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _everywhere),
     **dict.fromkeys(("index", "index_put"), _indexed),
     **dict.fromkeys(("take", "put"), _elements),
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag"), _rows_of_bags),
+    **dict.fromkeys(_BAGS, _rows_of_bags),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _classes),
     **dict.fromkeys(("max_unpool2d", "max_unpool3d"), _unpooled),
     "multi_margin_loss": _margins,
@@ -380,4 +460,23 @@ _READERS: Final[dict[str, Callable[[fx.Node], Iterator[_Lookup]]]] = {
     "index_fill": lambda node: _along(node, from_end=True),
     "embedding": _rows,
     "one_hot": _encoded,
+}
+
+_VALUES: Final[dict[str, Sequence[tuple[str, Callable[..., torch.Tensor]]]]] = {
+    "binary_cross_entropy": (
+        ("all elements of input should be between 0 and 1", lambda self, target, *_, **__: _between(self)),
+        ("all elements of target should be between 0 and 1", lambda self, target, *_, **__: _between(target)),
+    ),
+    "masked_scatter": (("Number of elements of source < number of ones in mask", _fills),),
+    "histc": (("torch.histc: range of the elements is not finite", lambda self, *_, **__: torch.isfinite(self).all()),),
+    **dict.fromkeys(
+        _BAGS,
+        (
+            (
+                "offsets[0] has to be 0, i.e., the first sequence has to start from position 0",
+                _begins,
+            ),
+            ("offsets[-1] can not be greater than input's length", _ends),
+        ),
+    ),
 }
