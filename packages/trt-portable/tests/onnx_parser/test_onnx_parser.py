@@ -95,6 +95,23 @@ def test_outputs_that_are_inputs_or_twice_the_same_are_copies() -> None:
         np.testing.assert_array_equal(got, want)
 
 
+def test_outputs_of_one_name_are_all_there() -> None:
+    """As a module that returns a tensor twice is exported."""
+    model = model_of(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["x"], ["y_output"])],
+        [value("x", 2)],
+        [value(name, 2) for name in ("y", "x", "y", "x", "y_output", "y")],
+    )
+    data = array(2)
+    network, _ = parse(model.SerializeToString())
+    names = [network.get_output(index).name for index in range(6)]
+    assert names == ["y", "x_output", "y_output_2", "x_output_2", "y_output", "y_output_3"]
+    found = infer(model.SerializeToString(), {"x": data})
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": data})
+    for got, want in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 @pytest.mark.parametrize("many", ["inputs", "outputs", "copies of an output"])
 def test_ends_cost_no_more_the_more_there_are(many: str) -> None:
     """Each was compared with all others: a file of two megabytes was parsed for an hour."""
@@ -443,6 +460,41 @@ def test_sizes_of_a_resize_follow_from_those_of_another_input(mode: str) -> None
     given = {"x": array(2, 3, 4, 5), "like": array(1, 7, 6)}
     (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
     (found,) = infer(model.SerializeToString(), given)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+        {"mode": "linear", "coordinate_transformation_mode": "align_corners", "axes": [2, 3]},
+        {"mode": "cubic", "antialias": 1},
+        {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric", "axes": [3]},
+    ],
+)
+@pytest.mark.parametrize("by_sizes", [False, True])
+def test_extents_that_a_resize_leaves_as_they_are_may_vary(attributes: dict[str, Any], by_sizes: bool) -> None:
+    """Exported models resize images in batches of any size; only extents that change have to be known, if any."""
+    axes = attributes.get("axes", [0, 1, 2, 3])
+    scales = [1, 1, 2, 3]
+    chosen = np.array([scales[axis] for axis in axes], np.float32)
+    nodes = [
+        helper.make_node("Resize", ["x", "", "" if by_sizes else "scales", *["sizes"][:by_sizes]], ["y"], **attributes)
+    ]
+    if by_sizes and len(axes) == 4:
+        nodes[:0] = [
+            helper.make_node("Shape", ["x"], ["outer"], end=2),
+            helper.make_node("Concat", ["outer", "inner"], ["sizes"], axis=0),
+        ]
+    constants = [numpy_helper.from_array(chosen, "scales")]
+    constants += [numpy_helper.from_array(np.array([8, 15]), "inner")]
+    if by_sizes and len(axes) < 4:
+        sizes = np.array([[1, 3, 8, 15][axis] for axis in axes])
+        constants += [numpy_helper.from_array(sizes, "sizes")]
+    model = model_of(nodes, [value("x", "batch", 3, 4, 5)], [value("y", "batch", 3, None, None)], constants)
+    x = array(2, 3, 4, 5)
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (found,) = infer(model.SerializeToString(), {"x": x})
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -232,14 +232,16 @@ class GraphImporter:
     def _mark_outputs(self, graph: GraphProto, scope: Scope) -> None:
         self._innermost = ("", "")
         taken: set[int] = set()
-        given = {value.name for value in graph.input}
+        names = {value.name: 0 for value in (*graph.input, *graph.output)}
+        for value in graph.input:
+            names[value.name] += 1
         for value in graph.output:
             self.writer.node = NodeFacts(value.name, "output", 0, 1)
             tensor = self._as_declared(self.writer.tensor(scope[value.name]), value)
             if tensor.is_network_input or tensor.is_network_output or id(tensor) in taken:
                 tensor = self.writer.output(self.network.add_identity(tensor))
             taken.add(id(tensor))
-            tensor.name = f"{value.name}_output" if value.name in given else value.name
+            tensor.name = _free_name(value.name, names)
             self.network.mark_output(tensor)
 
     def _as_declared(self, tensor: ITensor, value: ValueInfoProto) -> ITensor:
@@ -707,6 +709,21 @@ def _import_as_plugin(net: NetworkWriter, inputs: Sequence[Operand], domain: str
         raise Unsupported(f"the creator of the plugin {facts.operator!r} made none", ErrorCode.INVALID_NODE)
     layer = net.layer(net.network.add_plugin_v3([net.tensor(value) for value in inputs], [], plugin))
     return [net.output_of(layer, index) for index in range(layer.num_outputs)]
+
+
+def _free_name(name: str, names: dict[str, int]) -> str:
+    """A name for an output: its own, or, where an input or an output before it has that, one that none has.
+
+    Args:
+        name: Its own.
+        names: How many ends have each name so far; those of later ones are in it too.
+    """
+    found, count = name, names[name]
+    while count and (found == name or found in names):
+        found, count = f"{name}_output" if count == 1 else f"{name}_output_{count}", count + 1
+    names[name] = max(count, 1)
+    names.setdefault(found, 1)
+    return found
 
 
 def _field(name: str, value: Any) -> PluginField:

@@ -108,14 +108,14 @@ def resize(
         raise Unsupported(f"Resize of rank {rank}, mode {mode!r} {nearest_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
     factors = _known_scales(net, scales)
-    wanted = None if sizes is None else net.shape_numbers(sizes)
+    wanted = None if sizes is None else net.known_numbers(sizes)
     exact = mapping in COORDINATES and not antialias
     if mapping == "align_corners" and factors and sizes is None:
         exact = all(
-            extent >= 0 and float(factor * extent).is_integer()
-            for extent, factor in zip(x.shape, factors, strict=False)
+            float(factor).is_integer() or (x.shape[axis] >= 0 and float(factor * x.shape[axis]).is_integer())
+            for axis, factor in zip(chosen, factors, strict=False)
         )
-    if exact and policy == "stretch" and (factors or wanted or sizes is not None):
+    if exact and policy == "stretch" and (factors or sizes is not None):
         given = x if kind in FLOATS else net.cast(x, DataType.FLOAT)
         result = _resize_layer(net, given, chosen, factors, sizes, how)
         if result is not None:
@@ -187,17 +187,25 @@ def _plans(
     x: ITensor,
     axes: Sequence[int],
     factors: list[float] | None,
-    wanted: Sequence[float] | None,
+    wanted: Sequence[Any] | None,
     roi: Sequence[float] | None,
     how: _Resizing,
 ) -> _Plan:
     """Of each axis that changes: extents before and after, the scale, and the ends of the region that is read."""
-    extents = [x.shape[axis] for axis in axes]
-    if any(extent < 0 for extent in extents):
-        raise Unsupported("this kind of Resize of a dynamic extent", ErrorCode.UNSUPPORTED_NODE_DYNAMIC)
     count = len(axes)
     if len(factors or wanted or ()) != count:
         raise Unsupported(f"scales or sizes for {count} axes", ErrorCode.INVALID_NODE)
+    if how.policy == "stretch" and how.mapping != "tf_crop_and_resize":
+        known = x._extents or ()
+        kept = [known[axis] == want for axis, want in zip(axes, wanted, strict=True)] if wanted is not None else []
+        moving = [place for place in range(count) if not (kept[place] if kept else (factors or ())[place] == 1.0)]
+        axes = [axes[place] for place in moving]
+        factors = [factors[place] for place in moving] if factors else factors
+        wanted = [wanted[place] for place in moving] if wanted is not None else None
+        roi, count = None, len(axes)
+    extents = [x.shape[axis] for axis in axes]
+    if any(extent < 0 for extent in extents) or any(not isinstance(size, (int, float)) for size in wanted or ()):
+        raise Unsupported("this kind of Resize of a dynamic extent", ErrorCode.UNSUPPORTED_NODE_DYNAMIC)
     if wanted is not None:
         scales = [size / extent for size, extent in zip(wanted, extents, strict=True)]
         sizes = [int(size) for size in wanted]
