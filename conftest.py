@@ -141,7 +141,7 @@ def _hear_of_torch() -> None:
     """Lets records of PyTorch's loggers reach the root logger, where pytest listens.
 
     Since 9.1 pytest adds its handlers to each logger that keeps its records to itself, for each phase of each test.
-    PyTorch has eighty of them; one that has handlers makes it write down all that it compiles, for a log that nobody reads.
+    PyTorch has eighty of them; one that has handlers makes it write down all that it compiles, for nobody.
     """
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == "torch":
