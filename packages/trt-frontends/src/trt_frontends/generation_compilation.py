@@ -1429,7 +1429,8 @@ class SoundEncoder(nn.Module):
             filled = (lengths - 1) // 2 + 1  # of a convolution of 3 with steps of 2
             filled = (filled - _MERGED) // _MERGED + 1
         else:
-            heard, filled = tower._get_feat_extract_output_lengths(lengths)
+            heard = (lengths - 1) // 2 + 1  # of a convolution of 3 with steps of 2, and a mean of each two
+            filled = (heard - 2) // 2 + 1
             seen = (
                 tower(input_features, attention_mask=self._mask(tower, heard)).last_hidden_state
                 if kind == "qwen2_audio"
