@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -137,8 +138,9 @@ def pytest_collection_finish() -> None:
         guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
 
 
-def _hear_of_torch() -> None:
-    """Lets records of PyTorch's loggers reach the root logger, where pytest listens.
+@functools.cache  # modules of PyTorch that come later have more loggers
+def _hear_of_torch(loggers: int) -> None:
+    """Lets records of PyTorch's loggers reach the root logger, where pytest listens; once for each number of loggers.
 
     Since 9.1 pytest adds its handlers to each logger that keeps its records to itself, for each phase of each test.
     PyTorch has eighty of them; one that has handlers makes it write down all that it compiles, for nobody.
@@ -150,16 +152,10 @@ def _hear_of_torch() -> None:
         logging.getLogger("torch.__trace").handlers.clear()
 
 
-_heard: set[int] = set()
-"""How many loggers there were when PyTorch's were told to hand their records on."""
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Runs tests that are not marked `gpu` on the CPU, fixtures of any scope included, also on a machine with a GPU."""
-    if (count := len(logging.root.manager.loggerDict)) not in _heard:  # modules of PyTorch that came since have more
-        _hear_of_torch()
-        _heard.add(count)
+    _hear_of_torch(len(logging.root.manager.loggerDict))
     if "gpu" in item.keywords:
         return (yield)
     with pytest.MonkeyPatch.context() as patch:

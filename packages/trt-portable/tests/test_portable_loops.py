@@ -254,16 +254,20 @@ def _endless(network: Any, constant: Any, *, collects: bool, rows: int = 4) -> N
     network.mark_output(result.get_output(0))
 
 
+def _assert_run_fails(engine: Any) -> None:
+    context = engine.create_execution_context()
+    x, y = torch.ones(256), torch.empty(256)
+    for name, tensor in zip(context.engine, (x, y), strict=True):
+        assert context.set_tensor_address(name, tensor.data_ptr())
+    assert not context.execute_async_v3(0)
+
+
 def test_turns_of_a_run_are_bounded(
     network: Any, constant: Any, load: Any, logger: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRT_PORTABLE_MAX_LOOP_TURNS", "500")
     _endless(network, constant, collects=False)
-    context = load(network).create_execution_context()
-    x, y = torch.ones(256), torch.empty(256)
-    for name, tensor in zip(context.engine, (x, y), strict=True):
-        assert context.set_tensor_address(name, tensor.data_ptr())
-    assert not context.execute_async_v3(0)
+    _assert_run_fails(load(network))
     assert "more than 500 turns" in logger.errors[-1] and "TRT_PORTABLE_MAX_LOOP_TURNS" in logger.errors[-1]
 
 
@@ -288,11 +292,7 @@ def test_a_run_tells_what_the_environment_says_wrongly(
 ) -> None:
     monkeypatch.setenv("TRT_PORTABLE_MAX_LOOP_TURNS", "many")
     _endless(network, constant, collects=False)
-    context = load(network).create_execution_context()
-    x, y = torch.ones(256), torch.empty(256)
-    for name, tensor in zip(context.engine, (x, y), strict=True):
-        assert context.set_tensor_address(name, tensor.data_ptr())
-    assert not context.execute_async_v3(0)
+    _assert_run_fails(load(network))
     assert "TRT_PORTABLE_MAX_LOOP_TURNS='many' is no number from 0" in logger.errors[-1]
 
 
@@ -302,11 +302,7 @@ def test_turns_follow_from_what_a_plan_and_its_inputs_hold(
     """A condition that stays true took half a minute, and says nothing of how many turns there will be."""
     monkeypatch.setattr("trt_core.limits._TURNS", (500, 1 << 20))
     _endless(network, constant, collects=False)
-    context = load(network).create_execution_context()
-    x, y = torch.ones(256), torch.empty(256)
-    for name, tensor in zip(context.engine, (x, y), strict=True):
-        assert context.set_tensor_address(name, tensor.data_ptr())
-    assert not context.execute_async_v3(0)
+    _assert_run_fails(load(network))
     assert "more than 500 turns" in logger.errors[-1] and "CallLimits(loop_turns=...)" in logger.errors[-1]
 
 

@@ -1222,7 +1222,7 @@ def _source_inputs(model: Any, given: Mapping[str, Any] | None) -> dict[str, Inp
         InputError: It was not said, and does not follow from the configuration.
     """
     if given:
-        read = {name: item if isinstance(item, Input) else Input.from_tensor(item) for name, item in given.items()}
+        read = {name: _as_input(item) for name, item in given.items()}
         unknown = [name for name in read if name not in inspect.signature(model.forward).parameters]
         if unknown:
             raise InputError(f"{type(model).__name__} takes no {', '.join(unknown)}", where="source_inputs")
@@ -1421,16 +1421,14 @@ class SoundEncoder(nn.Module):
         if not masks:
             packed: torch.Tensor = inner.get_audio_features(input_features).pooler_output
             return (packed.unflatten(0, (rows, -1)),)
-        lengths = masks[0].sum(-1)
+        heard = (masks[0].sum(-1) - 1) // 2 + 1  # of a convolution of 3 with steps of 2
         kind = self.model.config.model_type
         if kind == "glmasr":
             seen = tower(input_features).last_hidden_state
             seen = seen.reshape(rows, -1, self.model.config.audio_config.intermediate_size)
-            filled = (lengths - 1) // 2 + 1  # of a convolution of 3 with steps of 2
-            filled = (filled - _MERGED) // _MERGED + 1
+            filled = (heard - _MERGED) // _MERGED + 1
         else:
-            heard = (lengths - 1) // 2 + 1  # of a convolution of 3 with steps of 2, and a mean of each two
-            filled = (heard - 2) // 2 + 1
+            filled = (heard - 2) // 2 + 1  # of a mean of each two
             seen = (
                 tower(input_features, attention_mask=self._mask(tower, heard)).last_hidden_state
                 if kind == "qwen2_audio"
@@ -1536,8 +1534,8 @@ def _require_own_scores(model: Any, generator: TextGenerator, shape: Sequence[in
     ids, mask = _prompts_with_pictures(model, generator.limits, filled)
     draw = torch.Generator().manual_seed(0)
     pictures = torch.randn(2, rows * each, *shape[1:], generator=draw, device="cpu").to(model.device, model.dtype)
-    named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in source.inputs[1:2]}
-    named = named if source.size else {}
+    sized = source.inputs[1:2] if source.size else ()
+    named = {name: torch.tensor([source.size] * rows * each, device=model.device) for name in sized}
     named |= dict(zip(source.inputs[len(source.inputs) - len(beside) :], beside, strict=True))
     types = (ids == source.image_token_id).long() * (source.ahead != "prompts")
     more = {name: types for name in TOKEN_TYPES if name in inspect.signature(model.forward).parameters}

@@ -317,10 +317,8 @@ def _from_transformers(name: str, random_weights: bool) -> nn.Module:
             hint="give hf: the folder that save_pretrained wrote, or that `hf download MODEL --local-dir DIR` made",
         )
     try:
-        plain = {
-            "local_files_only": True,
-            "trust_remote_code": False,
-        }  # else it asks whether code of the folder may run
+        # else it asks whether code of the folder may run
+        plain = {"local_files_only": True, "trust_remote_code": False}
         config = transformers.AutoConfig.from_pretrained(name, **plain)
         kind: Any = getattr(transformers, (config.architectures or [""])[0], None)
         is_model = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)

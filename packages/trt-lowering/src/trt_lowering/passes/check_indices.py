@@ -267,17 +267,19 @@ def _refused_values(node: fx.Node) -> Iterator[tuple[str, Callable[..., torch.Te
     """What PyTorch says of the values that a node takes, and what computes that they are others."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return
+    name = schema_name(node.target).removeprefix("aten::")
+    if name not in _VALUES:
+        return
     given = [tensor_value(operand) for operand in node.all_input_nodes]
     if any(value is None or value.device.type != "cpu" for value in given):
         return
-    name = schema_name(node.target).removeprefix("aten::")
     if name == "masked_scatter" and _has_enough(node):
         return
     if name in _BAGS and _follows_from_sizes(argument(node, "offsets")):
         return  # bags of one length
     if name == "histc" and argument(node, "min") != argument(node, "max"):
         return  # the range is given
-    yield from _VALUES.get(name, ())
+    yield from _VALUES[name]
 
 
 def _has_enough(masked: fx.Node) -> bool:
@@ -472,10 +474,7 @@ _VALUES: Final[dict[str, Sequence[tuple[str, Callable[..., torch.Tensor]]]]] = {
     **dict.fromkeys(
         _BAGS,
         (
-            (
-                "offsets[0] has to be 0, i.e., the first sequence has to start from position 0",
-                _begins,
-            ),
+            ("offsets[0] has to be 0, i.e., the first sequence has to start from position 0", _begins),
             ("offsets[-1] can not be greater than input's length", _ends),
         ),
     ),

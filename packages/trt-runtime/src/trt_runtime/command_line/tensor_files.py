@@ -9,7 +9,7 @@ import pickletools
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Final
@@ -51,10 +51,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     except (InputError, KeyboardInterrupt):
         raise
     except BaseException as error:  # each format has errors of its own, and panics of Rust are no Exception
-        if isinstance(error, OSError) and error.errno not in (
-            None,
-            errno.EINVAL,
-        ):  # a place that no file has is content
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of a place that no file has
             raise
         raise InputError(f"{path} cannot be read", why=str(error).partition("\n")[0][:400]) from error
     named = found if isinstance(found, Mapping) else {"": found}
@@ -173,7 +170,7 @@ class _Stored:
 
     Attributes:
         content: (bytes,), uint8.
-        dtype: Of the tensors, unless they say their own.
+        dtype: Of the tensors.
     """
 
     content: torch.Tensor
@@ -299,15 +296,13 @@ def _tensor(
     requires_grad: bool,
     hooks: Any,
     metadata: Any = None,
-    *,
-    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """A view of memory, inside of which it lies."""
     if type(stored) is not _Stored or type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride):
         raise ValueError("a tensor lies in no memory, or has no shape")
     if any(type(number) is not int or number < 0 for number in (offset, *size, *stride)):
         raise ValueError("a tensor has a size, a stride or an offset that is none")
-    flat = stored.content.view(stored.dtype if dtype is None else dtype)
+    flat = stored.content.view(stored.dtype)
     last = sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     if 0 not in size and offset + last >= flat.numel():
         raise ValueError("a tensor does not lie in its memory")
@@ -319,17 +314,10 @@ def _tensor(
     return tensor.requires_grad_() if requires_grad is True and tensor.dtype.is_floating_point else tensor
 
 
-def _tensor_of_type(
-    stored: _Stored,
-    offset: int,
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    requires_grad: bool,
-    hooks: Any,
-    dtype: torch.dtype,
-    metadata: Any = None,
-) -> torch.Tensor:
-    return _tensor(stored, offset, size, stride, requires_grad, hooks, metadata, dtype=dtype)
+def _tensor_of_type(stored: _Stored, *laid: Any) -> torch.Tensor:
+    """The same, of a type that is said before the metadata."""
+    *where, dtype = laid[:6]
+    return _tensor(replace(stored, dtype=dtype), *where, *laid[6:])
 
 
 def _parameter(data: Any, requires_grad: bool, hooks: Any, state: Any = None) -> Any:
