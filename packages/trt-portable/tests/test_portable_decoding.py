@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import re
 import subprocess
 import sys
 from typing import Any
@@ -20,15 +21,17 @@ from trt_portable.builder.autotune.low_precision_choice import Case
 from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.decoding import (
     ATTENTION,
+    CODES_ONE_ROW,
     PRODUCT,
     UPDATING_ATTENTION,
+    Form,
     attend,
     codes_forms_for,
     multiply,
     start_codes_product,
     write_decoding_operators,
 )
-from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, levels_of
+from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, assembly, levels_of
 
 ATEN = torch.ops.aten
 
@@ -155,7 +158,12 @@ def test_other_attention_stays(sizes: dict[str, int]) -> None:
 
 
 def _layer(
-    *, batch: int = 1, turned: str = "by splits", reads_later: bool = False, gain_of: str = "float16"
+    *,
+    batch: int = 1,
+    turned: str = "by splits",
+    reads_later: bool = False,
+    gain_of: str = "float16",
+    is_flattened: bool = False,
 ) -> fx.GraphModule:
     """The graph of a layer as decoders write it: norm, queries, keys and values, turned, cached, attended to.
 
@@ -164,6 +172,7 @@ def _layer(
         turned: How queries and keys are turned by their places; "" where they are not.
         reads_later: Return the new cache of keys as well.
         gain_of: In half precision, or `float32`, where the norm is another one.
+        is_flattened: As where weights are quantized: products are of matrices whose extents are spelled out once more.
     """
     heads, groups, length, width = 8, 2, 192, 32
     depth, shared = heads * width, groups * width
@@ -219,6 +228,7 @@ def _layer(
     mixed.meta["val"] = query.meta["val"]
     mixed = graph.call(ATEN.view.default, graph.call(ATEN.permute.default, mixed, [0, 2, 1, 3]), [batch, depth])
     out = graph.call(ATEN.mm.default, mixed, graph.call(ATEN.permute.default, matrices[1], [1, 0]))
+    out = graph.call(ATEN.view.default, out, [batch, depth]) if is_flattened else out
     total = graph.call(ATEN.add.Tensor, residual, graph.call(ATEN.view.default, out, [batch, 1, depth]))
     for cache, made in zip((keys, values), new, strict=True):
         graph.graph.call_function(ATEN.copy_.default, (cache, made)).meta["val"] = cache.meta["val"]
@@ -287,17 +297,21 @@ def test_a_layer_of_a_step_takes_norms_residuals_turns_and_caches_in(batch: int,
     assert not torch.equal(found[1], operands[1])
 
 
-def _gated(*, rows: int = 1, by_slices: bool = True, half: int = 256, reads_later: bool = False) -> fx.GraphModule:
+def _gated(
+    *, rows: int = 1, by_slices: bool = True, half: int = 256, reads_later: bool = False, is_flattened: bool = False
+) -> fx.GraphModule:
     """The graph of a gate as decoders write it; the first `half` of 512 columns go through SiLU."""
     graph = _Graph()
     x, matrix = graph.take(rows, 256), graph.take(512, 256)
     product = graph.call(ATEN.mm.default, x, graph.call(ATEN.permute.default, matrix, [1, 0]))
-    product = graph.call(ATEN.view.default, product, [rows, 1, 512])
+    product = graph.call(ATEN.view.default, product, [rows, 512] if is_flattened else [rows, 1, 512])
     if by_slices:
-        gate, up = (graph.call(ATEN.slice.Tensor, product, 2, at, at + 256) for at in (256 - half, half))
+        axis = product.meta["val"].dim() - 1
+        gate, up = (graph.call(ATEN.slice.Tensor, product, axis, at, at + 256) for at in (256 - half, half))
     else:
         parts = graph.call(ATEN.split_with_sizes.default, product, [256, 256], -1)
         gate, up = (graph.call(operator.getitem, parts, at) for at in range(2))
+    gate, up = (graph.call(ATEN.view.default, each, [rows, 1, 256]) if is_flattened else each for each in (gate, up))
     wide = graph.call(torch.ops.prims.convert_element_type.default, gate, torch.float32)
     power = graph.call(ATEN.exp.default, graph.call(ATEN.neg.default, wide))
     silu = graph.call(ATEN.div.Tensor, wide, graph.call(ATEN.add.Tensor, power, 1))
@@ -307,8 +321,9 @@ def _gated(*, rows: int = 1, by_slices: bool = True, half: int = 256, reads_late
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("by_slices", [False, True])
-def test_a_gate_is_taken_into_its_product(rows: int, by_slices: bool) -> None:
-    module = _gated(rows=rows, by_slices=by_slices)
+@pytest.mark.parametrize("is_flattened", [False, True])
+def test_a_gate_is_taken_into_its_product(rows: int, by_slices: bool, is_flattened: bool) -> None:
+    module = _gated(rows=rows, by_slices=by_slices, is_flattened=is_flattened)
     operands = torch.randn(rows, 256).half(), torch.randn(512, 256).half() / 16
     wanted = module(*operands)[0]
     write_decoding_operators(module, 2)
@@ -381,8 +396,9 @@ def test_masks_that_hide_are_read_as_what_they_were_made_of(hidden: float) -> No
     torch.testing.assert_close(module(*operands, shown)[0], wanted)
 
 
-def test_products_of_codes_take_norms_and_residuals_in() -> None:
-    module = _layer()
+@pytest.mark.parametrize("is_flattened", [False, True])
+def test_products_of_codes_take_norms_and_residuals_in(is_flattened: bool) -> None:
+    module = _layer(is_flattened=is_flattened)
     _by_codes(module)
     write_decoding_operators(module)
     first, second = _calls(module, decoding.CODES_PRODUCT)
@@ -523,10 +539,20 @@ def take_apart(words, y, slots, assembly, floats=tl.float16):  # what the assemb
     return tuple(taken)
 
 
+def multiply_fragments(low, high, x, totals):
+    given = x.handle.data.astype(np.float32)
+    sums = [(each.handle.data * given).reshape(-1, 16).sum(1).repeat(4)[:, None] for each in (low, high)]
+    found = totals.handle.data + np.concatenate([sums[0], sums[0], sums[1], sums[1]], 1)
+    return tl.tensor(TensorHandle(found.astype(np.float32), tl.float32), totals.type)
+
+
+triton_kernels.multiply_fragments = multiply_fragments
+triton_kernels.multiply_pairs = lambda one, other: one * other
 triton_kernels.take_apart = take_apart
 triton_kernels.take_apart_wide = lambda *given: take_apart(given[0], None, *given[1:], tl.float32)
 many = (decoding.Form(32, 0, 4, 1, 16),)
-several, one = (decoding.Form(16, 64, 2, 1),), (decoding.Form(4, 64, 1, 0), decoding.Form(16, 64, 2, 1))
+several = (decoding.Form(16, 64, 2, 1),)
+one = (decoding.Form(4, 64, 1, 2, 1, "none"), decoding.Form(16, 2, 1, 2, 1, "registers"))
 decoding.codes_forms_for = lambda rows: one if rows == 1 else several if rows <= 16 else many
 few, levels = PRODUCT_KERNELS["few_rows"], tuple(number / 8 for number in range(-9, 7))
 for rows, depth, columns, groups, kind, has_offset, folds in (
@@ -658,6 +684,30 @@ def test_the_kernels_compute_what_they_should_where_triton_interprets_them() -> 
         [sys.executable, "-c", _INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("form", [form for form in CODES_ONE_ROW if form.cores == "registers"][::3])
+def test_fragments_lie_in_the_threads_that_tensor_cores_read(form: Form) -> None:
+    """Triton chooses which thread has what; it is compiled for a GPU, which need not be there."""
+    triton = pytest.importorskip("triton")
+    from trt_portable.builder.inductor.triton_kernels import one_row_codes_in_fragments as kernel
+
+    assembled = assembly(torch.int8, torch.bfloat16, ())
+    fixed = dict.fromkeys(("HAS_BIAS", "HAS_RESIDUAL", "HAS_OFFSETS", "IS_NORMALIZED", "IS_EARLY", "IS_GATED"), True)
+    fixed |= {"DEPTH": 2048, "GROUP": 64, "SLOTS": 4, "WORDS": 16, "ASSEMBLY": assembled, "MATRICES": 0}
+    fixed |= {"TILE_COLUMNS": form.columns, "TILE_UNITS": form.depth, "STAGES": form.stages}
+    kinds = {"codes": "*i8", "epsilon": "*fp32", "places": "*i64", "columns": "i32", "all_columns": "i32"}
+    signature = {name: "constexpr" if name in fixed else kinds.get(name, "*bf16") for name in kernel.arg_names}
+    attributes = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(signature) if name not in fixed}
+    places = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
+    source = triton.compiler.ASTSource(kernel, signature, places, attributes)
+    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    made = triton.compile(source, target=target, options={"num_warps": form.warps, "num_stages": 1}).asm["ttgir"]
+    products = [line for line in made.splitlines() if "mma.sync" in line]
+    layouts = dict(re.findall(r"^(#\w+) = #ttg.blocked<(.*)>", made, re.MULTILINE))
+    assert len(products) == 3 * 4
+    for name in {name for line in products for name in re.findall(r", (#\w+)>", line)}:
+        assert "sizePerThread = [1, 4], threadsPerWarp = [32, 1]" in layouts[name]
 
 
 @pytest.mark.gpu

@@ -13,7 +13,7 @@ import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 import torch.nn.functional as F
@@ -60,6 +60,7 @@ class Form:
         warps: Warps of a block.
         stages: Tiles that are underway at a time.
         rows: Of the result, where there are many.
+        cores: Where tensor cores find codes that were taken apart; or that there are none of these cores.
     """
 
     columns: int
@@ -67,6 +68,7 @@ class Form:
     warps: int
     stages: int
     rows: int = 16
+    cores: Literal["shared memory", "registers", "none"] = "shared memory"
 
 
 ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 1024, 2, 1))
@@ -76,13 +78,13 @@ ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048
 """For vectors of 2048 and of 4096 numbers and more."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
-_CODES_OF_MANY_COLUMNS: Final = (Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 CODES_ONE_ROW: Final = (
-    *(Form(2, 256, 2, 0), Form(2, 512, 4, 0), Form(4, 512, 4, 0), Form(4, 256, 2, 0), Form(4, 128, 1, 0)),
-    *_CODES_OF_MANY_COLUMNS,
+    *(Form(2, 512, 4, 1, 1, "none"), Form(4, 512, 4, 1, 1, "none"), Form(8, 256, 2, 2, 1, "none")),
+    *(Form(16, 2, 1, 1, 1, "registers"), Form(16, 2, 2, 4, 1, "registers")),
+    *(Form(16, 16, 4, 2, 1, "registers"), Form(16, 32, 4, 1, 1, "registers")),
 )
-"""For vectors and codes, those in one stage without tensor cores; `depth` counts words of 32 bits."""
-CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), *_CODES_OF_MANY_COLUMNS)
+"""For vectors and codes; `depth` counts words of 32 bits, or units where codes stay in registers."""
+CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CODES_MANY_ROWS: Final = (Form(64, 0, 4, 3, 128), Form(128, 0, 4, 3, 128), Form(128, 0, 4, 3, 64))
 """For more rows and codes, of which a block reads a unit of each column at a time."""
@@ -155,9 +157,9 @@ def _replace_product(node: fx.Node, kept: set[fx.Node]) -> None:
 
 def _fold_residual(node: fx.Node) -> None:
     """Lets a product add what its result alone is added to."""
-    view = _only_user(node, torch.ops.aten.view.default)
-    total = None if view is None else _only_user(view, torch.ops.aten.add.Tensor)
-    if view is None or total is None or total.kwargs or len(total.args) != 2:
+    view = _last_view(node)
+    total = _only_user(view, torch.ops.aten.add.Tensor)
+    if total is None or total.kwargs or len(total.args) != 2:
         return
     (residual,) = [each for each in total.args if each is not view] or [None]
     if not isinstance(residual, fx.Node):
@@ -168,8 +170,10 @@ def _fold_residual(node: fx.Node) -> None:
     flat = _viewed(residual, product.shape, before=total)
     made = _call(node.target, (*node.args[:5], flat, *node.args[6:]), product, before=total)
     _replace(total, torch.ops.aten.view.default, (made, list(value.shape)))
-    for gone in (view, node):
+    while view is not node:
+        view, gone = view.args[0], view  # type: ignore[assignment]
         node.graph.erase_node(gone)
+    node.graph.erase_node(node)
 
 
 def _fold_normalization(node: fx.Node) -> None:
@@ -211,7 +215,7 @@ def _fold_gate(node: fx.Node) -> None:
     """Lets a product multiply the second half of its columns by SiLU of the first, if nothing else reads them."""
     for activated, up in _pairs(node, torch.ops.aten.mul.Tensor):
         gate = _silu_of(activated)
-        halves = [None if each is None else _stretch_of(each) for each in (gate, up)]
+        halves = [None if each is None else _stretch_of(_source(each)) for each in (gate, up)]
         if halves[0] is None or halves[1] is None or halves[0][0] is not halves[1][0]:
             continue
         source, made = halves[0][0], _source(halves[0][0])
@@ -327,6 +331,13 @@ def _viewed(node: fx.Node, shape: Any, before: fx.Node) -> fx.Node:
     if list(source.meta["val"].shape) == list(shape):
         return source
     return _call(torch.ops.aten.view.default, (node, list(shape)), node.meta["val"].reshape(list(shape)), before)
+
+
+def _last_view(node: fx.Node) -> fx.Node:
+    """A tensor as it is read at last, where views alone read it."""
+    while (view := _only_user(node, torch.ops.aten.view.default)) is not None:
+        node = view
+    return node
 
 
 def _only_user(node: fx.Node, target: Any) -> fx.Node | None:
@@ -817,18 +828,12 @@ def multiply_by_codes(
     is_large = not matrices and len(x) > _MOST_ROWS
     ways: dict[str, _Way] = {_LIBRARY: lambda each: result.copy_(by_library(each))} if is_large else {}
     for index, form in enumerate(forms):
-        if gain is None or _folds_norm(form, len(x)):
-            ways[f"{form}"] = by(index)
+        ways[f"{form}"] = by(index)
         if gain is not None:
             ways[f"apart, {form}"] = by_two_kernels(index)
     given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels), is_gated)
     key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
     return _result_of_fastest(ways, by_library, codes, result, *key)
-
-
-def _folds_norm(form: Form, rows: int) -> bool:
-    """Whether a kernel of codes may well normalize its rows: a block of many columns reads one row twice for that."""
-    return rows > 1 or not form.stages
 
 
 def _codes_result(x: torch.Tensor, scales: torch.Tensor, matrices: int, is_gated: bool = False) -> torch.Tensor:
@@ -866,6 +871,7 @@ def start_codes_product(
     from trt_portable.builder.inductor.triton_kernels import (
         few_rows_codes_product,
         many_rows_codes_product,
+        one_row_codes_in_fragments,
         one_row_codes_product,
     )
 
@@ -880,20 +886,25 @@ def start_codes_product(
     folded = [x if each is None else each for each in optional]
     arguments: tuple[Any, ...] = (x, codes, *folded[:4], scales, *folded[4:], result, columns, all_columns)
     words = present(words_of_unit(slots, depth, groups))
+    kernel: Any = many_rows_codes_product
     extents: dict[str, Any] = {"STAGES": tile.stages}
     if rows > _MOST_ROWS:
-        kernel, extents["TILE_ROWS"] = many_rows_codes_product, tile.rows
+        extents["TILE_ROWS"] = tile.rows
         extents["IS_ASYNCHRONOUS"] = x.is_cuda and torch.cuda.get_device_capability(x.device)[0] == _HOPPER[0]
         grid = (grid[0] * math.ceil(rows / tile.rows), 1, 1)
         arguments = (x, codes, folded[0], scales, folded[4], result, rows, columns)
-    elif tile.stages:
-        kernel, extents = few_rows_codes_product, extents | {"ROWS": rows, "TILE_ROWS": 8 if rows <= 8 else 16}
-        extents["PARTS"] = tile.warps
     else:
-        kernel, extents = one_row_codes_product, {"TILE_WORDS": tile.depth}
-    if rows <= _MOST_ROWS:
-        extents |= {"IS_NORMALIZED": gain is not None, "HAS_RESIDUAL": residual is not None}
-        extents |= {"MATRICES": matrices, "IS_GATED": is_gated}
+        extents |= {"IS_NORMALIZED": gain is not None, "HAS_RESIDUAL": residual is not None, "IS_GATED": is_gated}
+        if rows > 1:
+            kernel = few_rows_codes_product
+            extents |= {"ROWS": rows, "TILE_ROWS": 8 if rows <= 8 else 16, "PARTS": tile.warps}
+            arguments = (x, codes, *folded[:4], scales, folded[4], result, columns)
+        elif tile.cores == "registers":
+            kernel = one_row_codes_in_fragments
+            extents |= {"MATRICES": matrices, "TILE_UNITS": tile.depth}
+        else:
+            kernel = one_row_codes_product
+            extents |= {"MATRICES": matrices, "TILE_WORDS": tile.depth}
     compiled = kernel[grid](
         *arguments,
         **extents,
@@ -1363,9 +1374,8 @@ def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
     result = x.new_empty(rows, 64 // (1 + is_gated))
     rest = (scales, like(7, groups, columns), like(8, rows), node.args[9], matrices, is_gated, result)
     operands: list[Any] = [x, codes, *folded, *rest]
-    for index, form in enumerate(codes_forms_for(1 if matrices else rows)):
-        if folded[1] is None or _folds_norm(form, rows):
-            start_codes_product(*[*operands, index])
+    for index in range(len(codes_forms_for(1 if matrices else rows))):
+        start_codes_product(*[*operands, index])
         if folded[1] is not None:
             start_codes_product(*[*operands[:3], None, None, *operands[5:], index])
 

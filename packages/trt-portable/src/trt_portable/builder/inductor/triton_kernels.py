@@ -270,10 +270,8 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     residual,
     scales,
     offsets,
-    places,
     y,
     columns,
-    all_columns,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUP: tl.constexpr,
@@ -284,7 +282,6 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     IS_NORMALIZED: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     HAS_OFFSETS: tl.constexpr,
-    MATRICES: tl.constexpr,
     IS_GATED: tl.constexpr,
     TILE_ROWS: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
@@ -295,11 +292,10 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     """Computes columns of ``x @ (codes * scales - offsets).T + bias + residual`` for up to 16 rows.
 
     Rows that are normalized are divided by the root of their mean square plus epsilon, and multiplied by the gain.
-    With a gate, result ``i`` of the first half of the columns is ``silu(i) * (i + half)``. With MATRICES, which lie one
-    below the other, each row is multiplied by the one that `places` has for it; ROWS is 1.
+    With a gate, result ``i`` of the first half of the columns is ``silu(i) * (i + half)``.
 
     A unit is WORDS of SLOTS codes: slot j of its words has the numbers from WORDS * j on. Units of 16 columns lie
-    together. Each warp has one of PARTS units at a time. Scales and offsets are (groups, all_columns), those of a group
+    together. Each warp has one of PARTS units at a time. Scales and offsets are (groups, columns), those of a group
     for GROUP numbers each.
     """
     if IS_EARLY:
@@ -314,17 +310,10 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
     number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     is_column = number < columns
     column = column_of(number, columns, IS_GATED)
-    read = column
-    if MATRICES > 0:
-        place = tl.load(places + tl.program_id(1)).to(tl.int32)
-        is_chosen = (place >= 0) & (place < MATRICES)
-        read += tl.where(is_chosen, place, 0) * columns
-        x += tl.program_id(1) * DEPTH
-        y += tl.program_id(1) * columns
     part = tl.arange(0, PARTS)
     word = tl.arange(0, WORDS)
     row = tl.arange(0, TILE_ROWS)
-    lies = tl.minimum(read, all_columns - 1).to(tl.int64)
+    lies = tl.minimum(column, columns - 1).to(tl.int64)
     first = ((lies // 16) * UNITS * TILE + (lies % 16) * WORDS)[None, :, None] + (part * TILE)[:, None, None]
     right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first + word[None, None, :]
     place_of_word = (part * UNIT)[:, None] + word[None, :]
@@ -348,8 +337,8 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
                 plain = tl.dot(ones, given, plain)
             if IS_SPLIT and slot % RUN == RUN - 1:
                 group = ((at + part) * UNIT + slot * WORDS) // GROUP
-                at_group = group.to(tl.int64)[:, None] * all_columns + read[None, :]
-                is_scale = is_unit[:, None] & (read < all_columns)[None, :]
+                at_group = group.to(tl.int64)[:, None] * columns + column[None, :]
+                is_scale = is_unit[:, None] & (column < columns)[None, :]
                 totals += some * tl.load(scales + at_group, mask=is_scale, other=0.0).to(tl.float32)[:, :, None]
                 some = tl.zeros([PARTS, TILE_COLUMNS, TILE_ROWS], tl.float32)
                 if HAS_OFFSETS:
@@ -374,8 +363,6 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
         total *= (1.0 / tl.sqrt(tl.sum(squares, 1) / DEPTH + tl.load(epsilon).to(tl.float32)))[None, :]
     if HAS_BIAS:
         total += tl.load(bias + column, mask=is_column, other=0.0).to(tl.float32)[:, None]
-    if MATRICES > 0:
-        total = tl.where(is_chosen, total, 0.0)
     if IS_GATED:
         gate, total = tl.split(tl.permute(tl.reshape(total, [TILE_COLUMNS // 2, 2, TILE_ROWS]), (0, 2, 1)))
         total = gate / (1.0 + tl.exp(-gate)) * total
@@ -466,12 +453,15 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     IS_GATED: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
     TILE_WORDS: tl.constexpr,
+    STAGES: tl.constexpr,
     IS_EARLY: tl.constexpr,
 ):
     """As `few_rows_codes_product` for one row, without tensor cores: each thread reads four words of each column.
 
-    Codes are weights, which nothing writes to while kernels run. Where a row has one tile or two, the first is read
-    before the kernel in front has ended, and the second while the first is multiplied; more would take registers away.
+    With MATRICES, which lie one below the other, each of some rows is multiplied by the one that `places` has for it.
+
+    Codes are weights, which nothing writes to while kernels run. With two STAGES, and where a row has no more than two
+    tiles, the first is read before the kernel in front has ended, and each next one while one is multiplied.
     The row is read for each column, by the thread that has the column's codes: were it read once, codes would go to the
     threads that have it, slot by slot through shared memory.
     """
@@ -500,7 +490,7 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first[None, :, None]
     quad = tl.arange(0, QUADS) * 4
     word = quad[:, None] + tl.arange(0, 4)[None, :]
-    IS_AHEAD: tl.constexpr = ROW_WORDS <= 2 * TILE_WORDS
+    IS_AHEAD: tl.constexpr = STAGES > 1 or ROW_WORDS <= 2 * TILE_WORDS
     if IS_AHEAD:
         following = words_of_columns(right, word, ROW_WORDS, WORDS)
     scale = floats_or_zero(scales + lies, is_column, GROUP == DEPTH)
@@ -563,6 +553,207 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
         is_column = column < columns // 2
     total += other
     tl.store(y + column, total.to(y.dtype.element_ty), mask=is_column)
+
+
+@triton.jit
+def multiply_fragments(low, high, x, totals):  # type: ignore[no-untyped-def]
+    """Adds ``rows @ x`` to totals, on tensor cores, for registers that hold what these read.
+
+    All are (32 * units, 4), four numbers for each thread of a warp: a row's sixteen lie in four threads that follow one
+    another, so that a unit has eight rows. In this order Triton gives threads their numbers.
+
+    Args:
+        low, high: Half precision, of eight rows each.
+        x: Likewise, the same for all rows.
+        totals: In float32, of each unit and row that of `low`, twice, and that of `high`, twice, in all of its threads.
+    """
+    if x.dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+            "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
+            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
+            [low, high, x, totals],
+            tl.float32,
+            True,
+            4,
+        )
+    else:
+        return tl.inline_asm_elementwise(
+            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+            "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
+            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
+            [low, high, x, totals],
+            tl.float32,
+            True,
+            4,
+        )
+
+
+@triton.jit
+def sums_of_fragments(totals, UNITS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums over units of what `multiply_fragments` gives, for the eight rows of `low` and for those of `high`."""
+    found = tl.sum(tl.sum(tl.reshape(totals, [UNITS, 8, 4, 4]), 2), 0)  # four threads have each, twice
+    return tl.split(tl.sum(tl.reshape(found, [8, 2, 2]), 2) * 0.125)
+
+
+@triton.jit
+def multiply_pairs(one, other):  # type: ignore[no-untyped-def]
+    """Products of numbers in half precision, two in an instruction."""
+    if one.dtype == tl.bfloat16:
+        product: tl.constexpr = "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }"  # z: -0
+    else:
+        product: tl.constexpr = "mul.rn.f16x2 $0, $1, $2;"
+    return tl.inline_asm_elementwise(product, "=r,r,r", [one, other], one.dtype, True, 2)
+
+
+@triton.jit
+def words_of_units(low, high, unit, UNITS: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Twice words of rows of codes, whose units lie TILE words apart; zeros behind their ends."""
+    is_there, place = (unit < UNITS)[:, None], (unit * TILE)[:, None]
+    low_words = tl.load(low + place, mask=is_there, other=0, eviction_policy="evict_first")
+    high_words = tl.load(high + place, mask=is_there, other=0, eviction_policy="evict_first")
+    return (low_words, high_words)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
+    x,
+    codes,
+    bias,
+    gain,
+    epsilon,
+    residual,
+    scales,
+    offsets,
+    places,
+    y,
+    columns,
+    all_columns,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    SLOTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    ASSEMBLY: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    IS_NORMALIZED: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    MATRICES: tl.constexpr,
+    IS_GATED: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    TILE_UNITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):
+    """As `few_rows_codes_product` for one row: codes go from registers to tensor cores, through no shared memory.
+
+    A block has sixteen columns: eight and the next eight, or those of the gate and what it opens for. Four threads
+    have a column's unit: four words each, which are taken apart into what one of the four has in tensor cores. In which
+    order numbers are multiplied does not matter, as long as the row is read in the same one. STAGES tiles of codes are
+    read ahead, the first of them before the kernel in front has ended. MATRICES: see `one_row_codes_product`.
+    """
+    tl.static_assert(WORDS == 16 and TILE_COLUMNS == 16)
+    if IS_EARLY:
+        gdc_launch_dependents()
+        if MATRICES > 0:
+            gdc_wait()
+    UNIT: tl.constexpr = WORDS * SLOTS
+    UNITS: tl.constexpr = DEPTH // UNIT
+    TILE: tl.constexpr = 16 * WORDS
+    IS_SPLIT: tl.constexpr = GROUP < DEPTH
+    RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
+    SHAPE: tl.constexpr = (32 * TILE_UNITS, 4)
+    results = columns // 2 if IS_GATED else columns
+    begin = 0
+    if MATRICES > 0:
+        place = tl.load(places + tl.program_id(1)).to(tl.int32)
+        is_chosen = (place >= 0) & (place < MATRICES)
+        begin = tl.where(is_chosen, place, 0) * columns
+        x += tl.program_id(1) * DEPTH
+        y += tl.program_id(1) * columns
+    first = tl.program_id(0) * (8 if IS_GATED else 16)
+    apart = results if IS_GATED else 8
+    thread = tl.arange(0, 32 * TILE_UNITS)
+    unit = thread // 32
+    low_lies = tl.minimum(begin + first + thread // 4 % 8, all_columns - 1).to(tl.int64)
+    high_lies = tl.minimum(begin + first + thread // 4 % 8 + apart, all_columns - 1).to(tl.int64)
+    four = tl.arange(0, 4)[None, :]
+    word = (thread % 4 * 4)[:, None] + four
+    right = codes.to(tl.pointer_type(tl.int32), bitcast=True)
+    low_right = right + (low_lies // 16 * (UNITS * TILE) + low_lies % 16 * WORDS)[:, None] + word
+    high_right = right + (high_lies // 16 * (UNITS * TILE) + high_lies % 16 * WORDS)[:, None] + word
+    ahead = ()
+    for tile in tl.static_range(STAGES):
+        ahead = ahead + words_of_units(low_right, high_right, tile * TILE_UNITS + unit, UNITS, TILE)
+    low = first + tl.arange(0, 8)
+    high = low + apart
+    is_low = low < results
+    is_high = high < columns
+    low_scale = floats_or_zero(scales + begin + low, is_low, not IS_SPLIT)
+    high_scale = floats_or_zero(scales + begin + high, is_high, not IS_SPLIT)
+    if IS_EARLY and MATRICES == 0:
+        gdc_wait()
+    if IS_NORMALIZED:
+        least = tl.load(epsilon).to(tl.float32)
+    ones = tl.full(SHAPE, 1.0, x.dtype.element_ty)
+    totals = tl.zeros(SHAPE, tl.float32)
+    plains = tl.zeros(SHAPE, tl.float32)
+    squares = tl.zeros(SHAPE, tl.float32)
+    for at in range(0, UNITS, TILE_UNITS):
+        low_taken = take_apart(ahead[0], x, SLOTS, ASSEMBLY)
+        high_taken = take_apart(ahead[1], x, SLOTS, ASSEMBLY)
+        ahead = ahead[2:] + words_of_units(low_right, high_right, at + STAGES * TILE_UNITS + unit, UNITS, TILE)
+        here = (at + unit)[:, None]
+        is_unit = here < UNITS
+        some = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else totals
+        plain = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else plains
+        for slot in tl.static_range(SLOTS):
+            number = here * UNIT + slot * WORDS
+            given = tl.load(x + number + word, mask=is_unit, other=0.0)
+            if IS_NORMALIZED:
+                squares = multiply_fragments(given, given, given, squares)
+                given = multiply_pairs(given, tl.load(gain + number + word, mask=is_unit, other=0.0))
+            some = multiply_fragments(low_taken[slot], high_taken[slot], given, some)
+            if HAS_OFFSETS:
+                plain = multiply_fragments(ones, ones, given, plain)
+            if IS_SPLIT and slot % RUN == RUN - 1:
+                at_group = (number // GROUP).to(tl.int64) * all_columns
+                low_at, high_at = at_group + low_lies[:, None], at_group + high_lies[:, None]
+                low_by = floats_or_zero(scales + low_at, is_unit, True)
+                totals += some * tl.where(four < 2, low_by, floats_or_zero(scales + high_at, is_unit, True))
+                some = tl.zeros(SHAPE, tl.float32)
+                if HAS_OFFSETS:
+                    low_by = floats_or_zero(offsets + low_at, is_unit, True)
+                    totals -= plain * tl.where(four < 2, low_by, floats_or_zero(offsets + high_at, is_unit, True))
+                    plain = tl.zeros(SHAPE, tl.float32)
+        if not IS_SPLIT:
+            totals = some
+            plains = plain
+    low_total, high_total = sums_of_fragments(totals, TILE_UNITS)
+    if not IS_SPLIT:
+        low_total *= low_scale
+        high_total *= high_scale
+        if HAS_OFFSETS:
+            low_plain, high_plain = sums_of_fragments(plains, TILE_UNITS)
+            low_total -= low_plain * floats_or_zero(offsets + begin + low, is_low, True)
+            high_total -= high_plain * floats_or_zero(offsets + begin + high, is_high, True)
+    if IS_NORMALIZED:
+        square, _ = sums_of_fragments(squares, TILE_UNITS)
+        inverse = 1.0 / tl.sqrt(square / DEPTH + least)
+        low_total *= inverse
+        high_total *= inverse
+    low_total += floats_or_zero(bias + low, is_low, HAS_BIAS)
+    high_total += floats_or_zero(bias + high, is_high, HAS_BIAS)
+    if MATRICES > 0:
+        low_total = tl.where(is_chosen, low_total, 0.0)
+        high_total = tl.where(is_chosen, high_total, 0.0)
+    if IS_GATED:
+        low_total = low_total / (1.0 + tl.exp(-low_total)) * high_total
+    else:
+        high_total += floats_or_zero(residual + high, is_high, HAS_RESIDUAL)
+        tl.store(y + high, high_total.to(y.dtype.element_ty), mask=is_high)
+    low_total += floats_or_zero(residual + low, is_low, HAS_RESIDUAL)
+    tl.store(y + low, low_total.to(y.dtype.element_ty), mask=is_low)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
