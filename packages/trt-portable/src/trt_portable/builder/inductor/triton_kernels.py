@@ -589,7 +589,7 @@ def multiply_fragments(low, high, x, totals):  # type: ignore[no-untyped-def]
         )
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def sums_of_fragments(totals, UNITS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Sums over units of what `multiply_fragments` gives, for the eight rows of `low` and for those of `high`."""
     found = tl.sum(tl.sum(tl.reshape(totals, [UNITS, 8, 4, 4]), 2), 0)  # four threads have each, twice
@@ -601,12 +601,12 @@ def multiply_pairs(one, other):  # type: ignore[no-untyped-def]
     """Products of numbers in half precision, two in an instruction."""
     if one.dtype == tl.bfloat16:
         product: tl.constexpr = "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }"  # z: -0
+        return tl.inline_asm_elementwise(product, "=r,r,r", [one, other], one.dtype, True, 2)
     else:
-        product: tl.constexpr = "mul.rn.f16x2 $0, $1, $2;"
-    return tl.inline_asm_elementwise(product, "=r,r,r", [one, other], one.dtype, True, 2)
+        return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], one.dtype, True, 2)
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def words_of_units(low, high, unit, UNITS: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
     """Twice words of rows of codes, whose units lie TILE words apart; zeros behind their ends."""
     is_there, place = (unit < UNITS)[:, None], (unit * TILE)[:, None]
@@ -700,8 +700,8 @@ def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
     plains = tl.zeros(SHAPE, tl.float32)
     squares = tl.zeros(SHAPE, tl.float32)
     for at in range(0, UNITS, TILE_UNITS):
-        low_taken = take_apart(ahead[0], x, SLOTS, ASSEMBLY)
-        high_taken = take_apart(ahead[1], x, SLOTS, ASSEMBLY)
+        low_taken = take_apart(ahead[0], x, SLOTS, ASSEMBLY)  # type: ignore[misc]
+        high_taken = take_apart(ahead[1], x, SLOTS, ASSEMBLY)  # type: ignore[misc]
         ahead = ahead[2:] + words_of_units(low_right, high_right, at + STAGES * TILE_UNITS + unit, UNITS, TILE)
         here = (at + unit)[:, None]
         is_unit = here < UNITS
