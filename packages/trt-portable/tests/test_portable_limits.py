@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 import trt_portable as trt
 from trt_core.limits import UNLIMITED, Account, CallLimits, charging
+from trt_core.remembered import Remembered
 from trt_portable.builder.autotune import engine_tactic
+from trt_portable.execution import bounded_runs
 from trt_portable.execution.bounded_runs import BoundedRuns, _Watcher, contract_of, contracts_of
 from trt_portable.execution.program import LayerFailure
 from trt_portable.fusion.packed_products import PrepackedProduct, has_prepacked_kernels
@@ -241,6 +243,59 @@ def test_a_run_has_the_limits_of_the_call_around_it() -> None:
     (passed,) = engine._state.observable._passed.values()
     assert passed.loose and passed.limits.bytes_alive == 1 << 28
     assert account.steps > 3 and account.elements > 0
+
+
+def _rows(name: str, kind: Any = E.SUM, rows: int = 2, extents: tuple[int, int] = (2, 3)) -> bytes:
+    """A product with a matrix, a function of its elements, and a reshape to extents that a constant holds."""
+    net = Net()
+    x = net.input("x", (1, 4))
+    product = net.network.add_matrix_multiply(x, plan_fuzzer.N, net.constant(4, 6), plan_fuzzer.N)
+    product.name = name
+    y = net.network.add_elementwise(product.get_output(0), net.constant(rows, 6), kind).get_output(0)
+    layer = net.network.add_shuffle(y)
+    layer.set_input(1, net.numbers([rows, *extents], np.int64))
+    return net.plan(layer.get_output(0))
+
+
+_ALIKE: dict[str, dict[str, Any]] = {
+    "one": {"name": "one"},
+    "another name": {"name": "two"},
+    "another function": {"name": "one", "kind": E.PROD},
+    "other extents": {"name": "one", "rows": 3},
+    "other numbers": {"name": "one", "extents": (3, 2)},
+}
+
+
+def test_engines_of_one_structure_are_watched_once_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine uses follows from its structure: an equal one, by another name, is not looked at again."""
+    walked = []
+    walk = _Watcher._walk
+    monkeypatch.setattr(_Watcher, "_walk", lambda self, *given: (walked.append(self), walk(self, *given))[1])
+    monkeypatch.setattr(bounded_runs, "_of_all", Remembered())
+    used = {}
+    for name, changed in _ALIKE.items():
+        with charging(Account(CallLimits())) as account:
+            before = len(walked)
+            done, logger, _ = _run(_rows(**changed))
+            assert done, logger.errors
+            used[name] = account.used
+            assert len(walked) - before == (name != "another name"), name
+            assert _run(_rows(**changed))[0]  # the same again
+            assert len(walked) - before == (name != "another name"), name
+    assert used["one"] == used["another name"] and used["other extents"] != used["one"]
+
+
+def test_engines_of_one_structure_have_no_more_room_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounded_runs, "_of_all", Remembered())
+    with charging(Account(CallLimits())) as account:
+        assert _run(_rows("one"))[0]
+    assert account.used.steps >= 3
+    with charging(Account(CallLimits(steps=account.used.steps))):
+        assert _run(_rows("two"))[0]
+        done, logger, _ = _run(_rows("three"))
+    assert not done and "operators" in logger.errors[-1]
+    done, logger, _ = _run(_rows("four"), CallLimits(steps=1))  # alone, it has its own limits
+    assert not done and "more than 1 operators" in logger.errors[-1]
 
 
 def test_what_is_known_counts_with_what_depends_on_data() -> None:

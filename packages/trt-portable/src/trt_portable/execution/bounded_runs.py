@@ -1,13 +1,14 @@
 """Runs of plans that nobody trusts, inside of limits.
 
 The first run with inputs of some sizes is charged to an account, operator by operator. What it makes follows from these
-sizes, but for steps that read data; so later runs charge those alone.
+sizes, but for steps that read data; so later runs charge those alone. Engines of the same structure make as much, such
+as those of equal layers of a model: one of them is charged like this, and the others with what it used.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -96,12 +97,14 @@ class BoundedRuns:
     Args:
         program: What runs.
         bounds: What each run may use.
+        likeness: What is equal for programs that differ in nothing but names and the values of their weights. None
+            where nothing is said: what others used is then not looked at.
 
     Attributes:
         program: As given.
     """
 
-    def __init__(self, program: Program, bounds: RunBounds) -> None:
+    def __init__(self, program: Program, bounds: RunBounds, likeness: Hashable = None) -> None:
         self.program = program
         self._bounds = bounds
         self._is_timed = bounds.limits.is_timed
@@ -109,6 +112,8 @@ class BoundedRuns:
         self._may_loop = None in self._contracts
         self._passed: Remembered[tuple[Any, ...], _Passed] = Remembered()
         self._constants: object = None
+        # what has no contract may make as much as weights say
+        self._likeness = None if self._may_loop else likeness
 
     @property
     def constants(self) -> object:
@@ -135,11 +140,24 @@ class BoundedRuns:
         It is nothing where the call has no room for as much, which is then found out operator by operator.
         """
         sizes = tuple([value.shape if type(value) is torch.Tensor else _numbers(value) for value in values])
-        passed = self._passed.get(sizes) if self._constants is self.program.constants else None
+        constants = self.program.constants
+        passed = self._passed.get(sizes) if self._constants is constants else None
         call = open_account()
-        if passed is not None and call is not None and not call.use_again(passed.used):
+        if call is None:
+            return sizes, passed
+        found = passed
+        if passed is None and self._likeness is not None:
+            found = _of_all.get(self._alike(sizes, constants))
+        if found is None or not call.use_again(found.used):
             return sizes, None
-        return sizes, passed
+        if passed is None:
+            self._remember(sizes, found, constants)
+        return sizes, found
+
+    def _alike(self, sizes: tuple[Any, ...], constants: Sequence[Value | None]) -> tuple[Any, ...]:
+        """What is equal for all runs that use as much: the structure, and numbers that sizes may follow from."""
+        numbers = [_numbers(value) for value in constants if type(value) is HostValues]
+        return (self._likeness, sizes, *numbers)
 
     def _watched(
         self, values: Sequence[Value], sizes: tuple[Any, ...], passed: _Passed | None, observer: Observer | None = None
@@ -151,6 +169,7 @@ class BoundedRuns:
         """
         program = self.program
         constants = program.constants
+        is_part = open_account() is not None
         limits, watched = (self._bounds.limits, None) if passed is None else (passed.limits, passed.loose)
         with charging(self._account(values, limits)) as account:
             watcher = _Watcher(program, self._contracts, account, watched, observer)
@@ -158,7 +177,10 @@ class BoundedRuns:
             account.lay_out(results, "an output")  # a view makes nothing, and is written whole
             account.has_loose_parts = bool(watcher.loose)
         if passed is None:
-            self._remember(sizes, _Passed(frozenset(watcher.loose), account.limits, account.used), constants)
+            found = _Passed(frozenset(watcher.loose), account.limits, account.used)
+            self._remember(sizes, found, constants)
+            if self._likeness is not None and is_part and not found.loose:
+                _of_all[self._alike(sizes, constants)] = found
         return results
 
     def _remember(self, sizes: tuple[Any, ...], passed: _Passed, constants: object) -> None:
@@ -190,6 +212,10 @@ class _Passed(NamedTuple):
     loose: frozenset[int]
     limits: CallLimits
     used: Usage
+
+
+_of_all: Final[Remembered[tuple[Any, ...], _Passed]] = Remembered(1 << 10)
+"""What is known of programs that are parts of calls, by likeness and sizes."""
 
 
 class _Watcher:

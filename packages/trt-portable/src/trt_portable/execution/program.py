@@ -402,8 +402,8 @@ class Program:
         return needed[::-1]
 
     @property
-    def constants(self) -> object:
-        """The constants that a run which starts now reads."""
+    def constants(self) -> Sequence[Value | None]:
+        """The constants that a run which starts now reads, by slot; None elsewhere."""
         return self._template
 
     def start(self, values: Sequence[Value]) -> _Slots:
