@@ -123,3 +123,22 @@ def test_inputs_elsewhere_are_refused(header: PlanHeader, plan: torch.Tensor) ->
     with pytest.raises(InputError, match="was built for cuda, its inputs lie on cpu") as caught:
         module(torch.ones(2, 3))
     assert "move the inputs to cuda" in caught.value.hint
+
+
+def test_a_call_between_two_engines_has_one_of_them_whole(static_engine: TRTModule, dynamic_engine: TRTModule) -> None:
+    """Other threads call while an engine takes the place of another: plan and header are of the same one."""
+    x = torch.ones(2, 3)
+    wanted = [static_engine(x), dynamic_engine(x)]
+    found = []
+
+    class Watched(dict[str, Any]):
+        def __setitem__(self, key: str, value: Any) -> None:
+            found.append(static_engine(x))
+            super().__setitem__(key, value)
+            found.append(static_engine(x))
+
+    static_engine.__dict__["_buffers"] = Watched(static_engine._buffers)
+    static_engine.adopt(dynamic_engine.header, dynamic_engine.plan)
+    assert len(found) == 2
+    assert all(any(torch.equal(made, one) for one in wanted) for made in found)
+    assert torch.equal(static_engine(x), wanted[1])

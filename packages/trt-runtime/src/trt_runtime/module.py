@@ -115,7 +115,7 @@ class TRTModule(nn.Module):
             ExecutionError: The provider failed.
         """
         if goes_direct(inputs):
-            outputs = ENGINES.run([*inputs], self._buffers[_PLAN], self._known_by)  # type: ignore[arg-type]  # never None
+            outputs = ENGINES.run([*inputs], *self._engine)
         else:
             with named_range(self._header.title):
                 outputs = self._dispatch(inputs)
@@ -142,7 +142,7 @@ class TRTModule(nn.Module):
                 why="a graph is being captured, a mode or a transform is active, or an input is no plain tensor",
                 hint="call the module, and take the outputs that it returns",
             )
-        ENGINES.run([*inputs], self.plan, self._known_by, outputs)
+        ENGINES.run([*inputs], *self._engine, outputs)
         torch.autograd.graph.increment_version([value for value in outputs if not value.is_inference()])
 
     def __getattr__(self, name: str) -> Any:
@@ -216,7 +216,8 @@ class TRTModule(nn.Module):
         self._buffers[_PLAN] = plan  # past the hooks of registration, which may change what they are shown
         self._header = header
         # the text has the digest of the plan, which a large one that was built here is run without
-        self._known_by = header if header.surely_describes(plan) else header.text
+        known_by = header if header.surely_describes(plan) else header.text
+        self._engine: tuple[torch.Tensor, PlanHeader | str] = (plan, known_by)  # as one: other threads may call
         self._returns_tuple = header.returns_tuple
         self._written = tuple(index for index, _ in header.updates)
 
@@ -285,7 +286,7 @@ def engine_modules(model: nn.Module) -> list[TRTModule]:
 def engines_of(model: nn.Module) -> list[LoadedEngine]:
     """Returns the engines that a model runs on the present device, each once; they are loaded where they were not."""
     modules = engine_modules(model)
-    found = (ENGINES.engine_for(each.plan, each._known_by, present_device(each.header.device)) for each in modules)
+    found = (ENGINES.engine_for(*each._engine, present_device(each.header.device)) for each in modules)
     return list({id(engine): engine for engine in found}.values())
 
 
