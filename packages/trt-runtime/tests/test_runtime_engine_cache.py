@@ -137,6 +137,60 @@ def test_a_damaged_entry_is_a_miss_and_goes(cache: EngineCache, damage: Any, end
         assert cache.find(KEY) is not None
 
 
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _full_folder(path: Path) -> None:
+    _folder(path)
+    (path / "thesis.txt").write_text("mine")
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
+
+
+def _unreadable(path: Path) -> None:
+    path.chmod(0)
+    if os.geteuid() == 0:
+        path.write_bytes(b"")  # whom nothing keeps from reading
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files of POSIX")
+@pytest.mark.parametrize("damage", [_folder, _full_folder, _pipe, _link, _unreadable])
+@pytest.mark.parametrize("ending", ["plan", "key"])
+def test_what_is_no_file_in_the_place_of_an_entry_is_healed(cache: EngineCache, damage: Any, ending: str) -> None:
+    """A folder stayed for ever, and each compilation said that it was removed."""
+    place = cache.directory / f"{KEY.digest}.{ending}"
+    cache.insert(KEY, *_engine())
+    damage(place)
+    with pytest.warns(RuntimeWarning, match="folder lay in the place" if "folder" in damage.__name__ else "damaged"):
+        assert cache.find(KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cache.find(KEY) is None
+        assert cache.insert(KEY, *_engine())
+        damage(place)
+        assert cache.insert(KEY, *_engine())
+        assert cache.find(KEY) is not None
+    kept = [path.read_text() for path in cache.directory.rglob("thesis.txt")]
+    assert kept == ["mine"] * (2 * (damage is _full_folder))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files of POSIX")
+def test_a_folder_in_the_place_of_the_lock_is_told(cache: EngineCache) -> None:
+    (cache.directory / ".lock").mkdir()
+    with pytest.warns(RuntimeWarning, match=r"(?s)has no lock.*move what lies there away"):
+        assert not cache.insert(KEY, *_engine())
+
+
 def test_an_entry_under_the_name_of_another_is_never_handed_out(cache: EngineCache) -> None:
     other = EngineKey({"graph": "other"})
     cache.insert(KEY, *_engine(1))

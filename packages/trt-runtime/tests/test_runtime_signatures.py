@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import errno
 import logging
@@ -213,6 +214,68 @@ def test_the_key_is_private_and_stays_the_same(path: Path, tmp_path: Path) -> No
         signatures.signing_key()
     assert signatures.own_public_key() is None
     assert not _runs_code(path)
+
+
+def _as_earlier_releases_wrote_it(file: Path) -> str:
+    """Writes the private key of a user as public keys are written, and returns that."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key: Any = load_pem_private_key(file.read_bytes(), None)
+    text = f"ed25519:{base64.b64encode(key.private_bytes_raw()).decode()}"
+    file.write_text(f"{text}\n")
+    return text
+
+
+def test_a_private_key_looks_like_none_that_is_public(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "keys" / "signing.key"
+    assert file.read_text().startswith("-----BEGIN PRIVATE KEY-----\n")
+    before = signatures.own_public_key()
+    _as_earlier_releases_wrote_it(file)
+    assert signatures.own_public_key() == before and _runs_code(path)
+    save(load(path), path)  # which signs
+    assert file.read_text().startswith("-----BEGIN PRIVATE KEY-----\n") and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert signatures.own_public_key() == before
+
+
+@pytest.mark.parametrize("form", ["new", "old"])
+@pytest.mark.parametrize("way", ["file", "text"])
+def test_a_private_key_among_those_that_are_trusted_is_told(
+    form: str, way: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One was taken for a public key of somebody, and printed where those are listed."""
+    file = tmp_path / "keys" / "signing.key"
+    text = _as_earlier_releases_wrote_it(file) if form == "old" else file.read_text()
+    given = str(file) if way == "file" else text
+    with pytest.raises(InputError, match="is a private key") as caught:
+        load(path, trusted_keys=[given])
+    assert text.split()[-1] not in str(caught.value) and "verify-signature" in str(caught.value)
+    if (form, way) != ("old", "file"):
+        assert main(["trust", given]) == 2
+        assert "is a private key" in capsys.readouterr().err
+    monkeypatch.setenv("TRT_TRUSTED_KEYS", given)
+    with pytest.raises(InputError, match="is a private key"):
+        signatures.trusted_keys()
+
+
+@pytest.mark.parametrize("kind", ["public", "other", "locked", "nonsense"])
+def test_what_is_no_private_key_of_ours_signs_nothing(kind: str, path: Path, tmp_path: Path) -> None:
+    from cryptography.hazmat.primitives import serialization as forms
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    key = _KEY.Ed25519PrivateKey.generate()
+    pem, pkcs8 = forms.Encoding.PEM, forms.PrivateFormat.PKCS8
+    contents = {
+        "public": key.public_key().public_bytes(pem, forms.PublicFormat.SubjectPublicKeyInfo),
+        "other": X25519PrivateKey.generate().private_bytes(pem, pkcs8, forms.NoEncryption()),
+        "locked": key.private_bytes(pem, pkcs8, forms.BestAvailableEncryption(b"word")),
+        "nonsense": b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    }
+    file = tmp_path / "keys" / "signing.key"
+    file.write_bytes(contents[kind])
+    with pytest.raises(CacheError, match=r"(?s)cannot be read.*signing\.key.*move the file away"):
+        signatures.signing_key()
+    assert file.read_bytes() == contents[kind]
+    assert signatures.own_public_key() is None and not _runs_code(path)
 
 
 def test_a_pipe_in_the_place_of_the_key_is_refused_at_once(tmp_path: Path, static_engine: TRTModule) -> None:

@@ -81,7 +81,7 @@ class EngineCache:
     def find(self, key: EngineKey) -> tuple[PlanHeader, torch.Tensor] | None:
         """Returns the engine of a key, or None when there is none.
 
-        A damaged entry is removed with a warning, and counts as none.
+        A damaged entry is removed with a warning, and counts as none; a folder in its place is renamed.
 
         Returns:
             The header, and the plan: (bytes,), uint8, mapped from the file.
@@ -96,7 +96,11 @@ class EngineCache:
                     return self._load(key)
                 except (TrtError, OSError) as error:
                     self._remove(key.digest)
-                    _warn(f"an entry of the engine cache was damaged and is removed: {error}")
+                    moved = self._make_room(key.digest)
+                    if moved:
+                        _warn(f"a folder lay in the place of an entry of the engine cache; it is {moved} from now on")
+                    else:
+                        _warn(f"an entry of the engine cache was damaged and is removed: {error}")
         except (TrtError, OSError) as error:
             _warn(f"the engine cache cannot be used: {error}")
         return None
@@ -147,6 +151,7 @@ class EngineCache:
         try:
             with self._locked():
                 self._remove_leftovers()
+                self._make_room(key.digest)
                 with replacing(f"{key.digest}{_KEY}", self._folder) as file:
                     file.write(json.dumps(record, sort_keys=True).encode())
                 write_plan(f"{key.digest}{_PLAN}", header, plan, self._folder)
@@ -210,6 +215,13 @@ class EngineCache:
                 where=str(self.directory),
                 hint="wait for the process that writes to it, or end it",
             ) from error
+        except (IsADirectoryError, PermissionError) as error:
+            raise CacheError(
+                "the engine cache has no lock",
+                where=str(self.directory / _LOCK),
+                why=error.strerror or "",
+                hint="move what lies there away; it should be an empty file of yours",
+            ) from error
 
     def _files(self) -> list[tuple[str, float, int]]:
         """Digest, time of use and size of every entry that has a plan."""
@@ -254,6 +266,19 @@ class EngineCache:
         for ending in (_PLAN, _KEY):  # the plan first: an entry without one does not exist
             with contextlib.suppress(IsADirectoryError):  # what is in a folder, the cache has not made
                 self._folder.remove(f"{digest}{ending}")
+
+    def _make_room(self, digest: str) -> str:
+        """Removes what is no file in the place of an entry; renames folders, and returns where the last of them is."""
+        moved = ""
+        for name in (f"{digest}{_PLAN}", f"{digest}{_KEY}"):
+            with contextlib.suppress(FileNotFoundError):
+                mode = self._folder.status(name).st_mode
+                if stat.S_ISDIR(mode):
+                    moved = f"{name}.{time.time_ns():x}"
+                    self._folder.replace(name, moved)
+                elif not stat.S_ISREG(mode):
+                    self._folder.remove(name)
+        return moved and str(self.directory / moved)
 
     def _remove_leftovers(self) -> None:
         """Removes what killed writers left: whoever holds the lock is the only writer."""

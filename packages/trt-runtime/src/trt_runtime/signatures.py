@@ -41,6 +41,8 @@ _SECTION: Final = struct.Struct(f"<8s{KEY_BYTES}s{SIGNATURE_BYTES}s")
 _PART: Final = struct.Struct("<IQ32s")
 _DOMAIN: Final = b"trt-runtime saved program, signature 1\n"
 _PREFIX: Final = "ed25519:"
+_PEM: Final = "-----BEGIN"
+_PRIVATE: Final = "PRIVATE KEY-----"
 _KEY_FILE: Final = "signing.key"
 _TRUSTED_FILE: Final = "trusted.keys"
 _MOST_BYTES: Final = 1 << 20
@@ -117,7 +119,7 @@ def can_sign() -> bool:
 def own_public_key() -> PublicKey | None:
     """The public key of this user; None where they have none yet, or it cannot be read."""
     try:
-        return PublicKey(_public(_private_key(_open_folder(make=False))))
+        return PublicKey(_public(_private_key(_open_folder(make=False))[0]))
     except (TrtError, OSError, ImportError):
         return None
 
@@ -135,11 +137,12 @@ def signing_key() -> Ed25519PrivateKey:
     try:
         with folder.locked(".lock", _LOCK_SECONDS):
             try:
-                return _private_key(folder)
+                key, is_old = _private_key(folder)
             except FileNotFoundError:
-                key = Ed25519PrivateKey.generate()
-                _write_private(folder, _KEY_FILE, f"{_PREFIX}{base64.b64encode(key.private_bytes_raw()).decode()}\n")
-                return key
+                key, is_old = Ed25519PrivateKey.generate(), True
+            if is_old:  # earlier releases wrote it as public keys are written
+                _write_private(folder, _KEY_FILE, _pem(key))
+            return key
     except (OSError, TimeoutError) as error:
         raise CacheError("the key that signs cannot be made", where=folder.path, why=str(error)) from error
 
@@ -157,16 +160,42 @@ def _write_private(folder: PrivateFolder, name: str, text: str) -> None:
         file.write(text.encode())
 
 
-def _private_key(folder: PrivateFolder) -> Ed25519PrivateKey:
+def _pem(key: Ed25519PrivateKey) -> str:
+    from cryptography.hazmat.primitives import serialization as forms
+
+    return key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()).decode()
+
+
+def _private_key(folder: PrivateFolder) -> tuple[Ed25519PrivateKey, bool]:
+    """The key that signs, and whether its file is of an earlier release, which wrote it as public keys are written.
+
+    Raises:
+        FileNotFoundError: There is none.
+        CacheError: It cannot be read, or others could.
+    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     text = folder.read(_KEY_FILE, _MOST_BYTES).decode("ascii", "replace").strip()
     if folder.status(_KEY_FILE).st_mode & 0o077 and sys.platform != "win32":
         raise CacheError("the key that signs is not private", where=folder.path, hint="chmod 600, or make another one")
     try:
-        return Ed25519PrivateKey.from_private_bytes(base64.b64decode(text.removeprefix(_PREFIX), validate=True))
-    except ValueError as error:
-        raise CacheError("the key that signs cannot be read", where=folder.path, why=str(error)) from error
+        if not text.startswith(_PEM):
+            seed = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
+            return Ed25519PrivateKey.from_private_bytes(seed), True
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        key = load_pem_private_key(text.encode(), None)
+        if isinstance(key, Ed25519PrivateKey):
+            return key, False
+        why = "it is of another kind"
+    except (ValueError, TypeError, ImportError) as error:  # ImportError: of kinds that are not supported
+        why = str(error)
+    raise CacheError(
+        "the key that signs cannot be read",
+        where=os.path.join(folder.path, _KEY_FILE),
+        why=why,
+        hint="bring the private key back that was there, or move the file away: the next signature makes another key",
+    )
 
 
 def _public(key: Ed25519PrivateKey) -> bytes:
@@ -209,13 +238,57 @@ def read_keys(texts: Iterable[str | os.PathLike[str]]) -> list[PublicKey]:
 
 def _keys_of(text: str) -> Iterator[PublicKey]:
     if text.startswith(_PREFIX):
-        yield PublicKey.parse(text)
+        yield _not_private(PublicKey.parse(text))
         return
+    if text.startswith(_PEM):
+        raise _is_private("what is listed")
     try:
         content = read_file(text, _MOST_BYTES).decode("ascii")
     except (OSError, PlanError, ValueError) as error:
         raise InputError(f"{text!r:.80} is neither a public key nor a file of such keys", why=str(error)) from error
-    yield from _lines(content)
+    if _PRIVATE in content:
+        raise _is_private(f"what {text!r:.80} holds")
+    yield from map(_not_private, _lines(content))
+
+
+def _is_private(what: str) -> InputError:
+    return InputError(
+        f"{what} is a private key, with which files are signed",
+        hint=f"give the public key, `{_PREFIX}` and 44 characters, as `python -m trt_runtime verify-signature FILE` "
+        "prints it of a file that was signed. Whoever has seen the private one can sign like its owner",
+    )
+
+
+def _not_private(key: PublicKey) -> PublicKey:
+    """The same key, unless it is the private one of this user, which looked like a public one in earlier releases.
+
+    Raises:
+        InputError: It is.
+    """
+    own = b""
+    with contextlib.suppress(TrtError, OSError, ImportError):
+        own = _private_key(_open_folder(make=False))[0].private_bytes_raw()
+    if own == key.data:
+        raise _is_private("what is listed")
+    return key
+
+
+def key_named(text: str) -> PublicKey:
+    """The key that a text is, or that signed the file which the text names; see `signer`.
+
+    Raises:
+        InputError: It is no public key.
+        PlanError: Nobody signed the file, or it is none that can be signed.
+    """
+    if text.startswith((_PREFIX, _PEM)):
+        (key,) = _keys_of(text)
+        return key
+    start = b""
+    with contextlib.suppress(OSError, PlanError, ValueError):
+        start = read_file(text, _MOST_BYTES)
+    if start.startswith(_PEM.encode()) and _PRIVATE.encode() in start:
+        raise _is_private(f"what {text!r:.80} holds")
+    return signer(text)
 
 
 def _lines(content: str) -> dict[PublicKey, str]:

@@ -508,8 +508,7 @@ def _trust(parsed: SimpleNamespace) -> None:
         for key, why in signatures.trusted_keys().items():
             _say(f"{key}  {why}")
         return
-    is_key = parsed.key.startswith("ed25519:")
-    key = signatures.PublicKey.parse(parsed.key) if is_key else signatures.signer(parsed.key)
+    key = signatures.key_named(parsed.key)
     if not parsed.remove:
         signatures.list_key(key, parsed.name)
         _say(f"files signed with {key} are trusted now: their compiled code runs")
