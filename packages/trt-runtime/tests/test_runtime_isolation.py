@@ -472,6 +472,30 @@ def test_a_forked_process_has_a_process_of_its_own(isolated: IsolatedProgram) ->
     assert isolated(*_inputs()) and _process(isolated) == before
 
 
+def test_a_process_that_is_forked_while_a_thread_calls_waits_for_nobody(isolated: IsolatedProgram) -> None:
+    """The thread that had its turn is not in the child, which waited for it for ever."""
+    isolated(*_inputs())
+    has_turn, over = threading.Event(), threading.Event()
+
+    def call() -> None:
+        with isolated._turn:
+            has_turn.set()
+            over.wait()
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    has_turn.wait()
+    child = os.fork()
+    if not child:
+        isolated._running = None  # the program in it is another test's
+        is_free = isolated._turn.acquire(timeout=10)
+        os._exit(0 if is_free else 1)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert isolated(*_inputs())
+
+
 @pytest.mark.parametrize("how", ["os.kill(os.getpid(), 9)", "sys.exit()"])
 def test_no_process_is_left_when_the_caller_dies(path: Path, how: str) -> None:
     script = textwrap.dedent(f"""

@@ -145,6 +145,7 @@ class IsolatedProgram(nn.Module):
         if why:
             raise InputError("programs cannot be isolated here", why=why, hint="load it without isolated")
         self._turn = threading.RLock()
+        _programs.add(self)
         self._isolation = isolation
         self._source = _Source(path, isolation, options, copy)
         self._running: _Running | None = None
@@ -552,13 +553,19 @@ _spawner: ThreadPoolExecutor | None = None
 _spawner_lock = threading.Lock()
 
 
-def _forget_spawner() -> None:
+_programs: weakref.WeakSet[IsolatedProgram] = weakref.WeakSet()
+
+
+def _renew_after_fork() -> None:
+    """Lets go of what threads of the parent have in hand, which are not in the child."""
     global _spawner, _spawner_lock
     _spawner, _spawner_lock = None, threading.Lock()
+    for program in _programs:
+        program._turn = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_spawner)  # its thread is not there
+    os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 def _moved(channel: socket.socket) -> socket.socket:
