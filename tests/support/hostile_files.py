@@ -1057,6 +1057,18 @@ def _pickles() -> Iterator[tuple[str, bytes]]:
         made = io.BytesIO()
         torch.save(tree, made)
         yield name, made.getvalue()
+    doubled = (
+        b"(" + b")q\xc8" + b"h\xc8h\xc8\x86q\xc8" * 40 + b"tb"
+    )  # tuples of tuples, one in the place of each other part
+    for part in (b"X\x07\x00\x00\x00storage", b"X\x03\x00\x00\x00cpu", b"X\x01\x00\x00\x000"):
+        assert part in data
+        at = data.index(b"}") + 1
+        yield f"doubled: {part!r}", forged(data[:at] + doubled + data[at:].replace(part, b"h\xc8", 1))
+    for step in (b"N", b"(", b"}", b"h\0", b"ctorch\nTensor\n"):
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            archive.writestr("a/data.pkl", b"\x80\x02}q\0" + step * ((1 << 23) // len(step)) + b".")
+        yield f"many of {step!r}", made.getvalue()
     for name, content in {
         "a pickle": pickle.dumps({"x0": 1}),
         "nothing": b"",

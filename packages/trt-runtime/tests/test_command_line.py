@@ -547,6 +547,35 @@ def test_steps_of_a_pickle_take_no_memory_for_a_number(step: bytes, why: str | N
         assert read_tensors(tmp_path / "x.pt") == {}
 
 
+_DOUBLED = b")q\0" + b"h\0h\0\x86q\0" * 64
+"""A tuple of two tuples of two tuples, and so on, which has as many elements as there are numbers of 64 bits."""
+
+
+def _stored(kind: bytes, dtype: bytes, key: bytes, location: bytes, count: bytes) -> bytes:
+    return b"}(" + _DOUBLED + b"tb" + b"X\1\0\0\0x(" + kind + dtype + key + location + count + b"tQs"
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_where_a_tensor_lies_is_no_tuple_of_tuples(at: int, tmp_path: Path) -> None:
+    """Half a kilobyte was written out for ever, as the name of an entry."""
+    fields = [b"X\7\0\0\0storage", b"ctorch\nFloatStorage\n", b"X\1\0\0\0000", b"X\3\0\0\0cpu", b"K\2"]
+    _write_pickle(tmp_path / "x.pt", b"\x80\x02" + _stored(*fields) + b".")
+    with pytest.raises(InputError, match="_Stored under 'x'"):
+        read_tensors(tmp_path / "x.pt")
+    fields[at] = b"h\0"
+    _write_pickle(tmp_path / "x.pt", b"\x80\x02" + _stored(*fields) + b".")
+    with pytest.raises(InputError, match="a tensor lies in no memory"):
+        read_tensors(tmp_path / "x.pt")
+
+
+def test_what_an_archive_says_of_its_tensors_is_not_long(tmp_path: Path) -> None:
+    """Half a megabyte, inflated, took hours and all memory."""
+    with zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}" + b"N" * (5 << 20))
+    with pytest.raises(InputError, match="bytes of its tensors, more than"):
+        read_tensors(tmp_path / "x.pt")
+
+
 @pytest.mark.parametrize(
     ("offset", "size", "stride", "why"),
     [

@@ -28,6 +28,8 @@ _MOST_INFLATED: Final = 1 << 30
 """Bytes that the entries of an archive may have, where the archive itself has fewer."""
 
 _PIECE: Final = 1 << 20
+_MOST_STEPS: Final = 4 << 20
+"""Bytes of what an archive says of its tensors: each takes a few hundred, and one may be a step to follow."""
 _MOST_HEADER: Final = 1 << 16
 """Bytes of what an array of NumPy says of itself; NumPy reads it whole before it looks at its length."""
 
@@ -187,6 +189,9 @@ class _Archive:
     def __init__(self, archive: zipfile.ZipFile) -> None:
         (pickled,) = (entry for entry in archive.namelist() if entry.endswith("/data.pkl"))
         self._archive, self._root = archive, pickled.removesuffix("data.pkl")
+        length = archive.getinfo(pickled).file_size
+        if length > _MOST_STEPS:
+            raise ValueError(f"it says {length} bytes of its tensors, more than {_MOST_STEPS}")
         self._steps = archive.read(pickled)
         self._held: dict[str, torch.Tensor] = {}
 
@@ -247,6 +252,8 @@ class _Archive:
 
     def _stored(self, kind: str, dtype: torch.dtype, key: str, location: str, count: int) -> _Stored:
         """The memory that an entry of the archive holds."""
+        if (type(kind), type(dtype), type(key), type(location), type(count)) != (str, torch.dtype, str, str, int):
+            raise ValueError("a tensor lies in no memory")  # a tuple of tuples can take for ever to write out
         name = f"{self._root}data/{key}"
         if name not in self._held:
             content = bytearray(self._archive.getinfo(name).file_size)
