@@ -61,7 +61,7 @@ from trt_runtime.program.model_call import ModelCall, SoleEngine, refuse_moves
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from trt_core.limits import Account
+    from trt_core.limits import Account, Usage
     from trt_runtime.program.interface import Spec
     from trt_runtime.program.model_facts import ModelFacts
 
@@ -351,6 +351,8 @@ class Executor:
                     if estimate is not None and account.assume(*estimate(slots, symbols)):
                         slots[at] = run(slots, symbols)
                         account.made_by_assumption(slots[at])
+                    elif (alike := watch.alike(at, slots)) is not None:
+                        self._run_alike(slots, symbols, at, run, account, watch, alike)
                     else:
                         account.settle(slots[self._all.first :])
                         with account.watching():
@@ -375,6 +377,22 @@ class Executor:
         except Exception as error:  # whatever an operator raises
             raise self._all.failure(at, error) from error
 
+    def _run_alike(
+        self, slots: list[Any], symbols: Symbols, at: int, run: Run, account: Account, watch: _Watch, alike: Any
+    ) -> None:
+        """Runs an operator that is watched once for all calls that use as much."""
+        used = watch.used.get(alike)
+        if used is not None and account.use_again(used):
+            slots[at] = run(slots, symbols)
+        else:
+            with watch.charging_part() as part, part.watching():
+                slots[at] = run(slots, symbols)
+            if not part.has_seen_data:
+                watch.used[alike] = part.used
+        made = account.made
+        self._note(slots, at, account)
+        account.made = made  # the result is in what was used
+
     def _note(self, slots: list[Any], at: int, account: Account) -> None:
         """Counts what a step has made that nobody watched."""
         if not account.assume_alive(slots[at]):
@@ -395,6 +413,7 @@ class _Watch:
         engine_calls: Slots of what engines make, which keep accounts of their own.
         reads: Slots that the step reads which fills a slot.
         is_timed: Whether calls whose sizes have passed are watched as well, for the clock.
+        used: What calls of operators have used that are watched one by one, by what decides about it; see `alike`.
     """
 
     def __init__(self, program: Program, operators: Sequence[OpOverload], bounds: Bounds) -> None:
@@ -416,6 +435,36 @@ class _Watch:
         self._loose = self.calls & loose
         self._is_loose = bool(self._loose | (self.engine_calls & loose))
         self._passed: Remembered[tuple[Any, ...], bool] = Remembered()
+        self.used: Remembered[tuple[Any, ...], Usage] = Remembered()
+
+    @functools.cached_property
+    def _named(self) -> Mapping[int, tuple[Any, ...]]:
+        """Of operators that no estimate is known of, by slot: which one it is, and its arguments but for operands."""
+        found = {}
+        for at, step, operator in self._not_loose():
+            if at not in self.estimates:
+                place = {index: number for number, index in enumerate(self.reads[at])}
+                found[at] = (
+                    operator,
+                    repr(replace_values((step.args, step.kwargs), lambda index, place=place: Value(place[index]))),
+                )
+        return found
+
+    def alike(self, at: int, slots: Sequence[Any]) -> tuple[Any, ...] | None:
+        """What decides about how much an operator uses, in this step or in another; None where that is not known."""
+        named = self._named.get(at)
+        if named is None:
+            return None
+        sizes: list[Any] = []
+        for read in self.reads[at]:
+            value = slots[read]
+            if type(value) is torch.Tensor:
+                sizes.append((value.dtype, value.shape, value.stride()))
+            elif type(value) in (int, float):
+                sizes.append((type(value), value))
+            else:
+                return None
+        return (*named, *sizes)
 
     @functools.cached_property
     def estimates(self) -> Mapping[int, Estimate]:
@@ -457,6 +506,12 @@ class _Watch:
     def passed(self, sizes: tuple[Any, ...], *, has_loose_engines: bool) -> None:
         """Notes that a call stayed inside of the limits, and whether what engines use depends on data."""
         self._passed[sizes] = has_loose_engines
+
+    def charging_part(self) -> AbstractContextManager[Account]:
+        """A part of a call that begins, charged to an account of its own."""
+        from trt_core.limits import Account, charging
+
+        return charging(Account(self._bounds.limits, is_exempt=self._bounds.is_exempt))
 
     def charging(self, slots: Sequence[Any]) -> AbstractContextManager[Account]:
         """A call that begins, charged to an account of its own."""
