@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import functools
 import inspect
@@ -17,6 +18,9 @@ from typing import Any, Final
 import pytest
 import torch
 import transformers
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from torch import nn
 
 from trt_core import InputError, PlanError, TrtError
@@ -295,6 +299,133 @@ def test_guesses_change_no_token(name: str) -> None:
     for how in ({"prompt_lookup_num_tokens": 5}, {"assistant_model": assistant}, {"assistant_model": generators[1]}):
         made = generators[0].generate(**given, max_new_tokens=64, eos_token_id=(), **how)
         assert torch.equal(made, expected)
+
+
+_LENGTHS: Final = st.lists(st.sampled_from([1, 7, 8, 9, 16, 39, 40]) | st.integers(1, 40), min_size=1, max_size=3)
+_NEW: Final = st.integers(1, 40)
+_ENDS: Final = st.sampled_from([(), tuple(range(3, 300, 4)), tuple(range(3, 300, 13))])
+_SEEDS: Final = st.integers(0, 20)
+
+
+class _Interrupting:
+    """A streamer that somebody interrupts after some steps."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def put(self, value: torch.Tensor) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        pass
+
+
+class Conversations(RuleBasedStateMachine):
+    """Calls of one generator of three rows and forty places, in any order, beside those of transformers.
+
+    Lengths are those at borders of pieces of eight and of the caches; rows end at different times; interrupted and
+    refused calls lie between.
+    """
+
+    model: Any
+    generator: TextGenerator
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: tuple[torch.Tensor, torch.Tensor] | None = None  # of the last call that kept its caches
+
+    @staticmethod
+    def prompts(seed: int, lengths: list[int], new: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        longest = max(lengths)
+        ids = torch.randint(3, 300, (len(lengths), longest), generator=torch.Generator().manual_seed(seed))
+        mask = torch.tensor([[0] * (longest - length) + [1] * length for length in lengths])
+        return ids * mask, mask, min(new, 41 - longest)
+
+    def check(self, ids: torch.Tensor, mask: torch.Tensor, new: int, ends: tuple[int, ...], **how: Any) -> torch.Tensor:
+        own = {name: how.pop(name) for name in ("keep_cache", "prompt_lookup_num_tokens") if name in how}
+        said: dict[str, Any] = {"do_sample": False, **how}
+        torch.manual_seed(new)
+        expected: torch.Tensor = self.model.generate(
+            ids, attention_mask=mask, max_new_tokens=new, eos_token_id=list(ends) or None, **said
+        )
+        torch.manual_seed(new)
+        made = self.generator.generate(ids, mask, max_new_tokens=new, eos_token_id=ends, **own, **said)
+        assert torch.equal(made, expected)
+        is_kept = own.get("keep_cache")
+        self.text = (
+            (made, torch.nn.functional.pad(mask, (0, made.shape[1] - mask.shape[1]), value=1)) if is_kept else None
+        )
+        return made
+
+    @rule(seed=_SEEDS, lengths=_LENGTHS, new=_NEW, ends=_ENDS, kept=st.booleans())
+    def continue_prompts(self, seed: int, lengths: list[int], new: int, ends: tuple[int, ...], kept: bool) -> None:
+        ids, mask, new = self.prompts(seed, lengths, new)
+        self.check(ids, mask, new, ends, keep_cache=kept)
+
+    @rule(cut=st.integers(0, 9), more=st.integers(1, 9), new=_NEW)
+    def go_on(self, cut: int, more: int, new: int) -> None:
+        if self.text is None:
+            return
+        ids, mask = (one[:, : max(one.shape[1] - cut, 1)] for one in self.text)
+        ids = torch.cat([ids, torch.randint(3, 300, (len(ids), more))], 1)[:, :40]
+        mask = torch.nn.functional.pad(mask, (0, more), value=1)[:, :40]
+        if bool(mask[:, -1].all()):
+            self.check(ids, mask, min(new, 41 - ids.shape[1]), (), keep_cache=True)
+
+    @rule(seed=_SEEDS, lengths=_LENGTHS, new=_NEW, ends=_ENDS)
+    def draw(self, seed: int, lengths: list[int], new: int, ends: tuple[int, ...]) -> None:
+        ids, mask, new = self.prompts(seed, lengths, new)
+        self.check(ids, mask, new, ends, do_sample=True, temperature=1.3, top_k=40)
+
+    @rule(seed=_SEEDS, length=st.integers(1, 40), new=_NEW, ends=_ENDS)
+    def search(self, seed: int, length: int, new: int, ends: tuple[int, ...]) -> None:
+        ids, mask, new = self.prompts(seed, [length], new)
+        self.check(ids, mask, new, ends, num_beams=3)
+
+    @rule(seed=_SEEDS, length=st.integers(1, 40), new=_NEW, ends=_ENDS, kept=st.booleans())
+    def guess(self, seed: int, length: int, new: int, ends: tuple[int, ...], kept: bool) -> None:
+        ids, mask, new = self.prompts(seed, [length], new)
+        self.check(ids % 5 + 3, mask, new, ends, prompt_lookup_num_tokens=3, keep_cache=kept)
+
+    @rule(seed=_SEEDS, lengths=_LENGTHS, left=st.integers(0, 6), kept=st.booleans())
+    def interrupt(self, seed: int, lengths: list[int], left: int, kept: bool) -> None:
+        ids, mask, new = self.prompts(seed, lengths, 40)
+        with contextlib.suppress(KeyboardInterrupt):
+            self.generator.generate(
+                ids, mask, max_new_tokens=new, eos_token_id=(), streamer=_Interrupting(left), keep_cache=kept
+            )
+
+    @rule(which=st.integers(0, 6))
+    def refuse(self, which: int) -> None:
+        ids, mask, _ = self.prompts(0, [6, 4], 1)
+        bad: dict[str, Any] = [
+            {"input_ids": ids.new_ones(1, 41)},
+            {"input_ids": ids.new_ones(4, 2)},
+            {"input_ids": ids, "attention_mask": mask.flip(1)},
+            {"input_ids": ids, "attention_mask": mask * 0},
+            {"input_ids": ids.to("meta")},
+            {"input_ids": ids + 300},
+            {"input_ids": ids, "max_new_tokens": 36},
+        ][which]
+        before = copy.deepcopy(list(self.generator.step.buffers()))
+        with pytest.raises(InputError):
+            self.generator.generate(**bad)
+        assert all(map(torch.equal, before, self.generator.step.buffers()))
+
+
+@pytest.mark.parametrize("name", ["Llama", "Mistral"])
+def test_calls_in_any_order_make_the_tokens_of_transformers(name: str) -> None:
+    """In PyTorch; a model whose layers look back a window writes over what is further back."""
+    torch.manual_seed(0)
+    model = model_of(name)
+    limits = GenerationLimits(3, 40, 8, (), 0, 4, _rules(model), choice=_choice(model), vocabulary=300)
+    parts = _parts(model, limits, 0, None)
+    generator = TextGenerator(parts.step, parts.limits)
+    machine = type("Of", (Conversations,), {"model": model, "generator": generator})
+    examples = 60 if "TRT_STRESS" in os.environ else 4
+    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=8, deadline=None))
 
 
 def _with_caches_as(model: Any, name: str) -> Any:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -278,7 +281,7 @@ def test_right_guesses_take_fewer_steps() -> None:
         ({"prompt_lookup_num_tokens": 5}, "give 1 to 4"),
         ({"prompt_lookup_num_tokens": 2, "assistant_model": generator_of()}, "one of the two"),
         ({"prompt_lookup_num_tokens": 2, "do_sample": True}, "without sampling"),
-        ({"assistant_model": nn.Identity()}, "compile it with compile_generation"),
+        ({"assistant_model": nn.Identity()}, "give a TextGenerator"),
         ({"assistant_model": generator_of(length=3)}, "longer than the caches"),
     ],
 )
@@ -303,12 +306,13 @@ def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said:
         (torch.ones(1, 0, dtype=torch.int64), None, {}, "each with a token"),
         (torch.ones(2, 2), None, {}, "int64 or int32"),
         (torch.ones(2, 2, dtype=torch.int64), torch.tensor([[1, 0], [1, 1]]), {}, "padded on the left"),
+        (torch.ones(2, 2, dtype=torch.int64), torch.tensor([[1, 1], [0, 0]]), {}, "prompts is all padding"),
         (torch.ones(2, 2, dtype=torch.int64), torch.ones(2, 3), {}, "does not fit"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 40}, "ask for 39 at most"),
-        (torch.ones(1, 2, dtype=torch.int64), None, {"pad_token_id": ()}, "pad_token_id is a token"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"pad_token_id": True}, "pad_token_id is a token"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_new_tokens": 0}, "whole number from 1"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": 2}, "above the 2 tokens of the prompt"),
-        (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": "8"}, "max_length is a whole number"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": "8"}, "cannot take a str as max_length"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"max_length": 42}, "ask for 39 at most"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"cache": ()}, "keeps keys and values itself"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": True, "temperature": 0.0}, "temperature"),
@@ -328,6 +332,11 @@ def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said:
         (torch.ones(1, 2, dtype=torch.int64), None, {"stop_strings": ["a"]}, "StopStringCriteria"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"watermarking_config": {"bias": 2.5}}, "give logits_processor"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"eos_token_id": "end"}, "eos_token_id"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"do_sample": "yes"}, "as do_sample"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"generator": 5}, "give a Generator"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"logits_processor": max}, "give a list, each item a function"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"stopping_criteria": [3]}, r"an int as stopping_criteria\[0\]"),
+        (torch.ones(1, 2, dtype=torch.int64), None, {"streamer": print}, "a streamer has put and end, unlike"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(
@@ -396,6 +405,68 @@ def test_criteria_end_rows() -> None:
         count = next(n for n in range(1, 13) if sum([*prompt, *continued(prompt, n)]) > 60)
         width = made.shape[1] - 3
         assert row[3:].tolist() == continued(prompt, count) + [0] * (width - count)
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"logits_processor": [lambda _, scores: scores, lambda _, scores: scores[:1]]}, r"logits_processor\[1\]"),
+        ({"logits_processor": [lambda _, scores: scores[:, :5]]}, "return the scores, of the same shape"),
+        ({"logits_processor": [lambda *_: None]}, "a processor returned None"),
+        ({"stopping_criteria": [lambda *_: None]}, "a criterion returned None"),
+        ({"stopping_criteria": [lambda text, _: text.new_zeros(7) > 0]}, "a criterion returned a Tensor of torch.bool"),
+        ({"stopping_criteria": [lambda text, _: text[:, -1]]}, "a criterion returned a Tensor of torch.int64"),
+    ],
+)
+def test_what_functions_of_callers_return_is_held_to_what_it_is_for(
+    options: dict[str, Any], said: str, beams: int
+) -> None:
+    generator, ids = generator_of(), torch.tensor([[3, 1], [4, 1]][: 3 - beams])
+    with pytest.raises(InputError, match=said):
+        generator.generate(ids, max_new_tokens=4, num_beams=beams, **options)
+    assert generator.generate(ids, max_new_tokens=4)[0, 2:].tolist() == continued([3, 1], 4)
+
+
+class Waiting:
+    """A streamer that waits at each token, so that other threads are at work."""
+
+    def put(self, value: torch.Tensor) -> None:
+        time.sleep(1e-3)
+
+    def end(self) -> None:
+        pass
+
+
+def test_threads_wait_for_each_other() -> None:
+    """Those that use each other's caches to guess, too."""
+    one, other = guessing(), guessing()
+    found: dict[int, list[int]] = {}
+
+    def work(number: int) -> None:
+        first, second = (one, other) if number % 2 else (other, one)
+        how = {} if number % 3 else {"assistant_model": second}
+        ids = torch.tensor([[number, 1 + number % 5]])
+        found[number] = first.generate(ids, max_new_tokens=9, streamer=Waiting(), **how)[0, 2:].tolist()
+
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {number: continued([number, 1 + number % 5], 9) for number in range(1, 9)}
+
+
+def test_calls_inside_of_a_call_are_refused_and_copies_take_them() -> None:
+    generator, ids = generator_of(), torch.tensor([[3, 1, 4]])
+
+    def inside(other: TextGenerator) -> Any:
+        return lambda text, scores: (other.generate(text[:, :2], max_new_tokens=2), scores)[1]
+
+    with pytest.raises(InputError, match="from inside of a call of the same generator"):
+        generator.generate(ids, max_new_tokens=5, logits_processor=[inside(generator)])
+    made = generator.generate(ids, max_new_tokens=5, logits_processor=[inside(copy.deepcopy(generator))])
+    assert made[0, 3:].tolist() == continued([3, 1, 4], 5)
 
 
 def test_a_search_takes_no_streamer() -> None:

@@ -6,10 +6,12 @@ caches of its own. What is here calls it in a loop; it knows tokens, and nothing
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -225,6 +227,49 @@ def _configurable(generate: Callable[_P, torch.Tensor]) -> Callable[_P, torch.Te
     return configured
 
 
+def _in_turn(generate: Callable[_P, torch.Tensor]) -> Callable[_P, torch.Tensor]:
+    """Has calls of `generate` wait for those whose caches they share: of the generator, and of its assistant."""
+
+    @functools.wraps(generate)
+    def waited(*args: _P.args, **kwargs: _P.kwargs) -> torch.Tensor:
+        shared = {id(one): one for one in (*args[:1], kwargs.get("assistant_model")) if isinstance(one, TextGenerator)}
+        with contextlib.ExitStack() as stack:
+            for _, one in sorted(shared.items()):  # the same order everywhere, so that no two wait for each other
+                stack.enter_context(one._turn)
+            return generate(*args, **kwargs)
+
+    return waited
+
+
+class _Turn:
+    """The right to use caches, which one thread has at a time, and a call inside of another one never gets.
+
+    Raises:
+        InputError: The thread has it already.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._is_taken = False
+
+    def __reduce__(self) -> tuple[type[_Turn], tuple[()]]:
+        return _Turn, ()  # copies of a generator have caches of their own
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self._is_taken:
+            self._lock.release()
+            raise InputError(
+                "generate was called from inside of a call of the same generator, whose caches hold that text",
+                hint="call it after the other one has returned, or from a copy of the generator",
+            )
+        self._is_taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._is_taken = False
+        self._lock.release()
+
+
 def _configured(config: Any) -> dict[str, Any]:
     """Returns what a configuration of transformers says, as arguments of `generate`.
 
@@ -318,7 +363,7 @@ NOT_DONE: Final[dict[str, tuple[tuple[Any, ...], str]]] = {
 class TextGenerator(nn.Module):
     """Generates tokens with a compiled step.
 
-    Calls are made one after the other: they share the step's caches.
+    Calls from several threads wait for each other: they share the step's caches.
 
     On the CPU, calls of the step itself are held to what it was compiled for: an unknown token, padding that is none,
     and places that do not follow those that were read are an `InputError` before anything is written. On a GPU nothing
@@ -351,6 +396,7 @@ class TextGenerator(nn.Module):
         self._cached: tuple[torch.Tensor, torch.Tensor, int] | None = None
         self._filled = 0  # places of the caches that were written to
         self._passed: tuple[int, ...] = (limits.pad_token_id,)  # tokens that fill up rows, known or not
+        self._turn = _Turn()
         if self.device.type == "cpu":
             step.register_forward_pre_hook(self._hold)
             step.register_forward_hook(self._note)
@@ -448,6 +494,8 @@ class TextGenerator(nn.Module):
 
     @torch.no_grad()
     @_configurable
+    @held_to_signature
+    @_in_turn
     def generate(
         self,
         input_ids: torch.Tensor | None = None,
@@ -472,8 +520,8 @@ class TextGenerator(nn.Module):
         num_return_sequences: int = 1,
         decoder_start_token_id: int | Sequence[int] | None = None,
         generator: torch.Generator | None = None,
-        logits_processor: Sequence[LogitsProcessor] = (),
-        stopping_criteria: Sequence[StoppingCriterion] = (),
+        logits_processor: Sequence[LogitsProcessor] | None = None,
+        stopping_criteria: Sequence[StoppingCriterion] | None = None,
         streamer: Streamer | None = None,
         prompt_lookup_num_tokens: int | None = None,
         assistant_model: TextGenerator | None = None,
@@ -571,8 +619,13 @@ class TextGenerator(nn.Module):
             if do_sample or rows * copies > 1:
                 raise InputError("guesses are for one row, without sampling", hint="leave assistant and lookup out")
             assistant.expect(input_ids, attention_mask, decoder_input_ids, source)
-        if streamer is not None and copies > 1:
-            raise InputError("a streamer takes one text a row", where="streamer", hint="leave it or the beams out")
+        _require_streamer(streamer, copies)
+        if generator is not None and generator.device.type != self.device.type:
+            raise InputError(
+                f"the generator draws on {generator.device}, and the step runs on {self.device}",
+                where="generator",
+                hint=f"give torch.Generator({self.device.type!r})",
+            )
         reader = _Reader(self, asked, copies)
         _require_room(8 * rows * copies * (begin + new), "the text")
         if keep_cache:
@@ -584,8 +637,8 @@ class TextGenerator(nn.Module):
             choice,
             ends,
             begin,
-            tuple(logits_processor),
-            tuple(stopping_criteria),
+            tuple(logits_processor or ()),
+            tuple(stopping_criteria or ()),
             pad,
             do_sample,
             generator,
@@ -689,10 +742,11 @@ class TextGenerator(nn.Module):
 
     def reset(self) -> None:
         """Forgets what the caches hold. A call of `generate` begins anew by itself."""
-        self._cached = None
-        self._filled = 0
-        for cache in self._caches():
-            cache.zero_()
+        with self._turn:
+            self._cached = None
+            self._filled = 0
+            for cache in self._caches():
+                cache.zero_()
 
     def _hold(self, _: nn.Module, given: tuple[Any, ...]) -> None:
         """Holds a call of the step on the CPU to what was read before it.
@@ -802,10 +856,6 @@ class TextGenerator(nn.Module):
             return None
         if looked_up is not None and model is not None:
             raise InputError("tokens are guessed by a model or looked up in the text", hint="give one of the two")
-        if model is not None and not isinstance(model, TextGenerator):
-            raise InputError(
-                f"assistant_model is a TextGenerator, not {kind_of(model)}", hint="compile it with compile_generation"
-            )
         most = self.limits.assisted_tokens - 1
         if most < 1:
             raise InputError(
@@ -999,6 +1049,24 @@ class TextGenerator(nn.Module):
         return max_new_tokens
 
 
+def _require_streamer(streamer: Any, copies: int) -> None:
+    """Holds a streamer to what it is given.
+
+    Raises:
+        InputError: It takes no tokens, or those of several texts a row.
+    """
+    if streamer is None:
+        return
+    if not all(callable(getattr(streamer, name, None)) for name in ("put", "end")):
+        raise InputError(
+            f"a streamer has put and end, unlike {kind_of(streamer)}",
+            where="streamer",
+            hint="transformers.TextStreamer(tokenizer) is one",
+        )
+    if copies > 1:
+        raise InputError("a streamer takes one text a row", where="streamer", hint="leave it or the beams out")
+
+
 def _new_tokens(length: int, max_length: int | None) -> int | None:
     """How many tokens a prompt of some length leaves for the text; None where nobody says.
 
@@ -1039,10 +1107,10 @@ def _check_mask(mask: Any, rows: int, length: int) -> None:
     _require_values(mask, "attention_mask")
 
 
-def _require_tokens(mask: torch.Tensor) -> None:
+def _require_tokens(mask: torch.Tensor, of: str = "source") -> None:
     """Refuses masks, (rows, length), of which a row shows nothing."""
     if mask.dim() != 2 or not bool((mask != 0).any(1).all()):
-        raise InputError("a row of the source is all padding", where=MASK)
+        raise InputError(f"a row of the {of} is all padding", where=MASK, hint="give each row a token at least")
 
 
 def _is_call(given: Sequence[Any]) -> bool:
@@ -1085,6 +1153,7 @@ def _padding_of(mask: torch.Tensor, rows: int, length: int) -> torch.Tensor:
     """Returns how many places at the left of each row are padding, (rows,) int64 on the CPU."""
     _check_mask(mask, rows, length)
     real = mask.cpu() != 0
+    _require_tokens(real, "prompts")
     if not bool(real[:, -1].all()) or bool((real[:, 1:] < real[:, :-1]).any()):
         raise InputError(
             "prompts are padded on the left alone",
@@ -1242,7 +1311,7 @@ def _unknown_argument(name: str, names: Sequence[str]) -> InputError:
 
 
 _INSTEAD: Final = {
-    "decoder_input_ids": "the model continues prompts: give input_ids",
+    **dict.fromkeys(("decoder_input_ids", "inputs"), "the model continues prompts: give input_ids"),
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
     **dict.fromkeys(("past_key_values", "cache"), "the generator keeps keys and values itself"),
     "cache_implementation": "the caches are static; compile_generation(..., cache_dtype=torch.int8) keeps codes",
@@ -1324,21 +1393,58 @@ class _Choosing:
         scores = self.rules.biased(scores, text)
         scores = self.choice.penalized(scores, text, self.begin, self.ends, self.source)
         scores = self.rules.applied(scores, text, self.begin, end, self.ends)
-        for process in self.processors:
-            scores = process(text, scores)
+        for index, process in enumerate(self.processors):
+            scores = _as_scores(process(text, scores), scores, index)
         return scores
 
     def stopped(self, text: torch.Tensor) -> torch.Tensor:
         """Which rows the criteria end, (rows,) bool."""
         told = torch.zeros(len(text), dtype=torch.bool, device=text.device)
-        for criterion in self.criteria:
-            told = told | torch.as_tensor(criterion(text, None), device=text.device)
+        for index, criterion in enumerate(self.criteria):
+            told = told | _as_flags(criterion(text, None), told, index)
         return told
 
     def ended(self, text: torch.Tensor, end: int) -> torch.Tensor:
         """Which rows end with their last token, (rows,) bool: by it, by criteria, or since no more are asked for."""
         told = self.stopped(text) | (text.shape[1] == end)
         return told | torch.isin(text[:, -1], text.new_tensor(self.ends)) if self.ends else told
+
+
+def _as_scores(made: Any, scores: torch.Tensor, index: int) -> torch.Tensor:
+    """Returns what a caller's processor made of scores, as they are.
+
+    Raises:
+        InputError: It is something else than scores.
+    """
+    if not isinstance(made, torch.Tensor) or made.shape != scores.shape:
+        raise InputError(
+            f"a processor returned {_described(made)} for scores of shape {tuple(scores.shape)}",
+            where=f"logits_processor[{index}]",
+            hint="return the scores, of the same shape",
+        )
+    return made.to(scores)
+
+
+def _as_flags(made: Any, told: torch.Tensor, index: int) -> torch.Tensor:
+    """Returns what a caller's criterion says of rows, (rows,) or () bool.
+
+    Raises:
+        InputError: It says something else.
+    """
+    is_flag = isinstance(made, (bool, torch.Tensor))
+    flags = torch.as_tensor(made, device=told.device) if is_flag else told.new_empty(0)
+    if flags.dtype is not torch.bool or flags.shape not in ((), told.shape):
+        raise InputError(
+            f"a criterion returned {_described(made)} for {len(told)} rows",
+            where=f"stopping_criteria[{index}]",
+            hint=f"return True or False, or a bool tensor of shape {tuple(told.shape)}: which rows end",
+        )
+    return flags
+
+
+def _described(made: Any) -> str:
+    """What a function returned, in words."""
+    return kind_of(made) + (f" of {made.dtype}, {tuple(made.shape)}" if isinstance(made, torch.Tensor) else "")
 
 
 def _likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -1511,11 +1617,8 @@ class _Reader:
         made = self._step(tokens, start, padding, *told, *context)
         logits = made if self._is_told or not isinstance(made, torch.Tensor) else made.unsqueeze(1)
         if not self._are_logits(logits, len(tokens)):
-            found = (
-                f"{kind_of(made)}{f' of {made.dtype}, {tuple(made.shape)}' if isinstance(made, torch.Tensor) else ''}"
-            )
             raise ExecutionError(
-                f"the step returned {found}",
+                f"the step returned {_described(made)}",
                 why=f"logits of {len(tokens)} rows are expected, of one vocabulary in all calls",
                 hint="compile the model again",
             )
