@@ -1858,6 +1858,51 @@ def test_refusals_say_what_cannot_be_and_what_to_do_and_not_what_somebody_elses_
     assert advice == "" or refused.value.__cause__ is not None
 
 
+_SMALL_VISION: Final = {"hidden_size": 32, "intermediate_size": 48, "image_size": 28, "patch_size": 14}
+_OF_BARK: Final = {"block_size": 64, "num_layers": 1, "num_heads": 2, "hidden_size": 32}
+_OF_CODES: Final = {"vocab_size": 64, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 1, "num_codebooks": 2} | {
+    "num_attention_heads": 2
+}
+_WITH_LOOPS_OF_THEIR_OWN: Final[dict[str, tuple[str, str, dict[str, Any]]]] = {
+    # what they do, what is compiled instead, and sizes
+    "MllamaForConditionalGeneration": (
+        "look at pictures instead of the text",
+        "(model.forward,",
+        {
+            "vision_config": {**_SMALL_VISION, "num_hidden_layers": 1, "num_global_layers": 1, "attention_heads": 4}
+            | {"vision_output_dim": 64, "intermediate_layers_indices": [0]},
+            "text_config": {**SIZES, "cross_attention_layers": [1]},
+        },
+    ),
+    "IdeficsForVisionText2Text": (
+        "look at pictures instead of the text",
+        "(model.forward,",
+        {
+            **{name: size for name, size in WHOLE.items() if not name.endswith("_id")},
+            "vision_config": {**_SMALL_VISION, "embed_dim": 32, "num_hidden_layers": 1, "num_attention_heads": 4},
+        },
+    ),
+    "MusicgenForCausalLM": ("codes of sounds", "(model.forward,", _OF_CODES),
+    "MusicgenMelodyForCausalLM": ("codes of sounds", "(model.forward,", _OF_CODES),
+    "BarkModel": (
+        "codes of sounds",
+        "(model.semantic.forward,",
+        {f"{part}_config": _OF_BARK for part in ("semantic", "coarse_acoustics", "fine_acoustics")},
+    ),
+    "BarkSemanticModel": ("codes of sounds", "(model.forward,", _OF_BARK),
+}
+
+
+@pytest.mark.parametrize("kind", _WITH_LOOPS_OF_THEIR_OWN)
+def test_models_whose_tokens_are_no_text_after_text_say_what_to_compile(kind: str) -> None:
+    why, instead, sizes = _WITH_LOOPS_OF_THEIR_OWN[kind]
+    model = getattr(transformers, kind)(getattr(transformers, kind).config_class(**sizes)).eval()
+    for source in (None, {"pixel_values": torch.ones(1, 3, 28, 28)}):
+        with pytest.raises(InputError, match=why) as refused:
+            compile_generation(model, max_length=16, source_inputs=source)
+        assert f'torch.compile{instead} backend="torch_tensorrt") runs in the model' in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["GPT2", "GPTJ", "OPT", "Bart", "Whisper"])
 def test_caches_longer_than_a_table_of_positions_are_refused(name: str) -> None:
     """Engines look up positions beyond it without a word."""

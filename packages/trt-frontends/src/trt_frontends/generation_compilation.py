@@ -147,6 +147,7 @@ def compile_generation(
             where="cache_dtype",
             hint="leave it out for caches in the model's type",
         )
+    _require_usual_loop(model)
     is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     chunk = min(prefill_chunk or (_FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
     if assisted_tokens > chunk:
@@ -210,7 +211,10 @@ def _fixed(*shape: int) -> Input:
 
 def _vocabulary(model: Any) -> int:
     """How many tokens a model's embedding holds; 0 where it is none that says so."""
-    table = getattr(model.get_input_embeddings(), "num_embeddings", 0) if hasattr(model, "get_input_embeddings") else 0
+    try:
+        table = getattr(model.get_input_embeddings(), "num_embeddings", 0)
+    except (AttributeError, NotImplementedError):
+        return 0
     return table if type(table) is int else 0
 
 
@@ -303,6 +307,41 @@ def _writer_of(model: Any) -> Any:
         return model
     taken = inspect.signature(model.forward).parameters
     return model if _name_of_caches(taken) or _STATES in taken else model.language_model
+
+
+def _require_usual_loop(model: nn.Module) -> None:
+    """Holds a model to texts that follow from tokens before them, one of a row at a time.
+
+    Raises:
+        InputError: It is of a kind that writes something else, or reads something else in between; the message says
+            what to compile.
+    """
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    if kind in _LOOKING_ASIDE:
+        raise _cannot(
+            model,
+            "some of its layers look at pictures instead of the text, with keys and values that no cache of tokens has",
+            _COMPILED.format("model.forward"),
+        )
+    for parts, kinds in _WRITING_SOUNDS.items():
+        if kind in kinds:
+            raise _cannot(
+                model,
+                "it writes codes of sounds, in a loop of its own, and no text",
+                _COMPILED.format(parts)
+                + (", and those of model.coarse_acoustics and model.fine_acoustics" if kind == "bark" else ""),
+            )
+
+
+_LOOKING_ASIDE: Final = ("mllama", "idefics")
+_WRITING_SOUNDS: Final = {
+    "model.semantic.forward": ("bark",),
+    "model.decoder.forward": ("musicgen", "musicgen_melody"),
+    "model.forward": ("semantic", "coarse_acoustics", "fine_acoustics", "musicgen_decoder", "musicgen_melody_decoder"),
+}
+"""Kinds of models that write sounds, by what of them is compiled."""
+
+_COMPILED: Final = 'torch.compile({}, backend="torch_tensorrt") runs in the model\'s own generate'
 
 
 def _note_own_loop(model: Any) -> None:
