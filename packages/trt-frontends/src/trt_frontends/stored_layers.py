@@ -11,7 +11,7 @@ is all that a format takes:
 | awq | AWQ of its GEMM layout |
 | bitsandbytes | `Linear4bit` (NF4, FP4, scales quantized or not), `Linear8bitLt` |
 | compressed_tensors | every format of linear layers, before its first call and after it |
-| transformers | `FP8Linear` |
+| transformers | `FP8Linear`; experts of gpt-oss in MXFP4, which it makes floats of where it has no kernels for them |
 | optimum.quanto | `QLinear` that is frozen, of 2, 4 and 8 bits, whose activations stay floats |
 
 Experts of JetMoe read how many tokens chose each of them, and split the tokens by that; those of DBRX and LongCat-Flash
@@ -26,6 +26,7 @@ A sharded model is compiled from the shards of this process, and called with `DT
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -196,7 +197,7 @@ def _reader_of(module: nn.Module) -> Callable[[Any], nn.Module | None] | None:
     if library != "transformers":
         return None
     if name == "FP8Linear":
-        return _transformers_float8 if module.weight.element_size() == 1 else None  # type: ignore[operator]
+        return _transformers_float8 if module.weight.dtype is _FLOAT8 else None
     return _EXPERTS.get(name)
 
 
@@ -310,7 +311,66 @@ class CountingGate(nn.Module):
         return order, order // self._top_k, shares[order], counts, scores
 
 
+_STACKS: Final = ("gate_up_proj", "down_proj")
+"""Matrices of the experts of gpt-oss, (experts, K, N) each."""
+
+_MXFP4_BLOCK: Final = 32
+"""Elements along K that share a power of two in MXFP4."""
+
+
+def _gpt_oss(experts: Any) -> nn.Module | None:
+    """Returns experts that hold codes, where their matrices are numbers of MXFP4 to the last bit; None for others."""
+    held = {name: _stack_of_mxfp4(getattr(experts, name)) for name in _STACKS}
+    if None in held.values():
+        return None
+    kind: Any = type(experts)
+    made: nn.Module = object.__new__(_holding_codes(kind))
+    vars(made).update(vars(experts))
+    for name in ("_parameters", "_buffers", "_modules"):
+        vars(made)[name] = {key: value for key, value in vars(experts)[name].items() if key not in held}
+    for name, stack in held.items():
+        made.add_module(f"{name}_codes", stack)
+    return made
+
+
+@functools.cache
+def _holding_codes(kind: Any) -> type:
+    """A class of experts that makes its matrices of codes at each call."""
+
+    def made_of(codes: str, experts: str) -> property:
+        def matrices(self: Any) -> torch.Tensor:
+            held: StoredLinear = getattr(self, codes)
+            return held.weight().view(getattr(self, experts), -1, held.codes.shape[1]).mT
+
+        return property(matrices)
+
+    return type(kind.__name__, (kind,), {name: made_of(f"{name}_codes", "num_experts") for name in _STACKS})
+
+
+def _stack_of_mxfp4(matrices: torch.Tensor) -> StoredLinear | None:
+    """Reads codes off the matrices of experts, (experts, K, N): those of (experts * N, K), or None.
+
+    A block's power of two is the one by which its largest number is 4 or 6, the largest codes.
+    """
+    count, depth, columns = matrices.shape
+    if depth % _MXFP4_BLOCK or not matrices.numel():
+        return None
+    codes = torch.empty(count, columns, depth, dtype=_FLOAT8, device=matrices.device)
+    scales = torch.empty(count, columns, depth // _MXFP4_BLOCK, device=matrices.device)
+    for matrix, kept, powers in zip(matrices.detach(), codes, scales, strict=True):
+        blocks = matrix.mT.to(torch.float32).unflatten(-1, (-1, _MXFP4_BLOCK))
+        exponents = torch.frexp(blocks.abs().amax(-1, keepdim=True)).exponent
+        scale = torch.ldexp(torch.ones(exponents.shape, device=exponents.device), exponents - 3)
+        found = _as_float8(blocks / scale, 4)
+        if not torch.equal(found.to(torch.float32) * scale, blocks):
+            return None
+        kept.copy_(found.flatten(-2))
+        powers.copy_(scale.squeeze(-1))
+    return StoredLinear(codes.flatten(0, 1), scales.flatten(0, 1), None, dtype=matrices.dtype)
+
+
 _EXPERTS: Final[dict[str, Callable[[Any], nn.Module | None]]] = {
+    "GptOssExperts": _gpt_oss,
     "JetMoeParallelExperts": GroupedExperts,
     "JetMoeTopKGating": CountingGate,
     "DbrxExperts": _DbrxExperts,

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_layers import COLUMNS, DEPTH, QLinear, QuantLinear, pack_words
 from torch import nn
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 import trt_frontends
 from trt_core import Reason
@@ -395,6 +397,62 @@ class CachedInInt8(nn.Module):
         self.codes.index_copy_(2, place, (rows / scale).round().to(torch.int8))
         self.scales.index_copy_(2, place, scale)
         return self.codes.to(x.dtype) * self.scales
+
+
+class Routed(nn.Module):
+    """Experts of gpt-oss, chosen by a product."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        config = transformers.GptOssConfig(hidden_size=width, intermediate_size=width, num_local_experts=count)
+        config._experts_implementation = "grouped_mm"
+        self.experts = GptOssExperts(config)
+        self.router = nn.Linear(width, count)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        best, chosen = self.router(x).topk(2)
+        made: torch.Tensor = self.experts(x, chosen, best.softmax(-1))
+        return made
+
+
+def rounded_to_mxfp4(matrices: torch.Tensor) -> torch.Tensor:
+    """Numbers as those that transformers makes of MXFP4: codes of E2M1 times a power of two for 32 along K."""
+    levels = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    columns = matrices.mT
+    codes = levels[torch.randint(0, 8, columns.shape)] * columns.sign()
+    powers = torch.exp2(torch.randint(-9, -3, (*columns.shape[:2], columns.shape[2] // 32)).float())
+    return (codes.unflatten(-1, (-1, 32)) * powers[..., None]).flatten(-2).mT.contiguous()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
+def test_experts_that_transformers_made_floats_of_stay_codes(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model, x = Routed(8, 128).eval().requires_grad_(False), torch.randn(5, 128)
+    with open_stored_layers(model) as opened:
+        assert opened.experts is model._modules["experts"]  # no numbers of MXFP4
+    experts: Any = model.experts
+    for matrices in (experts.gate_up_proj, experts.down_proj):
+        matrices.copy_(rounded_to_mxfp4(matrices))
+    experts.down_proj[3] = 0.0
+    model.to(dtype)
+    kept = {name: getattr(experts, name).clone() for name in ("gate_up_proj", "down_proj")}
+    with open_stored_layers(model):
+        opened = model.experts
+        assert opened is not experts
+        assert all(torch.equal(getattr(opened, name), value) for name, value in kept.items())
+        assert opened.num_experts == 8 and torch.equal(opened.down_proj_bias, experts.down_proj_bias)
+    assert model.experts is experts
+    result: Any = trt_frontends.compile(model, arg_inputs=(x.to(dtype),), **SETTINGS)
+    report = result.meta["partition_report"]
+    assert report.coverage == 1.0 and report.weights_in_floats == ()
+    expected = model(x.to(dtype)).float()
+    tolerance = (1e-5 if dtype is torch.float32 else 3e-2) * float(expected.abs().max())
+    torch.testing.assert_close(result(x.to(dtype)).float(), expected, rtol=0, atol=tolerance)
+    plans = sum(child.plan.numel() for child in result.modules() if isinstance(child, TRTModule))
+    elements = sum(value.numel() for value in kept.values())
+    assert 8 * (plans - (48 << 10)) / elements < 6  # of 32 or 16: codes, scales, biases and the router
 
 
 def test_caches_of_codes_are_written_in_place() -> None:
