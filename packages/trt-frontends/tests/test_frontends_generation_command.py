@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
-from trtc.app import _experts, _read_bytes, app
+from trtc.app import _experts, _read_bytes, app, language_model
 from typer.testing import CliRunner
 
 from trt_frontends.generation_compilation import GenerationReport
 from trt_runtime import TextGenerator
+from trt_runtime.program_file import PROGRAM
 
 SIZES: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64, "vocab_size": 50}
+
+
+SMALL: dict[str, Any] = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1} | {
+    "num_attention_heads": 2
+}
 
 
 @pytest.fixture
@@ -165,12 +172,52 @@ def test_options_that_make_no_sense_are_refused(
     assert not list(folder.glob("one*"))
 
 
-@pytest.mark.parametrize("text", ["[]", '{"model_type": "llama", "num_attention_heads": 0}'])
-def test_configurations_that_transformers_breaks_on_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(text)
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"num_attention_heads": 0}, "Error: "),  # by its kind, since Python's own words say little
+        ({"hidden_size": 30, "num_attention_heads": 4}, "(30) is not a multiple"),  # in the second line of an error
+        ({"rope_parameters": {"rope_type": "none"}}, "KeyError: 'none'"),
+        ({"model_type": "none"}, "does not recognize this architecture"),
+    ],
+)
+def test_configurations_that_transformers_breaks_on_are_refused(other: Any, said: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **SMALL, **other}))
     result = CliRunner().invoke(app, ["generate", str(tmp_path / "config.json"), "--device", "cpu"])
     assert result.exit_code == 2
-    assert "transformers cannot load" in result.output + result.stderr
+    found = " ".join((result.output + result.stderr).split())
+    assert "transformers cannot load" in found and said in found
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"[]", "it is no object of JSON"),
+        (b"", "it is no object of JSON"),
+        (b"GGUF" + bytes(60), "is no configuration of a model"),
+        (PROGRAM.magic + bytes(9), "is a compiled model"),
+    ],
+)
+def test_files_that_are_no_configurations_are_refused(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(content)
+    result = CliRunner().invoke(app, ["generate", str(path), "--device", "cpu"])
+    assert result.exit_code == 2
+    assert said in " ".join((result.output + result.stderr).split())
+
+
+def test_random_weights_of_few_bits_are_said_to_be_floats(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = {"model_type": "llama", **SMALL, "quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    language_model(str(tmp_path), None, "cpu", random_weights=True)
+    assert "asks for weights in gptq; random weights are floats" in caplog.text
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_devices_that_are_not_there_are_refused(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["generate", str(folder), "--device", "cuda"])
+    assert result.exit_code == 2
+    assert "there is no cuda" in result.output + result.stderr
 
 
 def test_a_folder_without_weights_leads_to_random_ones(folder: Path) -> None:

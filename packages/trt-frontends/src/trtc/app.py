@@ -207,7 +207,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
 
     from trt_core import Device, InputError
     from trt_core.dtypes import parse_dtype
-    from trtc.model_source import without_configuration
+    from trtc.model_source import require_configuration, without_configuration
 
     try:
         import transformers
@@ -219,6 +219,7 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
             f"there is no folder {path}",
             hint="give the folder that save_pretrained wrote, or a config.json",
         )
+    require_configuration(path)
     kind = "auto" if dtype is None else parse_dtype(dtype)
     if kind not in ("auto", torch.float32, torch.float16, torch.bfloat16, torch.float64):
         raise InputError(
@@ -227,10 +228,18 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
             hint="give float32, float16, bfloat16 or float64; fewer bits come from checkpoints that are quantized",
         )
     target = Device(("cuda" if torch.cuda.is_available() else "cpu") if device is None else device).torch_device
+    if target.type == "cuda" and (target.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"there is no {target} here",
+            where="--device",
+            why=f"PyTorch sees {torch.cuda.device_count()} GPUs",
+            hint="give --device cpu, or leave it out",
+        )
     try:
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         family = _family(config)
         if path.is_file() or random_weights:
+            _note_floats(path, config)
             own = getattr(config, "dtype", None) or torch.float32
             torch.manual_seed(0)
             with torch.device(target):
@@ -242,7 +251,24 @@ def language_model(source: str, dtype: str | None, device: str | None, *, random
         is_bare = not random_weights and path.is_dir() and not [*path.glob("*.safetensors"), *path.glob("*.bin")]
         hint = "--random-weights reads the configuration alone" if is_bare else ""
         hint = without_configuration(path) or hint
-        raise InputError(f"transformers cannot load {path}", why=str(error).partition("\n")[0], hint=hint) from error
+        raise InputError(f"transformers cannot load {path}", why=_first_words(error), hint=hint) from error
+
+
+def _first_words(error: Exception) -> str:
+    """What an exception of another library says, in a line; its kind where that may be all that it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    return said if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: {said}"
+
+
+def _note_floats(path: Path, config: Any) -> None:
+    """Says of a configuration of quantized weights that random ones are not quantized."""
+    asked = getattr(config, "quantization_config", None)
+    if asked:
+        from trt_core import logger
+
+        method = asked.get("quant_method", "few bits") if isinstance(asked, dict) else "few bits"
+        logger.warning("%s asks for weights in %s; random weights are floats, and take as much as these", path, method)
 
 
 def _family(config: Any) -> Any:

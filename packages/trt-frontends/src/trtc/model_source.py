@@ -341,6 +341,33 @@ def _from_transformers(name: str, random_weights: bool) -> nn.Module:
     return made
 
 
+def require_configuration(path: Path) -> None:
+    """Holds what is read as a configuration of transformers, where it is a file, to JSON; folders are not looked into.
+
+    Raises:
+        InputError: It is something else, such as a model that is compiled already.
+    """
+    if not path.is_file():
+        return
+    try:
+        with opened(path) as file:
+            start = file.read(_FIRST_BYTES)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+    if start.startswith(PROGRAM.magic):
+        raise _already_compiled(path)
+    if not start.lstrip().startswith(b"{"):
+        kind = foreign_file(path)
+        raise InputError(
+            f"{path} is no configuration of a model",
+            why=f"it is {kind.what}" if kind else "it is no object of JSON",
+            hint="give the folder of the checkpoint, with its config.json, or that file alone",
+        )
+
+
+_FIRST_BYTES: Final = 64
+
+
 def without_configuration(folder: Path) -> str:
     """What to do about a folder that is no checkpoint of transformers, since it says of no model what it is."""
     if not folder.is_dir() or (folder / "config.json").is_file():
