@@ -18,6 +18,7 @@ from counted_calls import count_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx_running import QuietLogger, Refused, build, infer, parse, run
 
 import trt_portable as trt
@@ -915,6 +916,140 @@ def test_quantized_activations_and_weights(kind: Any, zero: int) -> None:
     codes = (np.round(x / np.float32(0.05)) + zero).clip(info.min, info.max) - zero
     expected = (codes * 0.05) @ ((weights.astype(np.float32) - zero) * 0.1)
     np.testing.assert_allclose(infer(model.SerializeToString(), {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+
+
+BYTES: dict[str, tuple[Any, ...]] = {
+    "Max": ("Max", ["a", "b"]),
+    "Div": ("Div", ["a", "b"]),
+    "Mod": ("Mod", ["a", "b"]),
+    "Equal": ("Equal", ["a", "b"]),
+    "Greater": ("Greater", ["a", "b"]),
+    "Where": ("Where", ["chosen", "a", "b"]),
+    "Clip": ("Clip", ["a", "low", "high"]),
+    "Concat": ("Concat", ["a", "b"], {"axis": 0}),
+    "Pad": ("Pad", ["a", "pads", "low"]),
+    "Gather": ("Gather", ["a", "index"]),
+    "ScatterElements": ("ScatterElements", ["a", "places", "updates"]),
+    "Transpose": ("Transpose", ["a"]),
+    "Unsqueeze": ("Unsqueeze", ["a", "axis"]),
+    "Reshape": ("Reshape", ["a", "extents"]),
+    "Expand": ("Expand", ["a", "wide"]),
+    "Trilu": ("Trilu", ["a"]),
+    "NonZero": ("NonZero", ["a"]),
+    "ArgMax": ("ArgMax", ["a"]),
+    "ReduceMax": ("ReduceMax", ["a"]),
+    "TopK": ("TopK", ["a", "two"]),
+    "Dequantize": ("DequantizeLinear", ["a", "scale", "low"]),
+    "Cast": ("Cast", ["a"], {"to": TensorProto.FLOAT}),
+    "CastLike": ("CastLike", ["a", "scale"]),
+}
+"""Nodes that take bytes `a` and `b`."""
+NUMBERS = {
+    "pads": [1, 0, 0, 2],
+    "index": [2, 0],
+    "extents": [2, 6],
+    "places": [[0, 1, 2, 0]],
+    "wide": [2, 3, 4],
+    "axis": [0],
+    "two": [2],
+}
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("source", ["constant", "input", "cast"])
+def test_bytes_are_computed_with_wherever_they_come_from(kind: Any, source: str) -> None:
+    """As constants they were refused but for codes that are dequantized, as inputs and casts by most layers."""
+    a, b = (np.random.default_rng(seed).permutation(20)[:12].reshape(3, 4).astype(kind) + kind(1) for seed in (1, 2))
+    number = helper.np_dtype_to_tensor_dtype(a.dtype)
+    constants = {
+        "b": b,
+        "low": kind(3),
+        "high": kind(9),
+        "scale": np.float32(0.5),
+        "chosen": a > b,
+        "updates": a[:1] + kind(1),
+        **{name: np.array(numbers) for name, numbers in NUMBERS.items()},
+    }
+    nodes = [
+        helper.make_node(entry[0], entry[1], [name], name=name, **(entry[2] if len(entry) > 2 else {}))
+        for name, entry in BYTES.items()
+    ]
+    given, inputs = {"x": np.float32(2)}, [value("x")]
+    if source == "constant":
+        constants["a"] = a
+    elif source == "input":
+        given, inputs = {"a": a}, [value("a", 3, 4, dtype=number)]
+    else:
+        given, inputs = {"x": a.astype(np.float32)}, [value("x", 3, 4)]
+        nodes.insert(0, helper.make_node("Cast", ["x"], ["a"], to=number))
+    held = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    wanted = ReferenceEvaluator(model_of(nodes, inputs, [value(name, dtype=0) for name in BYTES], held)).run(
+        None, given
+    )
+    ends = [
+        value(name, *array.shape, dtype=helper.np_dtype_to_tensor_dtype(array.dtype))
+        for name, array in zip(BYTES, wanted, strict=True)
+    ]
+    found = infer(model_of(nodes, inputs, ends, held).SerializeToString(), given)
+    for name, got, want in zip(BYTES, found, wanted, strict=True):
+        np.testing.assert_array_equal(got, want, name)
+        assert str(got.dtype) == f"torch.{want.dtype}", name
+
+
+def test_a_cast_to_bytes_ends_where_bytes_do() -> None:
+    """Integers keep their lowest eight bits, as ONNX says; what becomes of floats it leaves open."""
+    casts = [helper.make_node("Cast", [name], [f"{name}_byte"], to=TensorProto.UINT8) for name in ("x", "n", "flag")]
+    widened = [helper.make_node("Cast", [f"{name}_byte"], [f"{name}_y"], to=FLOAT) for name in ("x", "n", "flag")]
+    ends = [value("x", 4), value("n", 4, dtype=TensorProto.INT64), value("flag", 2, dtype=TensorProto.BOOL)]
+    outputs = [value(f"{name}_{end}", None, dtype=kind) for end, kind in (("y", 1), ("byte", 2)) for name in ("x", "n")]
+    model = model_of([*casts, *widened], ends, [*outputs, value("flag_y", 2)])
+    given = {"x": np.float32([-3, 1.9, 255, 300]), "n": np.array([-1, 255, 256, 511]), "flag": np.array([True, False])}
+    x, n, *bytes_of, flag = infer(model.SerializeToString(), given)
+    assert x.tolist() == bytes_of[0].tolist() == [0, 1, 255, 255]
+    assert n.tolist() == bytes_of[1].tolist() == [255, 255, 0, 255]
+    assert [end.dtype for end in bytes_of] == [torch.uint8] * 2 and flag.tolist() == [1, 0]
+
+
+def test_bytes_go_into_branches_and_around_loops() -> None:
+    branches = {
+        f"{name}_branch": helper.make_graph([helper.make_node(op, ["a", "b"], ["r"])], name, [], [value("r", dtype=2)])
+        for name, op in (("then", "Max"), ("else", "Min"))
+    }
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Max", ["held", "a"], ["next"])],
+        "body",
+        [value("i", dtype=7), value("go", dtype=9), value("held", 3, dtype=2)],
+        [value("on", dtype=9), value("next", 3, dtype=2)],
+    )
+    nodes = [
+        helper.make_node("If", ["flag"], ["y"], **branches),
+        helper.make_node("Loop", ["trips", "", "b"], ["z"], body=body),
+    ]
+    a, b = np.array([1, 200, 3], np.uint8), np.array([4, 5, 255], np.uint8)
+    held = [numpy_helper.from_array(b, "b"), numpy_helper.from_array(np.array(2), "trips")]
+    inputs = [value("a", 3, dtype=2), value("flag", dtype=9)]
+    model = model_of(nodes, inputs, [value("y", 3, dtype=2), value("z", 3, dtype=2)], held)
+    for flag in (True, False):
+        y, z = infer(model.SerializeToString(), {"a": a, "flag": np.array(flag)})
+        np.testing.assert_array_equal(y, np.maximum(a, b) if flag else np.minimum(a, b))
+        np.testing.assert_array_equal(z, np.maximum(a, b))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int64, np.uint8])
+def test_weights_of_nodes_with_constants_of_the_parser_come_from_another_version(kind: Any) -> None:
+    def model(table: list[int]) -> bytes:
+        held = [numpy_helper.from_array(np.array(table, kind), "table")]
+        number = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+        node = helper.make_node("Gather", ["table", "x"], ["y"])
+        return model_of([node], [value("x", 2, dtype=7)], [value("y", 2, dtype=number)], held).SerializeToString()
+
+    network, _ = parse(model([1, 2, 250]))
+    engine = build(network, {}, flags=[trt.BuilderFlag.REFIT])
+    data = {"x": np.array([2, 0])}
+    assert run(engine, data)[0].tolist() == [250, 1]
+    refitter = trt.Refitter(engine, QuietLogger())
+    assert trt.OnnxParserRefitter(refitter, QuietLogger()).refit_from_bytes(model([7, 8, 255]))
+    assert refitter.refit_cuda_engine() and run(engine, data)[0].tolist() == [255, 7]
 
 
 def test_blocked_int4_weights() -> None:

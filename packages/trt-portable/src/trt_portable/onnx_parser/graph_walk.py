@@ -18,7 +18,7 @@ from trt_portable.errors import strict
 from trt_portable.network.layer import ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason
-from trt_portable.onnx_parser.initializers import ConstantReader, Initializer, dtype_of
+from trt_portable.onnx_parser.initializers import UINT8, ConstantReader, Initializer, dtype_of
 from trt_portable.onnx_parser.registry import Converter, UseDefinition, find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter, NodeFacts, Operand
 from trt_portable.plugin.interfaces import PluginField, PluginFieldCollection, get_plugin_registry
@@ -246,8 +246,8 @@ class GraphImporter:
 
     def _as_declared(self, tensor: ITensor, value: ValueInfoProto) -> ITensor:
         """An output in the type that the model declares, where that is one of the ends of networks only."""
-        is_byte = value.type.tensor_type.elem_type == 2 and value.type.WhichOneof("value") == "tensor_type"
-        return self.writer.cast(tensor, DataType.UINT8) if is_byte and tensor.dtype is DataType.INT32 else tensor
+        is_byte = value.type.tensor_type.elem_type == UINT8 and value.type.WhichOneof("value") == "tensor_type"
+        return self.writer.as_end(tensor) if is_byte and tensor.dtype is DataType.INT32 else tensor
 
     # --- nodes -----------------------------------------------------------------------------------
 

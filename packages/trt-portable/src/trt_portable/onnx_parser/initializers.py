@@ -38,6 +38,9 @@ TYPES: Final[Mapping[int, DataType]] = {
 """The types of TensorRT, by the numbers that ``TensorProto.DataType`` has for them."""
 
 DOUBLE: Final = 11
+UINT8: Final = 2
+_HELD_AS: Final[Mapping[int, DataType]] = {DOUBLE: DataType.FLOAT, UINT8: DataType.INT32}
+"""Types that no tensor inside of a network has, and which one holds their elements."""
 _NAMES: Final = [
     *("UNDEFINED", "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32", "INT64", "STRING", "BOOL", "FLOAT16"),
     *("DOUBLE", "UINT32", "UINT64", "COMPLEX64", "COMPLEX128", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ"),
@@ -91,13 +94,13 @@ class Initializer:
 
     @property
     def dtype(self) -> DataType:
-        """The type that its tensor has in a network; doubles are narrowed to floats.
+        """The type that its tensor has in a network: doubles are narrowed to floats, uint8 is int32.
 
         Raises:
             Unsupported: TensorRT has no such type.
         """
-        if self.elem_type == DOUBLE:
-            return DataType.FLOAT
+        if self.elem_type in _HELD_AS:
+            return _HELD_AS[self.elem_type]
         return dtype_of(self.elem_type, f"the constant {self.name!r}")
 
     def weights(self) -> Weights:
@@ -147,6 +150,8 @@ def _as_stored(array: np.ndarray[Any, Any], dtype: DataType) -> np.ndarray[Any, 
     if dtype is DataType.FLOAT and array.dtype == np.float64:
         with np.errstate(over="ignore"):
             return array.astype(np.float32)
+    if dtype is DataType.INT32 and array.dtype == np.uint8:
+        return array.astype(np.int32)
     return np.ascontiguousarray(array)
 
 

@@ -343,6 +343,7 @@ class OnnxParserRefitter(_ModelReader):
 
     def _refit(self, model: ModelProto, folder: Path | None) -> bool:
         wanted = set(self._refitter.get_all_weights())
+        unnamed = {f"{layer} {role.name}" for layer, role in zip(*self._refitter.get_all(), strict=True)}
         try:
             for constant in _constants(model.graph, ConstantReader(folder, self._given), 0):
                 if constant.name in wanted:
@@ -352,10 +353,11 @@ class OnnxParserRefitter(_ModelReader):
             code, reason = code_and_reason(error)
             self._fail(ErrorCode.REFIT_FAILED if isinstance(error, NetworkError) else code, reason, error)
             return False
-        if wanted:
-            some = ", ".join(sorted(wanted)[:5])
+        missing = wanted - unnamed  # the others are numbers of the parser's own, which no model has
+        if missing:
+            some = ", ".join(sorted(missing)[:5])
             self._fail(ErrorCode.REFIT_FAILED, f"the model has no constants {some}")
-        return not wanted
+        return not missing
 
     def _hand_over(self, constant: Initializer) -> None:
         with strict():

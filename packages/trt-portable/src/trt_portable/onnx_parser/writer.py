@@ -76,7 +76,7 @@ class NetworkWriter:
         self.warn = warn
         self.node = NodeFacts("", "", 0, 0)
         self._names: dict[str, int] = {}
-        self._held: dict[int, tuple[Initializer, ITensor]] = {}
+        self._held: dict[int, tuple[Operand, ITensor]] = {}
         self._named: dict[str, Initializer] = {}
         self._room = _ROOM
         self._counted, self._layers = self.node, 0
@@ -135,12 +135,16 @@ class NetworkWriter:
     # --- constants -------------------------------------------------------------------------------
 
     def tensor(self, operand: Operand) -> ITensor:
-        """An operand as a tensor; an initializer becomes a constant layer the first time."""
-        if isinstance(operand, ITensor):
+        """An operand as a tensor of a type to compute with.
+
+        An initializer becomes a constant layer the first time, and an input of type uint8 is cast to int32.
+        """
+        if isinstance(operand, ITensor) and operand.dtype is not DataType.UINT8:
             return operand
         held = self._held.get(id(operand))
         if held is None:
-            held = self._held[id(operand)] = operand, self._hold(operand)
+            inside = self.cast(operand, DataType.INT32) if isinstance(operand, ITensor) else self._hold(operand)
+            held = self._held[id(operand)] = operand, inside
         return held[1]
 
     def _hold(self, constant: Initializer) -> ITensor:
@@ -149,11 +153,6 @@ class NetworkWriter:
             raise Unsupported(
                 f"the constant {constant.name!r} has rank {len(constant.shape)}; {MAX_RANK} is the most",
                 ErrorCode.UNSUPPORTED_NODE_SHAPE,
-            )
-        if dtype is DataType.UINT8:
-            raise Unsupported(
-                f"the constant {constant.name!r} has type UINT8, which TensorRT has at the ends of a network only",
-                ErrorCode.UNSUPPORTED_NODE_DATATYPE,
             )
         if dtype is DataType.BOOL:  # which constants cannot be
             weights = as_weights_of(constant.array.astype(np.int32), DataType.INT32)
@@ -190,6 +189,8 @@ class NetworkWriter:
             return self.cast(self.constant(numbers, DataType.FLOAT), dtype)
         if dtype is DataType.BOOL:
             return self.cast(self.constant(np.asarray(numbers, np.int32), DataType.INT32), dtype)
+        if dtype is DataType.UINT8:
+            return self.constant(np.asarray(numbers, np.uint8), DataType.INT32)
         array = np.ascontiguousarray(np.asarray(numbers, dtype=nptype(dtype)))
         shape = np.shape(numbers)
         return self._constant_layer(shape, as_weights_of(array, dtype), "")
@@ -255,14 +256,27 @@ class NetworkWriter:
     # --- element by element ----------------------------------------------------------------------
 
     def cast(self, x: ITensor, dtype: DataType) -> ITensor:
-        """A tensor as another type; itself if it has that type."""
+        """A tensor as another type; itself if it has that type. What is uint8 in the model is int32 in the network."""
         if x.dtype is dtype:
             return x
-        if DataType.UINT8 in (x.dtype, dtype):  # which converts from and to floats only
-            other = dtype if x.dtype is DataType.UINT8 else x.dtype
-            if other not in FLOATS:
-                x = self.output(self.network.add_cast(x, DataType.FLOAT))
+        if dtype is DataType.UINT8:
+            return self._as_byte(x)
+        if x.dtype is DataType.UINT8 and dtype not in FLOATS:  # which converts from and to floats only
+            x = self.output(self.network.add_cast(x, DataType.FLOAT))
         return self.output(self.network.add_cast(x, dtype))
+
+    def _as_byte(self, x: ITensor) -> ITensor:
+        """A tensor as int32 between 0 and 255: floats end there, of integers the lowest eight bits stay."""
+        if x.dtype in FLOATS:
+            x = self.activation(x, ActivationType.CLIP, 0.0, 255.0)
+        whole = self.cast(x, DataType.INT32)
+        if x.dtype in FLOATS or x.dtype is DataType.BOOL:
+            return whole
+        return self.binary(whole, self.with_number(self.with_number(whole, 256, Op.FLOOR_DIV), 256, Op.PROD), Op.SUB)
+
+    def as_end(self, x: ITensor) -> ITensor:
+        """An int32 tensor as the uint8 that an output of the network may be."""
+        return self.output(self.network.add_cast(self.cast(x, DataType.FLOAT), DataType.UINT8))
 
     def unary(self, x: ITensor, op: UnaryOperation) -> ITensor:
         """A function of one operand."""

@@ -39,7 +39,7 @@ def if_(net: Any, cond: Operand, *, then_branch: GraphProto, else_branch: GraphP
     net.layer(conditional.set_condition(net.scalar(net.tensor(cond))))
 
     def enter(tensor: ITensor) -> ITensor:
-        return net.output(conditional.add_input(tensor))  # type: ignore[no-any-return]
+        return net.output(conditional.add_input(net.tensor(tensor)))  # type: ignore[no-any-return]
 
     branches = [[net.tensor(value) for value in net.body(graph, [], enter)] for graph in (then_branch, else_branch)]
     if len(branches[0]) != len(branches[1]):

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, ErrorCode, SampleMode, UnaryOperation
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
@@ -68,7 +69,8 @@ def cast(net: NetworkWriter, x: Operand, *, to: int, saturate: int = 1, round_mo
         folded = _cast_initializer(x, target)
         if folded is not None:
             return folded
-    tensor = net.tensor(x)
+    is_direct = isinstance(x, ITensor) and target in FLOATS  # as uint8 may be cast
+    tensor = x if is_direct else net.tensor(x)
     if DataType.FP8 in (tensor.dtype, target) or DataType.INT4 in (tensor.dtype, target):
         return _cast_low(net, tensor, target, saturates=bool(saturate))
     result = net.cast(tensor, target)
@@ -83,13 +85,16 @@ def _cast_initializer(x: Initializer, target: DataType) -> Initializer | None:
         DataType.INT32: (6, np.int32),
         DataType.INT64: (7, np.int64),
         DataType.BOOL: (9, np.bool_),
+        DataType.INT8: (3, np.int8),
+        DataType.UINT8: (2, np.uint8),
     }
     found = kinds.get(target)
     if found is None or x.array.dtype.kind not in "biuf":
         return None
-    if x.array.dtype.kind == "f" and found[1] in (np.int32, np.int64) and not np.isfinite(x.array).all():
-        return None
     number, kind = found
+    is_rounded = x.array.dtype.kind == "f" and np.dtype(kind).kind in "iu"
+    if is_rounded and (np.dtype(kind).itemsize == 1 or not np.isfinite(x.array).all()):
+        return None
     with np.errstate(over="ignore", invalid="ignore"):
         return Initializer("", x.shape, number, x.array.astype(kind))
 
@@ -203,7 +208,7 @@ def transpose(net: NetworkWriter, data: Operand, *, perm: list[int] | None = Non
         return Initializer("", array.shape, data.elem_type, array)
     if rank == 0 or order == list(range(rank)):
         return data
-    return net.transpose(data, order)
+    return net.transpose(net.tensor(data), order)
 
 
 @operator("Concat", since=4)
@@ -233,7 +238,7 @@ def unsqueeze(net: NetworkWriter, data: Operand, axes: Operand) -> Operand:
     if isinstance(data, Initializer):
         array = np.expand_dims(data.array, tuple(chosen))
         return Initializer(data.name, array.shape, data.elem_type, array)
-    return net.unsqueeze(data, chosen)
+    return net.unsqueeze(net.tensor(data), chosen)
 
 
 @operator("Expand", since=8)

@@ -60,6 +60,8 @@ def quantize_linear(
         target = dtype_of(output_dtype, "the result")
     else:
         target = DataType.UINT8 if y_zero_point is None else y_zero_point.dtype
+    if target is DataType.INT32:  # as which zero points of type uint8 are held
+        target = DataType.UINT8
     if x.dtype not in FLOATS:
         x = net.cast(x, DataType.FLOAT)
     if target in QUANTIZED and _is_zero(net, y_zero_point) and net.rank(x) > 0:
