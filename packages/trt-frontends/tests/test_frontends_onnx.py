@@ -320,6 +320,55 @@ def test_inputs_with_names_that_mean_something_to_python(names: list[str], calle
             torch.testing.assert_close(torch.export.export(model, (x, y)).module()(x, y), x - y)
 
 
+def save_sum(path: Path, *ends: list[int | str]) -> Path:
+    """A model of inputs `x`, `y`, ... of some extents, which adds up all elements of all of them."""
+    names = ["x", "y", "z"][: len(ends)]
+    values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in zip(names, ends, strict=True)]
+    nodes = [helper.make_node("ReduceSum", [name], [f"{name}_sum"], keepdims=0) for name in names]
+    nodes.append(helper.make_node("Sum", [f"{name}_sum" for name in names], ["out"]))
+    graph = helper.make_graph(nodes, "sums", values, [helper.make_tensor_value_info("out", 1, [])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+@pytest.mark.parametrize("name", ["batch", "batch size", "N", "past + 1", "class", "2n", "Gr\u00f6\u00dfe", "b" * 300])
+def test_dimensions_of_one_name_are_one(name: str, tmp_path: Path, batch: Input) -> None:
+    path = save_sum(tmp_path / "m.onnx", [name, 4], [name, 4], [f"{name}_", 4])
+    compiled = trt_frontends.compile(path, [batch, batch, batch])
+    trt_frontends.save(compiled, tmp_path / "m.trtp")
+    for model in (compiled, trt_frontends.load(tmp_path / "m.trtp")):
+        x, y, z = (spec.shape[0].name for spec in model.inputs)
+        assert x == y == name[:200] and (z != x or len(name) > 200)
+        assert model(torch.ones(3, 4), torch.ones(3, 4), torch.ones(5, 4)) == 44
+        with pytest.raises(InputError, match="dimension 0 of input y is 5, and must be 3"):
+            model(torch.ones(3, 4), torch.ones(5, 4), torch.ones(3, 4))
+
+
+def test_a_dimension_has_the_name_that_the_user_gave_it_in_any_input(tmp_path: Path, batch: Input) -> None:
+    path = save_sum(tmp_path / "m.onnx", ["n", 4], ["n", 4])
+    rows, columns = (
+        Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), dimensions={0: name})
+        for name in ("rows", "columns")
+    )
+    compiled = trt_frontends.compile(path, [batch, rows])
+    assert [spec.shape[0].name for spec in compiled.inputs] == ["rows", "rows"]
+    with pytest.raises(InputError, match="must be 3"):
+        compiled(torch.ones(3, 4), torch.ones(5, 4))
+    with pytest.raises(InputError, match="'n' of the model is called 'columns' and 'rows'"):
+        trt_frontends.compile(path, [rows, columns])
+
+
+@pytest.mark.parametrize(
+    ("other", "told"), [(torch.ones(5, 4), "3 in input 'x', and 5"), (None, "3 in .*, and 1 to 8")]
+)
+def test_extents_of_one_name_that_are_never_equal_are_refused(
+    other: torch.Tensor | None, told: str, tmp_path: Path, batch: Input
+) -> None:
+    path = save_sum(tmp_path / "m.onnx", ["n", 4], ["n", 4])
+    with pytest.raises(InputError, match=f"the dimension 'n' of the model is {told}"):
+        trt_frontends.compile(path, [torch.ones(3, 4), batch if other is None else other])
+
+
 def test_what_a_model_is_asked_about_is_what_is_built(
     tmp_path: Path, batch: Input, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import inspect
 import json
+import keyword
 import operator
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,6 +58,7 @@ from trt_frontends.pipeline import (
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
 from trt_runtime.program.fields import is_input_name
+from trt_runtime.program.model_facts import ModelFacts
 
 ENGINE: Final = "engine"
 """The name of the one engine of a compiled ONNX model."""
@@ -213,10 +216,10 @@ def compile_onnx(
     ends = [network.get_input(index) for index in range(network.num_inputs)]
     results = [network.get_output(index) for index in range(network.num_outputs)]
     names = _identifiers([end.name for end in ends])
-    examples = _examples(ends, names, inputs, kwarg_inputs)
+    examples, titles = _with_dimensions(ends, _examples(ends, names, inputs, kwarg_inputs))
     stand_in = _StandIn(names, len(results))
     with unlogged(logger.name):  # what becomes of a stand-in tells nothing of the model
-        captured = capture_model(stand_in, None, examples.args, examples.kwargs, given, registry=DYNAMO_CONVERTERS)
+        captured = capture_model(stand_in, None, examples, None, given, registry=DYNAMO_CONVERTERS)
     graph = captured.decomposed.graph
     _require_types(graph, ends, names)
     profiles = list(_profiles(captured, ends))
@@ -227,7 +230,7 @@ def compile_onnx(
     source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, cache)
 
     def numbers_of_inputs() -> dict[str, list[int] | None]:
-        return {end.name: _numbers(end, value) for end, value in zip(ends, examples.args, strict=True)}
+        return {end.name: _numbers(end, value) for end, value in zip(ends, examples, strict=True)}
 
     def build(timings: TimingCacheFile | None) -> TRTModule:
         values = {name: numbers for name, numbers in numbers_of_inputs().items() if numbers is not None}
@@ -272,6 +275,8 @@ def compile_onnx(
     )
     compiled.meta["dynamic_shapes"] = dynamic_shapes_of(graph, captured.ranges)
     compiled.meta["shape_ranges"] = captured.ranges
+    called = {symbol: titles.get(name, name) for symbol, name in captured.dimensions.items()}
+    compiled.meta["model_facts"] = ModelFacts(called)
     return compiled
 
 
@@ -383,11 +388,11 @@ class _StandIn(nn.Module):
 
 def _examples(
     ends: Sequence[Any], names: Sequence[str], inputs: Sequence[Any] | None, keywords: Mapping[str, Any] | None
-) -> ExampleInputs:
-    """The inputs of the model in its order, with the names that it has for dimensions."""
+) -> list[Any]:
+    """The inputs of the model in its order."""
     given = ExampleInputs.read(None, inputs, keywords)
     if given is None:
-        return ExampleInputs(tuple(_declared(end) for end in ends), {})
+        return [_declared(end) for end in ends]
     labels = dict(zip([end.name for end in ends], names, strict=True))
     by_name = {labels.get(name, name): value for name, value in given.kwargs.items()}
     values = list(given.args) + [by_name[name] for name in names[len(given.args) :] if name in by_name]
@@ -396,7 +401,7 @@ def _examples(
         raise InputError(
             f"{len(given.args) + len(by_name)} inputs for a model that has {len(ends)}", why=f"its inputs are {listed}"
         )
-    return ExampleInputs(tuple(_named(end, value) for end, value in zip(ends, values, strict=True)), {})
+    return values
 
 
 def _declared(end: Any) -> Input:
@@ -411,18 +416,80 @@ def _declared(end: Any) -> Input:
     return Input(shape, dtype=_torch_type(end))
 
 
-def _named(end: Any, value: Any) -> Any:
-    """An input whose dynamic dimensions have the names of the model, where the user gave none."""
-    if not isinstance(value, Input) or not value.is_dynamic or value.dimensions:
-        return value
-    found = {axis: end.get_dimension_name(axis) for axis in value.dynamic_axes if axis < len(end.shape)}
+def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, str]]:
+    """The inputs, whose dimensions of one name in the model are one, and what the model calls them, by their names.
+
+    A dimension has the name that the user gave it in some input, else the model's, as an identifier.
+
+    Raises:
+        InputError: Dimensions of one name have extents that are never equal, or the user has several names for them.
+    """
+    places: dict[str, list[tuple[int, int]]] = {}
+    for at, (end, value) in enumerate(zip(ends, values, strict=True)):
+        for axis in range(min(len(end.shape), len(_extents_of(value)))):
+            if end.get_dimension_name(axis):
+                places.setdefault(end.get_dimension_name(axis), []).append((at, axis))
+    found = [dict(value.dimensions) if isinstance(value, Input) else {} for value in values]
+    titles: dict[str, str] = {}
+    for label, spots in places.items():
+        title = printable(label[:_LONGEST_NAME])
+        _require_equal(title, [(ends[at].name, _extents_of(values[at])[axis]) for at, axis in spots])
+        given = sorted({str(found[at][axis]) for at, axis in spots if axis in found[at]})
+        if len(given) > 1:
+            raise InputError(
+                f"the dimension {title!r} of the model is called {given[0]!r} and {given[1]!r}",
+                why="dimensions of one name in a model are equal",
+                hint="give it one name in all inputs, or none",
+            )
+        name = given[0] if given else _identifier(label, titles)
+        if not given:
+            titles[name] = title
+        for at, axis in spots:
+            if isinstance(values[at], Input) and axis in values[at].dynamic_axes:
+                found[at][axis] = name
+    return [
+        _renamed(value, {axis: str(name) for axis, name in names.items()}) if names else value
+        for value, names in zip(values, found, strict=True)
+    ], titles
+
+
+def _extents_of(value: Any) -> list[tuple[int, int]]:
+    """The least and the greatest extent of each dimension of an input; none of what is no tensor."""
+    if isinstance(value, Input):
+        return list(zip(value.min_shape, value.max_shape, strict=True))
+    return [(extent, extent) for extent in value.shape] if isinstance(value, torch.Tensor) else []
+
+
+def _require_equal(title: str, extents: Sequence[tuple[str, tuple[int, int]]]) -> None:
+    """Refuses a dimension that is fixed in one input, and something else in another; ranges are compared later."""
+    first, known = extents[0]
+    for name, extent in extents[1:]:
+        if extent != known and (extent[0] == extent[1] or known[0] == known[1]):
+            there, here = (str(low) if low == high else f"{low} to {high}" for low, high in (known, extent))
+            raise InputError(
+                f"the dimension {title!r} of the model is {there} in input {first!r}, and {here} in input {name!r}",
+                why="dimensions of one name in a model are equal",
+                hint="give inputs of the same extent, or of the same range",
+            )
+
+
+def _identifier(label: str, taken: Mapping[str, str]) -> str:
+    """The name of a dimension as symbols have it: `batch size` becomes `batch_size`."""
+    plain = re.sub(r"\W", "_", label[:_LONGEST_NAME], flags=re.ASCII)
+    plain = f"_{plain}" if plain[0].isdigit() else plain
+    while plain in taken or keyword.iskeyword(plain):
+        plain += "_"
+    return plain
+
+
+def _renamed(value: Input, dimensions: Mapping[int, str]) -> Input:
     return Input(
         profiles=[(profile.min, profile.opt, profile.max) for profile in value.profiles],
         dtype=value.dtype,
         format=value.format,
         name=value.name,
         tensor_domain=value.tensor_domain,
-        dimensions={axis: name for axis, name in found.items() if name and name.isidentifier()},
+        dimensions=dimensions,
     )
 
 
