@@ -100,6 +100,16 @@ def test_what_is_refused_is_told_by_node(tmp_path: Path, batch: Input) -> None:
     assert (refused.index, refused.name, refused.operator, refused.code) == (3, "det", "Det", "UNSUPPORTED_NODE")
 
 
+def test_names_that_are_no_text_are_told(tmp_path: Path, batch: Input) -> None:
+    path = save_model(tmp_path / "m.onnx")
+    path.write_bytes(path.read_bytes().replace(b"dense", b"\xff\xfense"))
+    with pytest.raises(InputError, match=r"NodeProto.name is b'\\xff\\xfense', which is no text in UTF-8"):
+        trt_frontends.compile(path, [batch])
+    report = explain_onnx(path)
+    assert report.coverage == 0.0 and "is no text in UTF-8" in report.errors[0]
+    assert json.loads(report.to_json())["nodes"][0]["name"] == "\\xff\\xfense" and "\\xfense" in report.to_text()
+
+
 def test_missing_files_of_weights_are_told(tmp_path: Path, batch: Input) -> None:
     path = save_model(tmp_path / "model.onnx")
     onnx.save_model(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)

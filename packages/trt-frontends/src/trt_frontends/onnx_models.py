@@ -176,9 +176,15 @@ def _nodes_of(data: bytes) -> list[tuple[str, str]]:
     try:
         import onnx
 
-        return [(node.name, node.op_type) for node in onnx.ModelProto.FromString(data).graph.node]
+        nodes = onnx.ModelProto.FromString(data).graph.node
+        return [(_as_text(node.name), _as_text(node.op_type)) for node in nodes]
     except Exception:  # the parser has told what is wrong
         return []
+
+
+def _as_text(name: str | bytes) -> str:
+    """A name, which is given as bytes where it is not UTF-8."""
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
 def compile_onnx(

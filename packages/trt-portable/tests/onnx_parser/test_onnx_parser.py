@@ -828,6 +828,37 @@ def test_weights_come_from_another_version_of_the_model() -> None:
 # --- hostile models ---------------------------------------------------------------------------------------------------
 
 
+def test_names_that_are_no_text_are_one_error() -> None:
+    """Wherever the first of them was asked for, some operation on texts failed."""
+    body = [helper.make_node("Relu", ["argument"], ["returned"], name="innermost")]
+    function = helper.make_function(
+        "domains", "Called", ["argument"], ["returned"], body, [helper.make_opsetid("", 21)]
+    )
+    nodes = [
+        helper.make_node("Add", ["given", "constant"], ["between"], name="outermost", doc_string="said of the node"),
+        helper.make_node("Called", ["between"], ["last"], domain="domains"),
+        helper.make_node("LeakyRelu", ["last"], ["made"], alpha=0.5),
+    ]
+    model = model_of(
+        nodes,
+        [value("given", "dimension", 2)],
+        [value("made", "dimension", 2)],
+        [numpy_helper.from_array(array(2), "constant")],
+        functions=[function],
+        domains=["domains"],
+    )
+    model.graph.doc_string, model.producer_name = "said of the graph", "writers"
+    data = model.SerializeToString()
+    assert parse(data)
+    names = ["given", "constant", "between", "outermost", "made", "dimension", "innermost", "argument", "returned"]
+    for name in (*names, "domains", "Called", "LeakyRelu", "alpha"):
+        (error,) = errors_of(data.replace(name.encode(), b"\xff\xfe" + name[2:].encode()))
+        assert error.code() is trt.ErrorCode.MODEL_DESERIALIZE_FAILED
+        assert repr(b"\xff\xfe" + name[2:].encode()) in error.desc() and "no text in UTF-8" in error.desc()
+    for text in (b"said of the node", b"said of the graph", b"writers"):  # which nobody reads
+        assert parse(data.replace(text, b"\xff\xfe" + text[2:]))
+
+
 @settings(max_examples=60)
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_model_are_errors(data: bytes) -> None:

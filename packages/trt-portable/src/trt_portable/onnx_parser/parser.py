@@ -120,6 +120,10 @@ class _ModelReader(ContextManaged, Sealed):
             reason = f"the bytes are no model in ONNX's format: {error}"
             self._fail(ErrorCode.MODEL_DESERIALIZE_FAILED, reason, error)
             return None
+        damaged = _damaged_text(proto)
+        if damaged is not None:
+            self._fail(ErrorCode.MODEL_DESERIALIZE_FAILED, damaged)
+            return None
         return proto, None if path is None else Path(path).absolute().parent
 
     def _read_file(self, path: str) -> bytes | None:
@@ -136,6 +140,34 @@ class _ModelReader(ContextManaged, Sealed):
             code, reason = code_and_reason(error)
             self._fail(ErrorCode.MODEL_DESERIALIZE_FAILED if isinstance(error, OSError) else code, reason, error)
             return None
+
+
+_UNREAD: Final = ("doc_string", "metadata_props", "producer_name", "producer_version", "quantization_annotation")
+"""Fields of messages that tell nothing of what a model computes."""
+
+
+def _damaged_text(model: ModelProto) -> str | None:
+    """What is wrong with the first name in a model that is no text; None where all are.
+
+    Protocol buffers give such a name as bytes, and only when it is asked for.
+    """
+    pending: list[Any] = [model]
+    while pending:
+        message = pending.pop()
+        for field, value in message.ListFields():
+            if field.name in _UNREAD or field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+                continue
+            parts = value if field.is_repeated else [value]
+            if field.type == field.TYPE_MESSAGE:
+                pending.extend(parts)
+                continue
+            broken = next((part for part in parts if isinstance(part, bytes)), None)
+            if broken is not None:
+                return (
+                    f"{message.DESCRIPTOR.name}.{field.name} is {broken[:80]!r}, which is no text in UTF-8; write the "
+                    "model again with another name"
+                )
+    return None
 
 
 class OnnxParser(_ModelReader):
