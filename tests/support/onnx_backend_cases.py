@@ -43,7 +43,7 @@ _OPSETS: Final = range(9, 25)
 _RENAMED: Final = {("Pad", "constant_value"): "value", ("TopK", "K"): "k"}
 """Inputs that were attributes of another name."""
 
-_COMPUTED: Final = TYPES.keys() - {onnx.TensorProto.UINT8}
+_COMPUTED: Final = TYPES.keys()
 
 
 @functools.cache

@@ -950,6 +950,10 @@ def test_quantized_activations_and_weights(kind: Any, zero: int) -> None:
 
 
 BYTES: dict[str, tuple[Any, ...]] = {
+    "Add": ("Add", ["a", "many"]),
+    "Sub": ("Sub", ["a", "b"]),
+    "Mul": ("Mul", ["a", "many"]),
+    "BitwiseNot": ("BitwiseNot", ["a"]),
     "Max": ("Max", ["a", "b"]),
     "Div": ("Div", ["a", "b"]),
     "Mod": ("Mod", ["a", "b"]),
@@ -995,6 +999,7 @@ def test_bytes_are_computed_with_wherever_they_come_from(kind: Any, source: str)
     constants = {
         "b": b,
         "low": kind(3),
+        "many": kind(120),
         "high": kind(9),
         "scale": np.float32(0.5),
         "chosen": a > b,

@@ -51,6 +51,9 @@ _MORE_TYPES_ONLY: Final = frozenset(
 )
 """Operators whose newer definitions differ in the types that they take, and not in their meaning."""
 
+_BEYOND_BYTES: Final = frozenset(["Add", "BitwiseNot", "Mul", "Sub"])
+"""Operators that make of bytes, which are int32 in a network, what is none; the lowest eight bits are what ONNX has."""
+
 _DOMAINS: Final = {"ai.onnx": ""}
 
 
@@ -275,7 +278,8 @@ class GraphImporter:
             self._expand(node, scope, domain, opset, name)
             return
         try:
-            self._bind(node, scope, self._convert(converter, node, scope, opsets, NodeFacts(name, node.op_type, opset)))
+            results = self._convert(converter, node, scope, opsets, NodeFacts(name, node.op_type, opset))
+            self._bind(node, scope, self._within_bytes(node, domain, opset, scope, results))
         except UseDefinition:
             self._expand(node, scope, domain, opset, name)
 
@@ -296,6 +300,22 @@ class GraphImporter:
                 raise Unsupported(f"input {place} of {node.op_type} is missing", ErrorCode.INVALID_NODE)
         results = converter.function(self.writer, *arguments, **facts.attributes)
         return results if isinstance(results, (tuple, list)) else (results,)
+
+    def _within_bytes(
+        self, node: NodeProto, domain: str, opset: int, scope: Scope, results: Sequence[Operand | None]
+    ) -> Sequence[Operand | None]:
+        """Results that have the type of operands which are bytes, held as int32, as bytes."""
+        places = [place for place, name in enumerate(node.input) if name and self.writer.is_byte(scope.find(name))]
+        schema = _schema(node.op_type, opset, domain) if places else None
+        if schema is None:
+            return results
+        kinds = {schema.inputs[min(place, len(schema.inputs) - 1)].type_str for place in places}
+        found = list(results)
+        for place, (value, end) in enumerate(zip(results, schema.outputs, strict=False)):
+            if isinstance(value, ITensor) and value.dtype is DataType.INT32 and end.type_str in kinds:
+                leaves = node.op_type in _BEYOND_BYTES
+                found[place] = self.writer.cast(value, DataType.UINT8) if leaves else self.writer.mark_byte(value)
+        return found
 
     def _bind(self, node: NodeProto, scope: Scope, results: Sequence[Operand | None]) -> None:
         made: list[ITensor | None] = []
@@ -588,13 +608,22 @@ def _resolve_attributes(node: NodeProto, attributes: Mapping[str, AttributeProto
     node.attribute.extend(copies)
 
 
+def _schema(name: str, opset: int, domain: str) -> Any:
+    """What ONNX says of an operator; None where it knows none of that name."""
+    import onnx
+
+    try:
+        return onnx.defs.get_schema(name, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
 def _definition(node: NodeProto, domain: str, opset: int, types: Sequence[bytes]) -> FunctionProto | None:
     """The function by which ONNX defines an operator; None if it is none, or a primitive one."""
     import onnx
 
-    try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    schema = _schema(node.op_type, opset, domain)
+    if schema is None:
         return None
     if schema.has_context_dependent_function:
         versions = [
@@ -617,14 +646,8 @@ def _definition(node: NodeProto, domain: str, opset: int, types: Sequence[bytes]
 
 def _is_newer(name: str, domain: str, opset: int) -> bool:
     """Whether an operator has changed since the opsets that converters follow, but for the types that it takes."""
-    import onnx
-
-    if name in _MORE_TYPES_ONLY:
-        return False
-    try:
-        return onnx.defs.get_schema(name, opset, domain).since_version > NEWEST_OPSET
-    except onnx.defs.SchemaError:
-        return False
+    schema = None if name in _MORE_TYPES_ONLY else _schema(name, opset, domain)
+    return schema is not None and schema.since_version > NEWEST_OPSET
 
 
 _INFER: Final = """

@@ -27,7 +27,7 @@ from trt_portable.layers.sources import IConstantLayer
 from trt_portable.network.layer import ILayer, ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import Unsupported
-from trt_portable.onnx_parser.initializers import Initializer, as_weights_of
+from trt_portable.onnx_parser.initializers import UINT8, Initializer, as_weights_of
 
 Operand: TypeAlias = ITensor | Initializer
 """A value of the model: a tensor of the network, or a constant that no layer holds yet."""
@@ -77,6 +77,7 @@ class NetworkWriter:
         self.node = NodeFacts("", "", 0, 0)
         self._names: dict[str, int] = {}
         self._held: dict[int, tuple[Operand, ITensor]] = {}
+        self._bytes: dict[int, ITensor] = {}
         self._named: dict[str, Initializer] = {}
         self._room = _ROOM
         self._counted, self._layers = self.node, 0
@@ -144,7 +145,7 @@ class NetworkWriter:
         held = self._held.get(id(operand))
         if held is None:
             inside = self.cast(operand, DataType.INT32) if isinstance(operand, ITensor) else self._hold(operand)
-            held = self._held[id(operand)] = operand, inside
+            held = self._held[id(operand)] = operand, self.mark_byte(inside) if self.is_byte(operand) else inside
         return held[1]
 
     def _hold(self, constant: Initializer) -> ITensor:
@@ -260,12 +261,23 @@ class NetworkWriter:
         if x.dtype is dtype:
             return x
         if dtype is DataType.UINT8:
-            return self._as_byte(x)
+            return x if self.is_byte(x) else self.mark_byte(self._within_bytes(x))
         if x.dtype is DataType.UINT8 and dtype not in FLOATS:  # which converts from and to floats only
             x = self.output(self.network.add_cast(x, DataType.FLOAT))
         return self.output(self.network.add_cast(x, dtype))
 
-    def _as_byte(self, x: ITensor) -> ITensor:
+    def is_byte(self, operand: Operand | None) -> bool:
+        """Whether an operand is of type uint8 in the model."""
+        if isinstance(operand, Initializer):
+            return operand.elem_type == UINT8
+        return operand is not None and (operand.dtype is DataType.UINT8 or id(operand) in self._bytes)
+
+    def mark_byte(self, x: ITensor) -> ITensor:
+        """Remembers that a tensor of int32 is of type uint8 in the model."""
+        self._bytes[id(x)] = x
+        return x
+
+    def _within_bytes(self, x: ITensor) -> ITensor:
         """A tensor as int32 between 0 and 255: floats end there, of integers the lowest eight bits stay."""
         if x.dtype in FLOATS:
             x = self.activation(x, ActivationType.CLIP, 0.0, 255.0)

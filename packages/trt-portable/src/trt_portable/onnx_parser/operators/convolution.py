@@ -380,7 +380,10 @@ def max_pool(
     net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], storage_order: int = 0, **lying: Any
 ) -> ITensor:
     """MaxPool(X; auto_pad, ceil_mode, dilations, kernel_shape, pads, storage_order, strides) -> Y"""
-    return _pool(net, x, PoolingType.MAX, _windows(net, x, kernel_shape, **lying))
+    windows = _windows(net, x, kernel_shape, **lying)
+    if x.dtype is DataType.INT32:  # as which bytes are held, all of which floats have
+        return net.through(x, DataType.FLOAT, lambda wide: _pool(net, wide, PoolingType.MAX, windows))
+    return _pool(net, x, PoolingType.MAX, windows)
 
 
 @operator("AveragePool", attributes=_WINDOW_ATTRIBUTES)

@@ -133,7 +133,8 @@ def cast_like(net: NetworkWriter, x: Operand, target: Operand, *, saturate: int 
     """CastLike(input, target_type; saturate) -> output"""
     if isinstance(target, Initializer):
         return cast(net, x, to=target.elem_type, saturate=saturate)
-    number = next(number for number, dtype in TYPES.items() if dtype is target.dtype)
+    wanted = DataType.UINT8 if net.is_byte(target) else target.dtype
+    number = next(number for number, dtype in TYPES.items() if dtype is wanted)
     return cast(net, x, to=number, saturate=saturate)
 
 
