@@ -22,11 +22,10 @@ from trt_portable.onnx_parser.initializers import TYPES
 EXCLUDED: Final = {
     r"bernoulli.*(seed|double)|^bernoulli_expanded$": "generators of random numbers differ",
     r"training_dropout_(default|mask|default_mask)$|^training_dropout$": "dropout while training draws random numbers",
-    r"(cast|castlike)_(?!INT4_to_(?:FLOAT|FLOAT16|INT8)$).*(FLOAT4E2M1|INT4)": "TensorRT has no casts to 4-bit types, "
-    "and none at the ends of an engine",
-    r"cast_e8m0_": "TensorRT has E8M0 for scales only",
+    r"^(cast|castlike)_.*_to_(INT4|FLOAT4E2M1)": "TensorRT has no 4-bit types at engines' ends",
+    r"^cast_e8m0_.*_to_FLOAT8E8M0": "TensorRT has E8M0 for scales only",
     r"maxpool_with_argmax": "TensorRT's pooling has no indices",
-    r"^quantizelinear_(int4|float4e2m1)|dequantizelinear_float4e2m1": "TensorRT has no 4-bit types at engines' ends",
+    r"^quantizelinear_(int4|float4e2m1)": "TensorRT has no 4-bit types at engines' ends",
     r"^scan_sum$": "Scan of opset 8 has an axis for batches; the parser reads opset 9 and later",
     r"^top_k_same_values": "the order of equal elements is not defined in TensorRT",
 }
@@ -59,9 +58,9 @@ def why_excluded(name: str) -> str | None:
     return next((reason for pattern, reason in EXCLUDED.items() if re.search(pattern, name)), None)
 
 
-def lacks_a_type(model: onnx.ModelProto) -> bool:
-    """Whether an end of a model is no tensor of a type that TensorRT computes with: it only converts uint8."""
-    for value in (*model.graph.input, *model.graph.output):
+def lacks_a_type(model: onnx.ModelProto, *, at_inputs: bool = True) -> bool:
+    """Whether an end of a model is no tensor of a type that TensorRT has; inputs may be constants in its place."""
+    for value in (*(model.graph.input if at_inputs else ()), *model.graph.output):
         kind = value.type
         if kind.WhichOneof("value") != "tensor_type" or kind.tensor_type.elem_type not in _COMPUTED:
             return True
@@ -76,12 +75,12 @@ def newer_than_the_parser(model: onnx.ModelProto) -> bool:
 def with_constants(case: Any) -> tuple[onnx.ModelProto, list[int]] | None:
     """A case's model with all inputs but the first one that is computed with as constants, and the inputs left.
 
-    Shapes, axes and the like are inputs in these tests; networks want to know them while they are built.
+    Shapes, axes, codes of few bits and the like are inputs in these tests; networks know them while they are built.
     """
     inputs = case.data_sets[0][0]
     if not inputs:
         return None
-    kept = [0] if as_array(inputs[0]).dtype.kind == "f" else []
+    kept = [0] if as_array(inputs[0]).dtype in (np.float16, np.float32, np.float64) else []
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     del model.graph.input[:]
@@ -103,8 +102,9 @@ def as_tensor(value: Any) -> torch.Tensor:
     array = np.array(as_array(value), order="C")
     kinds = {"bfloat16": torch.bfloat16, "float8_e4m3fn": torch.float8_e4m3fn}
     kind = kinds.get(array.dtype.name)
-    if kind is None:  # 4-bit integers are carried by int8
-        return torch.from_numpy(array.astype(np.int8) if array.dtype.name in ("int4", "uint4") else array)
+    if kind is None:  # 4-bit integers are carried by int8, other types that PyTorch lacks are never computed with
+        known = array.astype(np.int8) if array.dtype.name in ("int4", "uint4") else array
+        return torch.from_numpy(known if known.dtype.isbuiltin == 1 else known.view(np.uint8))
     return torch.from_numpy(array.view(np.uint8 if array.itemsize == 1 else np.int16)).view(kind).reshape(array.shape)
 
 

@@ -89,14 +89,21 @@ def _cast_initializer(x: Initializer, target: DataType) -> Initializer | None:
         DataType.UINT8: (2, np.uint8),
     }
     found = kinds.get(target)
-    if found is None or x.array.dtype.kind not in "biuf":
+    array = x.array
+    if array.dtype.isbuiltin != 1 and (x.elem_type not in TYPES or x.dtype in _UNCAST):
+        array = array.astype(np.int64 if "int" in array.dtype.name else np.float32)
+    if found is None or array.dtype.kind not in "biuf":
         return None
     number, kind = found
-    is_rounded = x.array.dtype.kind == "f" and np.dtype(kind).kind in "iu"
-    if is_rounded and (np.dtype(kind).itemsize == 1 or not np.isfinite(x.array).all()):
+    is_rounded = array.dtype.kind == "f" and np.dtype(kind).kind in "iu"
+    if is_rounded and (np.dtype(kind).itemsize == 1 or not np.isfinite(array).all()):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        return Initializer("", x.shape, number, x.array.astype(kind))
+        return Initializer("", x.shape, number, array.astype(kind))
+
+
+_UNCAST: Final = (DataType.E8M0, DataType.FP4)
+"""Types that no layer casts; numbers of them are cast here, as are those of types that TensorRT lacks."""
 
 
 def _cast_low(net: NetworkWriter, x: ITensor, target: DataType, *, saturates: bool) -> ITensor:
