@@ -511,6 +511,39 @@ def test_half_inputs_that_a_model_casts_are_taken() -> None:
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+class _Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, other: torch.Tensor) -> Any:
+        return nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask), self.linear(other)
+
+
+def test_half_queries_under_a_float_mask_are_taken() -> None:
+    given = torch.randn(1, 2, 4, 8).half(), torch.randn(4, 4), torch.randn(2, 4)
+    model = _Masked().eval()
+    compiled = trt_frontends.compile(model, arg_inputs=given, min_block_size=1)
+    torch.testing.assert_close(compiled(*given), model(*given), rtol=1e-2, atol=1e-2)
+
+
+class _Ends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, halves: torch.Tensor, x: torch.Tensor) -> Any:
+        return halves + 1, self.linear(x).view(3, 4)
+
+
+def test_what_else_fails_beside_half_inputs_is_told_as_such() -> None:
+    halves = Input((2,), dtype=torch.half)
+    rows = Input(min_shape=(1, 4), opt_shape=(3, 4), max_shape=(8, 4), dimensions={0: "rows"})
+    with pytest.raises((InputError, ExportError), match="rows") as caught:
+        trt_frontends.compile(_Ends().eval(), arg_inputs=(halves, rows))
+    assert "weights" not in str(caught.value)
+
+
 @pytest.mark.parametrize("door", ["compile", "explain", "trace"])
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(4)], ids=["dropout", "statistics"])
 def test_models_in_training_mode_are_warned_about_where_that_makes_a_difference(layer: nn.Module, door: str) -> None:

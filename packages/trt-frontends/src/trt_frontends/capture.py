@@ -227,7 +227,8 @@ def _export(
         if other is None and fixed is not None and not strict:
             other = _read_strictly(export, inputs)
         if other is None:
-            raise fixed or _other_types(mod, examples, signature) or error from error.__cause__
+            types = _other_types(mod, examples, signature) if _NAMES_TYPES.search(str(error.__cause__)) else None
+            raise fixed or types or error from error.__cause__
     program, questions = other or (program, questions)
     _warn_of_training(program, mod)
     if settle_sizes and dynamic_shapes is not None:
@@ -309,6 +310,9 @@ def _is_of_training(node: Any) -> bool:
 _PRODUCTS: Final = re.compile(r"aten::(linear|conv\w*|mm|addmm|bmm|baddbmm|matmul|scaled_dot_product_attention)$")
 """Operators that take no mixture of floating-point types, which shapes do not tell: they are captured all the same."""
 
+_NAMES_TYPES: Final = re.compile(r"\b(dtypes?|scalar type|Input type)\b")
+"""What PyTorch says where an operator or a layer refuses what it is given for its type."""
+
 
 def require_types(program: torch.export.ExportedProgram, mod: Any, examples: ExampleInputs | None) -> None:
     """Finds at the door that inputs have another type than the weights that they are multiplied with.
@@ -328,7 +332,10 @@ def require_types(program: torch.export.ExportedProgram, mod: Any, examples: Exa
     for node in program.graph.nodes:
         if not _PRODUCTS.match(schema_name(node.target)):
             continue
-        values = (item.meta.get("val") for item in node.all_input_nodes)
+        operands = [item for item in node.args if isinstance(item, torch.fx.Node)]
+        if "attention" in schema_name(node.target):
+            operands = operands[:3]  # a mask may be of float32, whatever queries are of
+        values = (item.meta.get("val") for item in operands)
         types = {value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()}
         if len(types) > 1 and (found := _other_types(mod, examples, signature, node)) is not None:
             raise found
