@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+import trt_frontends
+from trt_core import Input
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.result_memory import memory_order
 
@@ -46,3 +52,33 @@ def test_strides_over_the_memory_that_a_view_lies_in(dynamic: bool) -> None:
     for shape in ((3, 5), (4, 7)):
         x = torch.randn(shape)
         torch.testing.assert_close(optimized(x), function(x))
+
+
+class _Normalized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> Any:
+        normalized = self.norm(x.transpose(1, 2))
+        return normalized, normalized.transpose(1, 2) * 2, x[at.t()].relu()
+
+
+def test_results_lie_at_all_doors_as_kernels_write_them(tmp_path: Path) -> None:
+    model = _Normalized().eval()
+    inputs = (
+        Input(min_shape=(2, 2, 4), opt_shape=(3, 5, 4), max_shape=(8, 8, 4)),
+        Input((3, 2), dtype=torch.int64),
+    )
+    compiled = trt_frontends.compile(model, arg_inputs=inputs, min_block_size=1, optimization_level=0)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    options = {"min_block_size": 1, "optimization_level": 0}
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, options=options)
+    for shape in ((3, 5, 4), (4, 6, 4)):
+        x, at = torch.randn(shape), torch.randint(0, 3, (3, 2))
+        wanted = model(x, at)
+        for door in (compiled, trt_frontends.load(tmp_path / "model.trtp"), optimized):
+            with torch.no_grad():
+                found = door(x, at)
+            torch.testing.assert_close(found, wanted)
+            assert [item.stride() for item in found] == [item.stride() for item in wanted]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -74,3 +75,15 @@ def test_torch_compile_says_what_eager_says_of_a_matrix_without_an_inverse() -> 
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
     with pytest.raises(torch.linalg.LinAlgError, match="could not be completed"):
         compiled(torch.ones(3, 3, 3))
+
+
+@pytest.mark.parametrize(("name", "given"), [("inv", 0.0), ("solve", 0.0), ("cholesky", -1.0)])
+def test_what_cannot_be_inverted_is_no_number_where_engines_compute_it(name: str, given: float, tmp_path: Path) -> None:
+    compute = {"inv": torch.linalg.inv, "solve": lambda x: torch.linalg.solve(x, x), "cholesky": torch.linalg.cholesky}
+    model, x = Calls(compute[name]), torch.full((2, 3, 3), given)
+    compiled = trt_frontends.compile(model, arg_inputs=[torch.eye(3).expand(2, 3, 3)], optimization_level=0)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    with pytest.raises(torch.linalg.LinAlgError):
+        model(x)
+    for door in (compiled, trt_frontends.load(tmp_path / "model.trtp")):
+        assert not door(x).isfinite().all(-1).all(-1).any()

@@ -28,7 +28,7 @@ from trt_lowering.passes.decompose import Decompose, LowerBodies
 from trt_lowering.passes.dequantization import MergeDequantization, RecognizeDequantization
 from trt_lowering.passes.device_moves import MakeOnDevice
 from trt_lowering.passes.known_values import FoldConstants, SimplifySizes, StrideOverBases
-from trt_lowering.passes.lay_out_results import LayOutResults, captured_results
+from trt_lowering.passes.lay_out_results import LayOutResults, captured_results, correct_layouts
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
 from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
 from trt_lowering.passes.split_complex import SplitComplex
@@ -139,6 +139,7 @@ class DecomposedGraph:
         self._rules = rules
         self._observe = observe
         settle_extents(gm.graph)
+        correct_layouts(gm.graph)
         self._captured = captured_results(gm.graph)
         precision = PrecisionRules.of(settings)
         matched = precision.matched_exclusions(gm)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trt_lowering.memory_order import memory_order
-from trt_lowering.passes.lay_out_results import LayOutResults, captured_results
+from trt_lowering.memory_order import lies_in, memory_order
+from trt_lowering.node_metadata import graph_results
+from trt_lowering.passes.lay_out_results import LayOutResults, captured_results, correct_layouts
 
 aten = torch.ops.aten
 
@@ -71,3 +72,51 @@ def test_results_that_share_memory_and_those_that_lie_well_stay(captured):
     assert not LayOutResults(wanted)(gm).changed
     gm = captured(lambda x: (x * 2, x.t()), x[0])
     assert not LayOutResults(captured_results(gm.graph))(gm).changed
+
+
+_COLUMNS = torch.randn(4, 3).t()
+_IMAGES = torch.randn(2, 5, 5, 4).permute(0, 3, 1, 2)
+_WHOLE = torch.arange(6).view(3, 2).t() % 3
+_STACK = torch.randn(6, 5, 4).permute(2, 1, 0)[:, :1], torch.randn(6, 5).t()
+
+OTHERWISE = {
+    "batch norm": (torch.nn.BatchNorm1d(4), _COLUMNS),
+    "batch norm of sequences": (torch.nn.BatchNorm1d(4), torch.randn(2, 5, 4).transpose(1, 2)),
+    "batch norm of images": (torch.nn.BatchNorm2d(4), _IMAGES),
+    "batch norm, and on": (torch.nn.Sequential(torch.nn.BatchNorm1d(4), torch.nn.ReLU()), _COLUMNS),
+    "batch norm, and a view": (lambda x: torch.nn.functional.batch_norm(x, x[0] * 0, x[0] * 0 + 1).t() * 2, _COLUMNS),
+    "indices": (lambda x, at: x[at], torch.randn(3, 4, 5), _WHOLE),
+    "indices of two axes": (lambda x, at: x[at, at.flip(0)], torch.randn(3, 4, 5), _WHOLE),
+    "one hot": (lambda x: torch.nn.functional.one_hot(x, 5), _WHOLE),
+    "channel shuffle": (lambda x: torch.channel_shuffle(x, 2), _IMAGES),
+    "max pool": (lambda x: torch.nn.functional.max_pool1d(x, 2), torch.randn(5, 4).t()),
+    "reflected": (lambda x: torch.nn.functional.pad(x, (1, 1, 1, 1), mode="reflect"), _IMAGES),
+    "repeated": (lambda x: torch.nn.functional.pad(x, (1, 1, 1, 1), mode="replicate"), _IMAGES),
+    "copysign": (lambda x: torch.copysign(x, torch.tensor(1.0)), _COLUMNS),
+    "floor division": (lambda x: torch.div(x, torch.tensor(2.0), rounding_mode="floor"), _COLUMNS),
+    "floor": (lambda x: x // torch.tensor(2.0), _COLUMNS),
+    **{
+        name: (getattr(torch, name), *_STACK)
+        for name in ("heaviside", "logaddexp", "logical_and", "logical_or", "logical_xor", "xlogy", "ldexp")
+    },
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_layouts_are_what_kernels_write_where_fake_tensors_say_otherwise(captured, name):
+    function, *given = OTHERWISE[name]
+    if isinstance(function, torch.nn.Module):
+        function.eval()
+    gm = captured(function, *given)
+    correct_layouts(gm.graph)
+    (result,) = graph_results(gm.graph)
+    wanted = function(*given)
+    order = memory_order(wanted)
+    assert order is not None
+    assert lies_in(result.meta["val"], order)
+    assert not correct_layouts(gm.graph)
+
+
+def test_layouts_that_are_right_stay(captured):
+    gm = captured(lambda x: torch.nn.functional.batch_norm(x * 2, x[0], x[0].exp()).relu(), torch.randn(3, 4))
+    assert not correct_layouts(gm.graph)

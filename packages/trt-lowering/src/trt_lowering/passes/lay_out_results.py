@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import torch
 from torch import fx
 
+from trt_core.internals import OpOverload, pytree, schema_name
 from trt_core.sizes.expressions import depends_on_data
 from trt_lowering.contract import GraphPass
 from trt_lowering.memory_order import lies_in, memory_order
 from trt_lowering.node_metadata import graph_results, insert_call, same_shape
-from trt_lowering.operator_traits import tensor_value
+from trt_lowering.operator_traits import is_pure, tensor_value
 from trt_lowering.results import base_of
 
 aten = torch.ops.aten
+
+_LAID_OTHERWISE: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+        *("_batch_norm_with_update", "_batch_norm_impl_index", "index", "one_hot", "channel_shuffle", "max_pool1d"),
+        *("pad", "reflection_pad2d", "replication_pad2d", "copysign", "div", "floor_divide", "heaviside", "ldexp"),
+        *("logaddexp", "logical_and", "logical_or", "logical_xor", "xlogy", "special_xlog1py"),
+    )
+)
+"""Operators whose kernels on the CPU lay results otherwise than fake tensors say, where axes have another order in
+memory: what is normalized becomes dense, what is looked up has the order of its indices. Found by comparing
+all of PyTorch's database of operators, with operands transposed, with channels last, with gaps, and expanded.
+"""
+
+_MOST_ELEMENTS: Final = 1 << 20
+"""Operands of more elements are not tried."""
 
 
 class LayOutResults(GraphPass):
@@ -65,6 +84,86 @@ def captured_results(graph: fx.Graph) -> list[torch.Tensor | None]:
         tensor_value(item) if isinstance(item, fx.Node) and uses[base_of(item)] == 1 and _is_made(item) else None
         for item in results
     ]
+
+
+def correct_layouts(graph: fx.Graph) -> int:
+    """Gives nodes the strides that PyTorch's kernels write, where fake tensors say otherwise.
+
+    Kernels are asked: they run on zeros that lie as the operands do. What follows from such a node is asked as well.
+
+    Args:
+        graph: A captured graph, with fake values; those of some nodes are replaced.
+
+    Returns:
+        How many nodes have other strides.
+    """
+    changed: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function" or node.meta.get("val") is None:
+            continue
+        follows = not changed.isdisjoint(node.all_input_nodes)
+        if follows and node.target is operator.getitem:
+            node.meta["val"] = node.args[0].meta["val"][node.args[1]]
+            changed.add(node)
+        elif follows or (schema_name(node.target) in _LAID_OTHERWISE and _has_other_order(node)):
+            leaves, nesting = pytree.tree_flatten(node.meta["val"])
+            laid = list(_laid_as_written(node, leaves))
+            if any(old is not new for old, new in zip(leaves, laid, strict=True)):
+                node.meta["val"] = pytree.tree_unflatten(laid, nesting)
+                changed.add(node)
+    return len(changed)
+
+
+def _has_other_order(node: fx.Node) -> bool:
+    """Whether an operand's axes lie otherwise than they are numbered."""
+    values = map(tensor_value, node.all_input_nodes)
+    return any(value is not None and not lies_in(value, range(value.dim())) for value in values)
+
+
+def _laid_as_written(node: fx.Node, values: Sequence[Any]) -> Iterator[Any]:
+    """Yields the values of a node, with other strides where kernels write them so."""
+    made = _run_on_zeros(node)
+    for value, real in zip(values, made or values, strict=made is not None):
+        order = memory_order(real) if made is not None and isinstance(real, torch.Tensor) else None
+        if order is None or not isinstance(value, torch.Tensor) or lies_in(value, order):
+            yield value
+            continue
+        with torch.no_grad():
+            dense = value.new_empty([value.shape[axis] for axis in order])
+            yield dense.permute([order.index(axis) for axis in range(len(order))])
+
+
+def _run_on_zeros(node: fx.Node) -> list[Any] | None:
+    """Returns what a node makes of zeros that lie as its operands do; None where it isn't tried, or fails."""
+    values = [value for value in map(tensor_value, node.all_input_nodes) if value is not None]
+    if not isinstance(node.target, OpOverload) or not is_pure(node) or any(value.is_cuda for value in values):
+        return None
+    try:
+        if sum(map(_span, values)) > _MOST_ELEMENTS:
+            return None
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda item: _zeros(item.meta["val"]))
+        with torch.no_grad():
+            return list(pytree.tree_leaves(node.target(*args, **kwargs)))
+    except Exception:  # sizes that depend on data, or a kernel that refuses zeros
+        return None
+
+
+def _span(value: torch.Tensor) -> int:
+    """How many elements of memory a tensor reaches over."""
+    steps = zip(value.shape, value.stride(), strict=True)
+    return 1 + sum((_number(extent) - 1) * _number(step) for extent, step in steps) if value.dim() else 1
+
+
+def _zeros(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return _number(value) if isinstance(value, torch.SymInt) else value
+    memory = torch.zeros(max(_span(value), 1), dtype=value.dtype)
+    return memory.as_strided([*map(_number, value.shape)], [*map(_number, value.stride())])
+
+
+def _number(extent: int | torch.SymInt) -> int:
+    """The number that a size had when the graph was captured."""
+    return extent if isinstance(extent, int) else int(extent.node.hint)
 
 
 def _is_made(item: fx.Node) -> bool:
