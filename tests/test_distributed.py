@@ -638,6 +638,14 @@ def test_tensors_that_lie_in_any_way_have_eagers_values(
     assert ran > 5
 
 
+def test_operators_on_distributed_tensors_have_the_values_of_whole_ones(tmp_path: Path) -> None:
+    for ran in run_ranks(2, tmp_path, rank_programs.hold_operators_to_whole):
+        attention = {name: nodes for name, nodes in ran.items() if name.startswith("attention")}
+        assert len(attention) == 6
+        for nodes in attention.values():
+            assert "torch.ops.aten.scaled_dot_product_attention.default" in nodes
+
+
 def test_ranks_share_a_data_set(tmp_path: Path) -> None:
     run_ranks(2, tmp_path, rank_programs.share_a_data_set)
 

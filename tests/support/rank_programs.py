@@ -836,7 +836,8 @@ class Placed(nn.Module):
 def _placements(names: list[str]) -> list[Any]:
     from torch.distributed.tensor import Partial, Replicate, Shard
 
-    return [{"0": Shard(0), "1": Shard(1), "R": Replicate(), "P": Partial()}[name] for name in names]
+    others = {"R": Replicate(), "P": Partial()}
+    return [others[name] if name in others else Shard(int(name)) for name in names]
 
 
 def hold_placements_to_eager(rank: int, cases: list[dict[str, Any]], way: str) -> int:
@@ -880,6 +881,72 @@ def hold_placements_to_eager(rank: int, cases: list[dict[str, Any]], way: str) -
         assert found.placements == wanted.placements, case
         torch.testing.assert_close(whole(found), whole(wanted), rtol=1e-4, atol=1e-5, msg=f"values of {case}")
         ran += 1
+    return ran
+
+
+class Called(nn.Module):
+    """Calls a function on tensors that it distributes.
+
+    Args:
+        function: What is called.
+        mesh: The mesh.
+        lie: How each tensor lies.
+    """
+
+    def __init__(self, function: Any, mesh: Any, lie: str) -> None:
+        super().__init__()
+        self._function, self._mesh, self._lie = function, mesh, _placements([*lie])
+
+    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
+        """shards: What this rank has of each."""
+        from torch.distributed.tensor import DTensor
+
+        lying = zip(shards, self._lie, strict=True)
+        found = self._function(*(DTensor.from_local(x, self._mesh, [how], run_check=False) for x, how in lying))
+        return found.full_tensor()  # type: ignore[no-any-return]
+
+
+def hold_operators_to_whole(rank: int) -> dict[str, list[str]]:
+    """Compares operators on distributed tensors with those on whole ones; returns what they became, by name.
+
+    Eager is no measure of attention: PyTorch takes a minute to find out how it lies on the CPU, and refuses masks.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    attend: Any = nn.functional.scaled_dot_product_attention
+    x, pictures = torch.linspace(-1, 2, 60).sin().reshape(6, 10), torch.linspace(-3, 3, 384).cos().reshape(2, 4, 6, 8)
+    few, mask = pictures[:, :2] * 2, torch.linspace(-1, 1, 144).sin().reshape(1, 4, 6, 6)
+    table = torch.arange(40.0).reshape(10, 4)
+    cases: dict[str, Any] = {
+        "largest of an axis": (lambda x: x.argmax(0), "0", x),
+        "largest of all": (lambda x: x.argmin(), "1", x),
+        "rows of a table": (nn.functional.embedding, "00", torch.arange(8).reshape(4, 2), table),
+        "covariance": (torch.cov, "0", x),
+        "outer product": (torch.addr, "0RR", x, x[:, 0].contiguous(), x[0]),
+        "differences": (lambda x: torch.gradient(x, dim=0)[0], "1", x),
+        "resized": (lambda x: nn.functional.interpolate(x, scale_factor=2), "0", pictures),
+        "attention by batch": (attend, "000", *[pictures] * 3),
+        "attention by head": (lambda q, k, v: attend(q, k, v, is_causal=True), "111", *[pictures] * 3),
+        "attention of groups": (lambda q, k, v: attend(q, k, v, enable_gqa=True), "111", pictures, few, few),
+        "attention with a mask": (lambda q, k, v, m: attend(q, k, v, attn_mask=m), "1111", *[pictures] * 3, mask),
+        "attention by row": (lambda q, k, v: attend(q, k, v, scale=0.5), "2RR", *[pictures] * 3),
+        "attention by whatever": (attend, "30R", *[pictures] * 3),
+    }
+    ran = {}
+    for name, (function, lie, *tensors) in cases.items():
+        placed = zip(tensors, _placements([*lie]), strict=True)
+        shards = [distribute_tensor(tensor, mesh, [how]).to_local() for tensor, how in placed]
+        model = Called(function, mesh, lie).eval()
+        compiled = trt.compile(model, arg_inputs=tuple(shards), min_block_size=1)
+        torch.testing.assert_close(compiled(*shards), function(*tensors), msg=name)
+        ran[name] = [node.op for node in compiled.meta["partition_report"].nodes]
+    rows = Input(min_shape=(2, 2, 6, 8), opt_shape=(4, 2, 6, 8), max_shape=(6, 2, 6, 8))
+    compiled = trt.compile(Called(lambda q: attend(q, q, q), mesh, "1").eval(), arg_inputs=(rows,), min_block_size=1)
+    for extent in (2, 6):
+        whole = pictures[:1].expand(extent, 4, 6, 8)
+        torch.testing.assert_close(compiled(whole.chunk(2, 1)[rank].contiguous()), attend(whole, whole, whole))
     return ran
 
 

@@ -7,11 +7,15 @@
 | `torch._export.utils` | the composite kernel of an operator | |
 | `torch._prims_common` | the order in memory that an operator's result follows | |
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
+| `torch.distributed.tensor._ops.utils` | rules of how tensors lie, for all axes of a mesh | |
+| `torch.distributed.tensor._utils` | where the shard of a process begins | |
 | `torch.export._trace` | prints the graph up to a failure | |
 | `torch.export.exported_program._override_composite_implicit_decomp` | keeps composite operators whole | |
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
 | `torch.fx.experimental` | guards that are not a model's; how traces take sizes apart; what is asked of sizes | |
+| `torch.fx.experimental.proxy_tensor` | what is asked in the midst of a trace, and not recorded | |
 | `torch.fx.experimental.symbolic_shapes` | which frames are PyTorch's | |
+| `torch.utils._python_dispatch` | computes with numbers in the midst of a trace | |
 | `torch.utils._sympy.functions` | the larger of two sizes | |
 | `torch.utils._traceback` | how the frames become lines of text that each node of a trace keeps | |
 """
@@ -34,17 +38,22 @@ from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
+    from torch.distributed.tensor import _utils as parts_of_tensors
+    from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy as over_all_axes_of_mesh
     from torch.export import _trace as export_trace
     from torch.export.exported_program import _override_composite_implicit_decomp as composites_replaced
     from torch.fx.experimental import _config as symbolic_settings
     from torch.fx.experimental import proxy_tensor, symbolic_shapes
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing as proxies_off
     from torch.fx.experimental.symbolic_shapes import uninteresting_files
     from torch.utils import _traceback as tracebacks
+    from torch.utils._python_dispatch import _disable_current_modes as without_modes
     from torch.utils._sympy.functions import Max
 
 ATTRIBUTES: Final = {
     "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
+    "_compute_local_shape_and_global_offset": "of torch.distributed.tensor._utils",
     "_extract_symbolized_tb": "of torch.utils._traceback: reads the line of each frame",
     "_dispatch_cache": "of OpOverload: the kernels that it has found, by key of the dispatcher",
     "_detect_is_causal_mask": "of torch.nn.modules.transformer: whether a mask is the causal one, by its values",
@@ -54,6 +63,7 @@ ATTRIBUTES: Final = {
     "_get_fsdp_state": "of FSDPModule",
     "_mp_policy": "of FSDPState: which types it casts to",
     "_op_dispatcher": "of DTensor: finds out how the results of operators lie",
+    "_op_dk": "of OpOverload: its kernel for a key of the dispatcher",
     "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",
     "_sym_register": "of proxy_tensor: notes how a trace computes a size",
@@ -62,11 +72,15 @@ ATTRIBUTES: Final = {
 
 LATE: Final = {
     "torch._export.utils": "_get_decomp_for_cia as composite_kernel",
+    "torch.distributed.tensor": "_utils as parts_of_tensors",
+    "torch.distributed.tensor._ops.utils": "expand_to_full_mesh_op_strategy as over_all_axes_of_mesh",
     "torch.export": "_trace as export_trace",
     "torch.export.exported_program": "_override_composite_implicit_decomp as composites_replaced",
     "torch.fx.experimental": "_config as symbolic_settings, proxy_tensor, symbolic_shapes",
+    "torch.fx.experimental.proxy_tensor": "disable_proxy_modes_tracing as proxies_off",
     "torch.fx.experimental.symbolic_shapes": "uninteresting_files",
     "torch.utils": "_traceback as tracebacks",
+    "torch.utils._python_dispatch": "_disable_current_modes as without_modes",
     "torch.utils._sympy.functions": "Max",
 }
 """Names by the module that has them, of what is costly to import: these are imported when they are first used."""

@@ -26,7 +26,7 @@ from torch import fx, nn
 from trt_core.attributes import owner_of
 from trt_core.errors import InputError
 from trt_core.graph_search import reachable
-from trt_core.internals import enable_python_dispatcher, make_fx, pytree
+from trt_core.internals import enable_python_dispatcher, has_kernel, make_fx, pytree
 from trt_core.nesting import dense_strides
 from trt_core.temporary import with_attributes
 from trt_lowering.internals import (
@@ -37,7 +37,7 @@ from trt_lowering.internals import (
     excluded_keys,
     included_keys,
 )
-from trt_lowering.whole_operators import is_distributed, keep_whole
+from trt_lowering.whole_operators import is_distributed, keep_nothing, keep_whole
 
 if TYPE_CHECKING:
     from trt_core.internals import OpOverload
@@ -189,6 +189,7 @@ class ShardedModule(nn.Module):
             keep_whole(self._whole),
             enable_python_dispatcher(),
             _shardings_kept(),
+            _offsets_as_numbers(),
             sizes_taken_apart(),
         ):
             trace = make_fx(
@@ -295,47 +296,138 @@ def _shardings_kept() -> contextlib.AbstractContextManager[None]:
     """Lets `DTensor` find out how the result of an operator lies once for equal operands.
 
     While it is traced it asks anew each time, since sizes may be symbols; what is composite, as `linear`, it then takes
-    apart for every way in which operands may lie, and the trace records all of that.
+    apart for every way in which operands may lie, and the trace records all of that. Here it takes such operators apart
+    at once, as outside of a trace, and nothing that is asked is recorded.
 
     A view asks of each size whether the ranks divide it, also of one that is on all of them whole: a model whose
     products are sharded would take even batches alone. Where no size that varies is sharded nothing is asked.
     """
     from torch.distributed.tensor import DTensor  # costly to import
 
-    from trt_lowering.internals import symbolic_settings
+    from trt_lowering.internals import proxies_off, symbolic_settings, without_modes
 
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
     ask, known = propagator.propagate_op_sharding_non_cached, dict[Any, Any]()
+    composite = DispatchKey.CompositeImplicitAutograd
+    depth = 0  # rules of operators without one are found by asking for those that they are decomposed to
 
-    def find(schema: Any) -> Any:
+    def find(schema: Any, varies: bool) -> Any:
+        nonlocal depth
+        if not depth and schema.op not in _RULES and has_kernel(schema.op.name(), composite):
+            raise NotImplementedError(f"{schema.op} is to be taken apart")
         settings: Any = symbolic_settings
         is_answered = any(map(_shards_varying_size, schema.args_spec))
-        with settings.patch(backed_size_oblivious=settings.backed_size_oblivious or not is_answered):
-            return ask(schema)
+        depth += 1
+        try:
+            with (
+                settings.patch(backed_size_oblivious=settings.backed_size_oblivious or not is_answered),
+                proxies_off() if varies else without_modes(),
+                keep_nothing(),
+            ):
+                return ask(schema)
+        finally:
+            depth -= 1
 
     def found(schema: Any) -> Any:
         leaves, spec = pytree.tree_flatten((schema.args_schema, schema.kwargs_schema))
-        key = (schema.op, str(spec), tuple((type(leaf), leaf) for leaf in leaves))
-        try:
-            is_known = key in known
-        except TypeError:  # sizes that vary have no hash
-            return find(schema)
-        if not is_known:
+        told = [_without_symbols(leaf) for leaf in leaves]
+        key = (schema.op, not depth, str(spec), tuple(told))
+        if key not in known:
             try:
-                known[key] = find(schema)
+                known[key] = find(schema, varies=any(map(_varies, leaves)))
             except NotImplementedError as error:  # it is to be taken apart
                 known[key] = error
         if isinstance(known[key], NotImplementedError):
             raise known[key]
         return known[key]
 
-    return with_attributes(propagator, propagate_op_sharding_non_cached=found)
+    rules = propagator.op_strategy_funcs | _RULES
+    return with_attributes(propagator, propagate_op_sharding_non_cached=found, op_strategy_funcs=rules)
+
+
+def _ways_of_attention(schema: Any) -> Any:
+    """How operands and result of `scaled_dot_product_attention` may lie, so that each process computes a part of it.
+
+    PyTorch has rules for its kernels on GPUs, which know batches and heads. For the one on the CPU it looks for rules
+    in what that is decomposed to, which takes a minute, and finds the last two.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    from trt_lowering.internals import over_all_axes_of_mesh
+
+    mesh, (query, key, value, *masks) = schema.get_mesh_from_args(), schema.args_strategy
+    dropout_p, is_causal = (*schema.args_schema[4:6], *(0.0, False)[len(schema.args_schema[4:6]) :])
+    whole = [Replicate() for _ in schema.args_strategy]
+    ways = [[Replicate(), *whole]]
+
+    def of_masks(axis: int) -> list[Any]:
+        places = [(mask, mask.ndim + axis - query.ndim) for mask in masks]
+        return [Replicate() if at < 0 or _is(mask.shape[at], 1) else Shard(at) for mask, at in places]
+
+    for axis in () if dropout_p else range(query.ndim - 2):
+        extents = [operand.shape[axis] for operand in (query, key, value) if operand.ndim == query.ndim]
+        is_grouped = schema.kwargs_schema.get("enable_gqa", False) and axis == query.ndim - 3
+        is_even = is_grouped and all(isinstance(extent, int) and extent % mesh.size() == 0 for extent in extents)
+        if len(extents) == 3 and (is_even or all(_is(extent, extents[0]) for extent in extents)):
+            ways.append([Shard(axis)] * 4 + of_masks(axis))
+    if mesh.device_type == "cpu" and not dropout_p:
+        rows, features = query.ndim - 2, query.ndim - 1
+        if not is_causal:
+            ways.append([Shard(rows), Shard(rows), *whole[:2], *of_masks(rows)])
+        ways.append([Shard(features), *whole[:2], Shard(features), *whole[3:]])
+    return over_all_axes_of_mesh(mesh, schema, ways, input_index=1)
+
+
+_RULES: Final[Mapping[Any, Callable[[Any], Any]]] = {
+    torch.ops.aten.scaled_dot_product_attention.default: _ways_of_attention
+}
+"""How operators may lie that are composite for PyTorch, and stay whole here where they compute on shards."""
+
+
+def _is(extent: Any, other: Any) -> bool:
+    return bool(_without_symbols(extent) == _without_symbols(other))
+
+
+def _without_symbols(value: Any) -> Any:
+    """What tells an operand from others: its type, and what it is, with expressions in place of sizes that vary."""
+    meta = getattr(value, "tensor_meta", None)
+    if meta is not None:
+        extents = tuple(map(_without_symbols, (*meta.shape, *meta.stride)))
+        return type(value), value.mesh, value.placements, len(meta.shape), extents, meta.dtype
+    return type(value), value.node.expr if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
+
+
+def _varies(value: Any) -> bool:
+    meta = getattr(value, "tensor_meta", None)
+    found = [value] if meta is None else [*meta.shape, *meta.stride]
+    return any(isinstance(extent, torch.SymInt | torch.SymFloat | torch.SymBool) for extent in found)
 
 
 def _shards_varying_size(spec: Any) -> bool:
     """Whether a tensor that lies as described is sharded along an axis whose size varies."""
     axes = [placement.dim for placement in spec.placements if hasattr(placement, "dim")]
     return any(not isinstance(spec.shape[axis], int) for axis in axes)
+
+
+def _offsets_as_numbers() -> contextlib.AbstractContextManager[None]:
+    """Lets `DTensor` count where the shard of this process begins, which it does with a tensor that it reads.
+
+    A trace knows no numbers of tensors. Sizes that vary do not count where they are not sharded.
+    """
+    from trt_lowering.internals import parts_of_tensors, without_modes
+
+    compute: Any = parts_of_tensors._compute_local_shape_and_global_offset
+
+    def computed(shape: Any, mesh_shape: Any, coordinate: Any, placements: Any, *rest: Any, **named: Any) -> Any:
+        sharded = {placement.dim for placement in placements if hasattr(placement, "dim")}
+        if not all(isinstance(shape[axis], int) for axis in sharded):
+            return compute(shape, mesh_shape, coordinate, placements, *rest, **named)
+        known = [extent if axis in sharded else 1 for axis, extent in enumerate(shape)]
+        with without_modes():
+            local, offset = compute(known, mesh_shape, coordinate, placements, *rest, **named)
+        return tuple(local[axis] if axis in sharded else extent for axis, extent in enumerate(shape)), offset
+
+    return with_attributes(parts_of_tensors, _compute_local_shape_and_global_offset=computed)
 
 
 _OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {

@@ -16,14 +16,16 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 import torch
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, has_kernel
 from trt_core.nesting import leaves_of
+from trt_core.temporary import with_value
 from trt_lowering.decomposition_table import is_composite
-from trt_lowering.internals import decomposition_table, fake_implementations, suggest_memory_format
+from trt_lowering.internals import DispatchKey, decomposition_table, fake_implementations, suggest_memory_format
 from trt_lowering.open_sizes import OPEN_SIZES
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
@@ -47,17 +49,34 @@ def keep_whole(operators: Iterable[OpOverload]) -> Iterator[None]:
     before = {operator: tuple(operator.py_kernels.items()) for operator in operators if _is_keepable(operator)}
     swaps = {operator: _swap(operator, kernels) for operator, kernels in before.items()}
     rules = {operator: rule for operator, (_, rule) in swaps.items() if rule and operator not in fake_implementations}
-    try:
-        with _replaced(fake_implementations, rules):
-            for operator, (kernels, _) in swaps.items():
-                _set_kernels(operator, kernels)
-            yield
-    finally:
-        for operator, kernels in before.items():
-            _set_kernels(operator, kernels)
+    with (
+        _replaced(fake_implementations, rules),
+        _with_kernels({operator: kernels for operator, (kernels, _) in swaps.items()}, before),
+        with_value(_kept, before),
+    ):
+        yield
+
+
+def keep_nothing() -> contextlib.AbstractContextManager[None]:
+    """Has composite operators run as PyTorch defines them, in the midst of a trace of this thread that keeps them."""
+    before = _kept.get()
+    return _with_kernels(before, {operator: tuple(operator.py_kernels.items()) for operator in before})
 
 
 _Kernels = tuple[tuple[Any, Any], ...]
+
+_kept: Final[ContextVar[dict[OpOverload, _Kernels]]] = ContextVar("kept", default={})  # noqa: B039 - nobody writes to it
+
+
+@contextlib.contextmanager
+def _with_kernels(inside: Mapping[OpOverload, _Kernels], after: Mapping[OpOverload, _Kernels]) -> Iterator[None]:
+    try:
+        for operator, kernels in inside.items():
+            _set_kernels(operator, kernels)
+        yield
+    finally:
+        for operator, kernels in after.items():
+            _set_kernels(operator, kernels)
 
 
 @functools.cache
@@ -101,15 +120,27 @@ def _composite_unless(operator: OpOverload, is_kept: Callable[..., bool]) -> Cal
     from trt_lowering.internals import composite_kernel
 
     composite: Callable[..., Any] = composite_kernel(operator)  # looked up now, before the swap
-    if operator in _SOFTMAX:
-        composite = functools.partial(_softmax_in_type, _SOFTMAX[operator])
+    of_shards = _composite_of_shards(operator) or composite
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        if is_kept(*args) and not any(map(is_distributed, leaves_of((args, kwargs)))):
-            return NotImplemented
-        return composite(*args, **kwargs)
+        if any(map(is_distributed, leaves_of((args, kwargs)))):
+            return of_shards(*args, **kwargs)
+        return NotImplemented if is_kept(*args) else composite(*args, **kwargs)
 
     return kernel
+
+
+def _composite_of_shards(operator: OpOverload) -> Callable[..., Any] | None:
+    """What an operator on `DTensor`s is made of, as outside of a trace; None where PyTorch's usual kernel says that.
+
+    Kernels in Python that PyTorch has for traces make indices and masks, which are no `DTensor`s.
+    """
+    if operator in _SOFTMAX:
+        return functools.partial(_softmax_in_type, _SOFTMAX[operator])
+    key = DispatchKey.CompositeImplicitAutograd
+    if operator in _OPEN or not has_kernel(operator.name(), key):
+        return _OPEN.get(operator)
+    return functools.partial(operator._op_dk, key)
 
 
 def _softmax_in_type(softmax: OpOverload, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
