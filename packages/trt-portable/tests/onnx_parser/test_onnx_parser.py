@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_running import QuietLogger, Refused, build, infer, parse, run
+from torch import nn
 
 import trt_portable as trt
 from trt_portable.onnx_parser import graph_walk, writer
@@ -1086,6 +1087,28 @@ def test_weights_of_nodes_with_constants_of_the_parser_come_from_another_version
     refitter = trt.Refitter(engine, QuietLogger())
     assert trt.OnnxParserRefitter(refitter, QuietLogger()).refit_from_bytes(model([7, 8, 255]))
     assert refitter.refit_cuda_engine() and run(engine, data)[0].tolist() == [255, 7]
+
+
+def test_attention_of_heads_whose_number_no_extent_tells() -> None:
+    """As dynamo exports `view(batch, length, -1, width)` where lengths are only equal when the model is called."""
+    nodes = [
+        helper.make_node("Shape", ["ids"], ["extents"]),
+        helper.make_node("Concat", ["extents", "split"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["apart"]),
+        helper.make_node("Transpose", ["apart"], ["heads"], perm=[0, 2, 1, 3]),
+        helper.make_node("Attention", ["heads", "heads", "heads"], ["y"]),
+    ]
+    model = model_of(
+        nodes,
+        [value("x", "batch", "length", 8), value("ids", "rows", "columns", dtype=7)],
+        [value("y", "batch", 2, "length", 4)],
+        [numpy_helper.from_array(np.array([-1, 4]), "split")],
+        opset=23,
+    )
+    x = array(2, 3, 8)
+    (found,) = infer(model.SerializeToString(), {"x": x, "ids": np.zeros((2, 3), np.int64)})
+    heads = torch.from_numpy(x).view(2, 3, 2, 4).transpose(1, 2)
+    torch.testing.assert_close(found, nn.functional.scaled_dot_product_attention(heads, heads, heads))
 
 
 def test_blocked_int4_weights() -> None:

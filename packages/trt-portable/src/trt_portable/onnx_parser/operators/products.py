@@ -201,7 +201,8 @@ def attention(
 ) -> tuple[ITensor, ITensor, ITensor]:
     """Attention(Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen; ...) -> (Y, present_key, present_value)
 
-    What the network's own layer does not do (caps, paddings, scores as outputs) is read as ONNX defines it.
+    What the network's own layer does not do (caps, paddings, scores as outputs, a number of heads that is not known) is
+    read as ONNX defines it.
     """
     wants_scores = len(net.node.wanted) > 3 and net.node.wanted[3]
     is_mixed = attn_mask is not None and (bool(is_causal) or net.rank(attn_mask) < 2)
@@ -214,7 +215,7 @@ def attention(
     if past_key is not None and past_value is not None:
         k, v = net.concat([past_key, k], 2), net.concat([past_value, v], 2)
     width = q.shape[-1]
-    if width < 1 or v.shape[-1] != width:
+    if width < 1 or v.shape[-1] != width or any(x.shape[1] < 1 for x in (q, k, v)):
         raise UseDefinition
     scaled = net.with_number(q, 1 / math.sqrt(width) if scale is None else scale, Op.PROD)
     kind = CausalMaskKind.NONE
