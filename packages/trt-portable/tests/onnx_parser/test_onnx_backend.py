@@ -194,13 +194,13 @@ def outcome_of(name: str, case: Any) -> tuple[str, str]:
     if found == "refused" and backend.lacks_a_type(case.model, at_inputs=False):
         return "lacks a type", reason
     constants = backend.with_constants(case) if found in ("refused", "not built") else None
+    again = ("", "") if constants is None else _run(constants[0], case, constants[1])
+    if again[0] == "passed":
+        return "passed with constants", ""
+    if found == "refused" and backend.lacks_a_type(case.model):
+        return "lacks a type", reason
     if constants is not None:
-        again = _run(constants[0], case, constants[1])
-        if again[0] == "passed":
-            return "passed with constants", ""
-        if found == "refused" and backend.lacks_a_type(case.model):
-            return "lacks a type", reason
-        found, reason = again if again[0] not in ("refused",) else (found, f"{reason}; with constants: {again[1]}")
+        found, reason = again if again[0] != "refused" else (found, f"{reason}; with constants: {again[1]}")
     if found == "refused" and backend.newer_than_the_parser(case.model):
         return "newer", reason
     if found == "refused" and not {node.op_type for node in case.model.graph.node} <= TENSORRT:

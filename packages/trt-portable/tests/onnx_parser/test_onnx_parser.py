@@ -1089,6 +1089,42 @@ def test_weights_of_nodes_with_constants_of_the_parser_come_from_another_version
     assert refitter.refit_cuda_engine() and run(engine, data)[0].tolist() == [255, 7]
 
 
+MICROSOFT: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "QLinearAdd": (["a", "s", "z", "b", "t", "z", "u", "w"], {}),
+    "QLinearMul": (["a", "s", "z", "b", "t", "z", "u", "w"], {}),
+    "QLinearSigmoid": (["a", "s", "z", "u", "w"], {}),
+    "QLinearLeakyRelu": (["a", "s", "z", "u", "w"], {"alpha": 0.2}),
+    "QLinearGlobalAveragePool": (["a", "s", "z", "u", "w"], {}),
+    "QLinearConcat": (["u", "w", "a", "s", "z", "b", "t", "z"], {"axis": 1}),
+}
+"""Operators that ONNX Runtime's quantization writes."""
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+def test_operators_of_onnx_runtimes_quantization(kind: Any) -> None:
+    """A code may be the next one, where ONNX Runtime rounds at another place."""
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    held = {"s": np.float32(0.03), "t": np.float32(0.05), "u": np.float32(0.04), "z": kind(7), "w": kind(60)}
+    nodes = [
+        helper.make_node(name, inputs, [name], domain="com.microsoft", **given)
+        for name, (inputs, given) in MICROSOFT.items()
+    ]
+    model = model_of(
+        nodes,
+        [value(name, 2, 3, 4, 4, dtype=number) for name in "ab"],
+        [value(name, 2, None, None, None, dtype=number) for name in MICROSOFT],
+        [numpy_helper.from_array(np.asarray(data), name) for name, data in held.items()],
+        domains=["com.microsoft"],
+    )
+    rng = np.random.default_rng(0)
+    ends = np.iinfo(kind)
+    data = {name: rng.integers(ends.min, ends.max, (2, 3, 4, 4), kind) for name in "ab"}
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, data)
+    for name, got, want in zip(MICROSOFT, infer(model.SerializeToString(), data), wanted, strict=True):
+        assert str(got.dtype) == f"torch.{want.dtype}" and got.shape == want.shape, name
+        assert np.abs(got.numpy().astype(int) - want.astype(int)).max() <= 1, name
+
+
 def test_attention_of_heads_whose_number_no_extent_tells() -> None:
     """As dynamo exports `view(batch, length, -1, width)` where lengths are only equal when the model is called."""
     nodes = [

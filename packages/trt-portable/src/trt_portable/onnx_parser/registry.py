@@ -16,8 +16,8 @@ from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import from_array
 
 FAMILIES: Final = (
-    *("control_flow", "convolution", "indexing", "movement", "pointwise", "products", "quantization", "reductions"),
-    *("resampling", "sources"),
+    *("control_flow", "convolution", "indexing", "microsoft", "movement", "pointwise", "products", "quantization"),
+    *("reductions", "resampling", "sources"),
 )
 """The modules of converters."""
 

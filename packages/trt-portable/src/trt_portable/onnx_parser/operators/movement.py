@@ -69,8 +69,7 @@ def cast(net: NetworkWriter, x: Operand, *, to: int, saturate: int = 1, round_mo
         folded = _cast_initializer(x, target)
         if folded is not None:
             return folded
-    is_direct = isinstance(x, ITensor) and target in FLOATS  # as uint8 may be cast
-    tensor = x if is_direct else net.tensor(x)
+    tensor = x if isinstance(x, ITensor) and target in FLOATS else net.tensor(x)  # as which uint8 may be cast
     if DataType.FP8 in (tensor.dtype, target) or DataType.INT4 in (tensor.dtype, target):
         return _cast_low(net, tensor, target, saturates=bool(saturate))
     result = net.cast(tensor, target)

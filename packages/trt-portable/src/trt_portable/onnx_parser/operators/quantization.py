@@ -86,7 +86,7 @@ def quantize_linear(
     value = net.with_number(net.with_number(value, low, Op.MAX), high, Op.MIN)
     if target is DataType.INT4:
         return net.output(net.network.add_quantize(value, net.constant(1.0, DataType.FLOAT), target))
-    return net.cast(value, DataType.INT32 if target is DataType.UINT8 else target)
+    return net.mark_byte(net.cast(value, DataType.INT32)) if target is DataType.UINT8 else net.cast(value, target)
 
 
 def _spread(net: NetworkWriter, x: Operand, number: Operand | None, axis: int, block_size: int) -> ITensor | None:
