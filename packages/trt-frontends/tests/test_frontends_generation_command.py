@@ -158,6 +158,8 @@ def test_caches_that_are_too_short_are_refused_before_anything_is_compiled(folde
         (["--device", "tpu"], "tpu"),
         (["--device", ""], "device"),
         (["--setting", "max_length=3"], "max_length is no compilation setting"),
+        (["--setting", "max_source_length=3"], "max_source_length is no compilation setting"),
+        (["--setting", "cache_dtype=int7"], "int7"),
         (["--save", "one.trtp", "--json", "./one.trtp"], "would be one file"),
         (["--prompt-tokens", "70"], "knows 64 positions"),
     ],
@@ -218,6 +220,24 @@ def test_devices_that_are_not_there_are_refused(folder: Path) -> None:
     result = CliRunner().invoke(app, ["generate", str(folder), "--device", "cuda"])
     assert result.exit_code == 2
     assert "there is no cuda" in result.output + result.stderr
+
+
+def test_settings_are_read_before_a_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "none"}')
+    for said in ("optimization_levle=1", "nonsense", "optimization_level=high"):
+        result = CliRunner().invoke(app, ["generate", str(tmp_path / "config.json"), "--setting", said])
+        assert result.exit_code == 2
+        assert said.partition("=")[0] in result.output + result.stderr
+        assert "cannot load" not in result.output + result.stderr
+
+
+def test_caches_of_codes_are_a_setting(folder: Path, tmp_path: Path) -> None:
+    sizes = ["--prompt-tokens", "2", "--new-tokens", "2", "--device", "cpu", "--setting", "optimization_level=0"]
+    saved = tmp_path / "model.trtp"
+    told = ["--setting", "cache_dtype=int8", "--save", str(saved)]
+    result = CliRunner().invoke(app, ["generate", str(folder), *sizes, *told])
+    assert result.exit_code == 0, result.output
+    assert TextGenerator.load(saved).cache_bytes == 2 * 2 * 4 * (8 + 4)  # heads of eight codes, and a scale
 
 
 def test_a_folder_without_weights_leads_to_random_ones(folder: Path) -> None:

@@ -166,6 +166,7 @@ def generate(
 
     if save is not None and json is not None and save.resolve() == json.resolve():
         raise InputError(f"the generator and the report would be one file, {save}", where="--save, --json")
+    settings = _told_settings(setting)
     begin = time.perf_counter()
     module = language_model(model, dtype, device, random_weights=random_weights)
     follows = bool(getattr(module.config, "is_encoder_decoder", False))
@@ -177,7 +178,7 @@ def generate(
             hint="leave it out, or ask for fewer tokens with --prompt-tokens and --new-tokens",
         )
     generator = _compile(
-        module, max_length or least, batch, setting, {"max_source_length": prompt_tokens} if follows else {}
+        module, max_length or least, batch, settings, {"max_source_length": prompt_tokens} if follows else {}
     )
     ready = time.perf_counter() - begin
     prompts = _prompts(module, generator, batch, prompt_tokens)
@@ -338,16 +339,35 @@ def measure(
     )
 
 
+def _told_settings(setting: list[str] | None) -> dict[str, Any]:
+    """Reads what `compile_generation` is told beside sizes, before a model is loaded.
+
+    Raises:
+        InputError: Something is no setting.
+    """
+    import inspect
+
+    from trt_core import InputError, read_settings
+    from trt_core.dtypes import parse_dtype
+    from trt_frontends import compile_generation
+
+    settings = read_assignments(setting or ())
+    own = set(inspect.signature(compile_generation).parameters)
+    told = own - {"prefill_chunk", "assisted_tokens", "cache_dtype", "eos_token_id", "pad_token_id", "settings"}
+    if told := told & settings.keys():
+        raise InputError(f"{min(told)} is no compilation setting", where="--setting", hint="see trtc generate --help")
+    if settings.get("cache_dtype") is not None:
+        settings["cache_dtype"] = parse_dtype(settings["cache_dtype"])
+    read_settings({name: value for name, value in settings.items() if name not in own})
+    return settings
+
+
 def _compile(
-    module: Any, max_length: int, batch: int, setting: list[str] | None, sizes: Mapping[str, int]
+    module: Any, max_length: int, batch: int, settings: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> TextGenerator:
-    from trt_core import InputError
     from trt_frontends import compile_generation
     from trtc.progress import ConsoleProgress
 
-    settings = read_assignments(setting or ())
-    if told := settings.keys() & {"model", "max_length", "max_batch", "progress", "registry", *sizes}:
-        raise InputError(f"{min(told)} is no compilation setting", where="--setting", hint="see trtc generate --help")
     with ConsoleProgress() as progress:
         return compile_generation(
             module,
