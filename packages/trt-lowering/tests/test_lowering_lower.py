@@ -395,3 +395,51 @@ def test_states_are_handed_on_as_they_were_before_they_are_written_to(change, se
         compare(eager(wanted), gm(given), 1e-6)
         compare([wanted, eager.last], [given, gm.last], 0)
         compare(eager.before, getattr(gm, "before", eager.before), 0)  # one that is not used is not kept
+
+
+OTHER_NAMES = {
+    "dropout that is off": lambda x: torch.nn.functional.dropout(x, 0.5, False),
+    "einsum": lambda x: torch.einsum("ij->ij", x),
+    "type_as": lambda x: x.type_as(x),
+    "to": lambda x: x.to(torch.float32),
+    "to a copy": lambda x: x.to(torch.float32, copy=True),
+    "contiguous": lambda x: x.contiguous(),
+    "atleast": torch.atleast_2d,
+    "broadcast": lambda x: torch.broadcast_tensors(x, x)[0],
+    "meshgrid": lambda x: torch.meshgrid(x[0], x[0], indexing="ij")[0],
+}
+WRITES = {
+    "whole": lambda x: x.mul_(2),
+    "part": lambda x: x[0].mul_(2),
+    "part of what is turned": lambda x: x.t()[:1].mul_(2),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", OTHER_NAMES)
+@pytest.mark.parametrize("made", [False, True], ids=["input", "made"])
+def test_writes_to_what_has_another_name_reach_it(name, write, made, lower_module, compare):
+    def function(x):
+        whole = x * 3 if made else x
+        other = OTHER_NAMES[name](whole)
+        if other.stride() == (
+            1,
+            0,
+        ):  # the same elements again and again, of which PyTorch lets nobody write to the whole
+            other = whole
+        WRITES[write](other)
+        return whole + 1, other * 1
+
+    x = torch.randn(3, 4)
+    lowered = lower_module(function, x, preserve=lambda target: True)
+    mine, others = x.clone(), x.clone()
+    compare(function(mine), lowered(others))
+    assert torch.equal(mine, others)
+
+
+def test_a_result_that_is_a_written_input_by_another_name_is_that_input(lower_module):
+    lowered = lower_module(lambda x: (x.add_(1).to(x.dtype), x.to(x.dtype, copy=True)), torch.randn(3))
+    x = torch.zeros(3)
+    same, copied = lowered(x)
+    assert same is x
+    assert copied is not x and torch.equal(copied, torch.ones(3))

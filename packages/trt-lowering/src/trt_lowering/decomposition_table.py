@@ -13,13 +13,13 @@ import torch
 from torch.nn import functional
 
 from trt_core import CompilationSettings
-from trt_core.internals import OpOverload, has_kernel
+from trt_core.internals import OpOverload, has_kernel, schema_name
 from trt_core.modelopt_operators import modelopt_quantize, modelopt_quantize_blocks
 from trt_core.operators import is_random, is_size_query
 from trt_core.quantization import fake_quantize
 from trt_lowering.internals import DisableTorchFunction, DispatchKey, core_decompositions, decomposition_table
 from trt_lowering.open_sizes import OPEN_SIZES
-from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch
+from trt_lowering.operator_traits import SILENT_ALIASES, is_data_dependent, is_kept_in_torch
 from trt_lowering.small_matrices import SMALL_MATRICES
 
 
@@ -456,13 +456,14 @@ class DecompositionRules:
     def whole_program_table(self) -> dict[OpOverload, Callable[..., Any]]:
         """Returns the table with which `ExportedProgram.run_decompositions` keeps the same operators whole.
 
-        Operators whose schema declares a view cannot be kept by it and are decomposed to simpler views.
+        Operators whose schema declares a view cannot be kept by it and are decomposed to simpler views. Those that may
+        return their operand without saying so are taken apart: a write to what they return would reach nothing else.
         """
         table = torch.export.default_decompositions()
         for target in list(table):
             if not isinstance(target, OpOverload):
                 continue
-            if self.keeps(target) or is_random(target):
+            if is_random(target) or (self.keeps(target) and schema_name(target) not in SILENT_ALIASES):
                 del table[target]
             elif target.name() in _OWN:
                 table[target] = _OWN[target.name()]

@@ -24,6 +24,7 @@ from trt_core.attributes import add_constant, read_attribute
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import LazyGraphModule, OpOverload, is_traceable_wrapper_subclass, schema_name
+from trt_core.operators import draws_random_numbers, is_random
 from trt_core.provenance import node_location
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal, Source
@@ -31,7 +32,7 @@ from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.expansion import replace_result
 from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
-from trt_lowering.operator_traits import mutated_arguments, tensor_value
+from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments, tensor_value
 from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.flatten import InlineWrappedRegions, RemoveAssertions, find_autocast_region, wrapped_region
@@ -135,7 +136,7 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     under autocast or a transform such as `torch.vmap`.
     """
     logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
-    single = with_free_names(with_single_names(program))
+    single = _without_idle_dropout(with_free_names(with_single_names(program)))
     try:
         with keep_recurrent_layers():
             traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
@@ -151,6 +152,25 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
             hint="register one buffer for this memory, and take parts of it in forward",
         ) from error
     return traced
+
+
+def _without_idle_dropout(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Returns a program without dropout that is switched off, which returns its operand; traced again it is a copy."""
+    gm = copy_of_graph(program)
+    results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]
+    idle = [node for node in gm.graph.nodes if _is_idle_dropout(node)]
+    for node in idle:
+        node.replace_all_uses_with(node.args[0])
+        gm.graph.erase_node(node)
+    if not idle:
+        return program
+    return with_changes(program, gm, graph_signature=rename_results(program.graph_signature, results, gm.graph))
+
+
+def _is_idle_dropout(node: fx.Node) -> bool:
+    target = node.target
+    is_dropout = isinstance(target, OpOverload) and target._schema.name in SILENT_ALIASES and is_random(target)
+    return is_dropout and not draws_random_numbers(node)
 
 
 def _flat_functional(program: torch.export.ExportedProgram) -> fx.GraphModule | None:

@@ -11,6 +11,7 @@ import operator
 from torch import fx
 
 from trt_core.internals import OpOverload, schema_name
+from trt_core.operators import argument
 from trt_lowering.node_metadata import graph_results
 from trt_lowering.operator_traits import may_alias, tensor_value
 
@@ -29,6 +30,8 @@ def viewed_by(node: fx.Node) -> fx.Node | None:
 
 def can_share(node: fx.Node, source: fx.Node) -> bool:
     """Rules out casts and moves, which copy unless bits are taken for another type."""
+    if schema_name(node.target) == "aten::to" and argument(node, "copy"):
+        return False
     mine, other = tensor_value(node), tensor_value(source)
     if mine is None or other is None or (mine.dtype == other.dtype and mine.device == other.device):
         return True

@@ -75,7 +75,7 @@ class Functionalize(GraphPass):
                 aliases.add(node)
                 continue
             changes += 1
-        changes += _insert_write_backs(graph, written)
+        changes += _insert_write_backs(graph, written, aliases)
         return changes
 
     def ensures(self, gm: fx.GraphModule) -> None:
@@ -134,7 +134,7 @@ def _writes(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, OpOverload) and bool(mutated_arguments(node.target))
 
 
-def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node]) -> int:
+def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node], aliases: AliasClasses) -> int:
     if not written:
         return 0
     output = graph.output_node()
@@ -144,7 +144,7 @@ def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node]) -> int
             meta: dict[str, Any] = {key: item for key, item in value.meta.items() if key != "val"}
             copy.meta.update(meta)
             copy.meta["val"] = state.meta["val"]
-    states = {value: state for state, value in written.items()}
+    states = {name: state for state in written for name in aliases.same_tensor(state)}
     output.args = fx.map_arg(output.args, lambda node: states.get(node, node))
     return len(written)
 
