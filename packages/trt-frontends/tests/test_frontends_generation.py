@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -1646,6 +1647,14 @@ def test_caches_of_other_codes_are_refused() -> None:
             compile_generation(model_of("Llama"), max_length=8, cache_dtype=kind)
     with pytest.raises(InputError, match="a step of your own"):
         compile_generation(OwnStep(1, 8).eval(), max_length=8, cache_dtype=torch.int8)
+
+
+@pytest.mark.parametrize("tokens", ["x", [1.5], [True], {3}])
+def test_what_is_no_token_ends_no_row(tokens: Any) -> None:
+    model: Any = OwnStep(1, 8).eval()
+    model.generation_config = SimpleNamespace(eos_token_id=tokens)
+    with pytest.raises(InputError, match="eos_token_id is a token or a list of them"):
+        compile_generation(model, max_length=8)
 
 
 class OwnCodes(nn.Module):

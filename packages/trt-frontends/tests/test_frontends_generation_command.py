@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from trtc.app import _experts, _read_bytes, app, language_model
+from trtc.app import app, language_model
 from typer.testing import CliRunner
 
-from trt_frontends.generation_compilation import GenerationReport
+from trt_frontends.generation_report import GenerationReport, bytes_read, experts_of
 from trt_runtime import TextGenerator
 from trt_runtime.program_file import PROGRAM
 
@@ -81,9 +81,9 @@ def test_encoder_decoders_are_measured_too(name: str, tmp_path: Path) -> None:
 def test_tables_of_which_rows_are_looked_up_are_not_read() -> None:
     model: Any = transformers.GPT2LMHeadModel(transformers.GPT2Config(**SIZES))
     whole = sum(value.numel() * value.element_size() for value in model.parameters())
-    assert _read_bytes(model) == whole - model.transformer.wpe.weight.numel() * 4  # the other is the head
+    assert bytes_read(model) == whole - model.transformer.wpe.weight.numel() * 4  # the other is the head
     model.lm_head.weight = type(model.lm_head.weight)(model.lm_head.weight.clone())
-    assert _read_bytes(model) == whole - model.transformer.wpe.weight.numel() * 4
+    assert bytes_read(model) == whole - model.transformer.wpe.weight.numel() * 4
 
 
 MIXTURE: dict[str, Any] = {
@@ -101,10 +101,10 @@ MIXTURE: dict[str, Any] = {
 def test_experts_that_no_token_chooses_are_not_read(rows: int) -> None:
     model: Any = transformers.MixtralForCausalLM(transformers.MixtralConfig(**MIXTURE, num_hidden_layers=2))
     one = 2 * 3 * 16 * 24 * 4  # layers; gate, up and down
-    assert _experts(model) == (8, 3, one)
+    assert experts_of(model) == (8, 3, one)
     whole = sum(value.numel() * value.element_size() for value in model.parameters())
     table = model.model.embed_tokens.weight.numel() * 4
-    assert _read_bytes(model, rows) == whole - table - {1: 5, 2: 2, 4: 0}[rows] * one
+    assert bytes_read(model, rows) == whole - table - {1: 5, 2: 2, 4: 0}[rows] * one
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import nn
@@ -18,8 +18,7 @@ from torch import nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Input, InputError, logger
 from trt_core.device import on_host
-from trt_core.reports import DataReport
-from trt_core.wording import human_bytes, kind_of
+from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.pipeline import Progress, no_progress
@@ -33,6 +32,7 @@ from trt_runtime.generation import (
     SourceLimits,
     TextGenerator,
     not_done,
+    required_tokens,
 )
 from trt_runtime.token_choice import RULE_OPTIONS, TokenChoice, TokenRules
 
@@ -227,12 +227,8 @@ def _special_tokens(
         eos_token_id = getattr(configured, "eos_token_id", None)
     if pad_token_id is None:
         pad_token_id = getattr(configured, "pad_token_id", None)
-    ends = _tokens(eos_token_id)
+    ends = () if eos_token_id is None else required_tokens(eos_token_id, "eos_token_id")
     return ends, pad_token_id if pad_token_id is not None else ends[0] if ends else 0
-
-
-def _tokens(value: int | Sequence[int] | None) -> tuple[int, ...]:
-    return () if value is None else (value,) if isinstance(value, int) else tuple(value)
 
 
 def _rules(model: nn.Module) -> TokenRules:
@@ -1887,74 +1883,3 @@ def _layers_with_states() -> tuple[Any, Any]:
             pass
 
     return base, Both
-
-
-@dataclass(frozen=True, repr=False)
-class GenerationReport(DataReport):
-    """How fast text was generated.
-
-    Attributes:
-        model: What generated it.
-        device: Where it ran.
-        batch: Rows that were generated at once.
-        prompt_tokens: Tokens of each prompt, or of each text that an encoder reads, or frames of speech.
-        new_tokens: Tokens that followed, of each row.
-        build_seconds: How long compiling or loading took.
-        prompt_seconds: Until the first token.
-        token_seconds: For each token after it, of all rows together.
-        weight_bytes: What a step reads of weights at most: all but tables of which it looks up rows, and experts that
-            no token chooses.
-        cache_bytes: Size of the caches.
-        bandwidth: Bytes a second that the device's memory can move; None where the device does not say.
-        experts: How many experts a mixture has; 0 for none.
-        chosen_experts: How many of them a token chooses.
-        expert_bytes: Bytes of one, in all layers.
-    """
-
-    DERIVED: ClassVar = ("tokens_per_second", "bandwidth_share")
-
-    model: str
-    device: str
-    batch: int
-    prompt_tokens: int
-    new_tokens: int
-    build_seconds: float
-    prompt_seconds: float
-    token_seconds: float
-    weight_bytes: int
-    cache_bytes: int
-    bandwidth: float | None
-    experts: int = 0
-    chosen_experts: int = 0
-    expert_bytes: int = 0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Tokens of all rows in a second, after the first."""
-        return self.batch / self.token_seconds
-
-    @property
-    def bandwidth_share(self) -> float | None:
-        """Which part of the device's bandwidth reading the weights once a step takes; None where that is unknown."""
-        return None if self.bandwidth is None else self.weight_bytes / self.token_seconds / self.bandwidth
-
-    def to_text(self) -> str:
-        """Returns the report as lines for reading."""
-        prompt_rate = self.batch * self.prompt_tokens / self.prompt_seconds
-        moved = f"{self.weight_bytes / self.token_seconds / 1e9:.1f} GB/s"
-        share = self.bandwidth_share
-        lines = {
-            "model": f"{self.model} on {self.device}, ready in {self.build_seconds:.1f} s",
-            "prompt": f"{self.batch} x {self.prompt_tokens} tokens in {self.prompt_seconds * 1e3:.2f} ms, "
-            f"{prompt_rate:.0f} tokens/s",
-            "decoding": f"{self.batch} x {self.new_tokens} tokens, {self.token_seconds * 1e3:.3f} ms a step, "
-            f"{self.tokens_per_second:.1f} tokens/s",
-            "weights": f"{human_bytes(self.weight_bytes)} read a step, {moved}"
-            + ("" if share is None else f", {share:.0%} of what the memory can do"),
-            "caches": human_bytes(self.cache_bytes),
-        }
-        if self.experts:
-            lines["experts"] = (
-                f"{self.chosen_experts} of {self.experts} for a token, {human_bytes(self.expert_bytes)} each"
-            )
-        return "".join(f"{name:<10}{text}\n" for name, text in lines.items())

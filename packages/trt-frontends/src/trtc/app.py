@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from trt_frontends.accuracy import AccuracyReport, BisectReport
-    from trt_frontends.generation_compilation import GenerationReport
     from trt_frontends.onnx_models import OnnxReport
     from trt_frontends.precision.report import PrecisionReport
     from trt_runtime import TextGenerator
@@ -59,13 +57,13 @@ def require_new(path: Path | None) -> None:
         raise typer.BadParameter(f"there is no folder {path.parent}")
 
 
-def write_new(path: Path | None, text: str) -> None:
+def write_new(path: Path | None, content: str | bytes) -> None:
     """Writes a file that does not exist yet; without a path, nothing."""
     if path is not None:
         from trt_core.files.replacing import replacing  # with PyTorch, which most commands' help does without
 
         with replacing(path) as file:
-            file.write(text.encode())
+            file.write(content.encode() if isinstance(content, str) else content)
 
 
 _Model = Annotated[
@@ -133,9 +131,6 @@ def _value(name: str, text: str) -> Any:
     return text
 
 
-_TIMES: Final = 3
-
-
 def generate(
     model: Annotated[
         str,
@@ -163,6 +158,7 @@ def generate(
     for path in (save, json):
         require_new(path)
     from trt_core import InputError
+    from trt_frontends.generation_report import measure
 
     if save is not None and json is not None and save.resolve() == json.resolve():
         raise InputError(f"the generator and the report would be one file, {save}", where="--save, --json")
@@ -182,10 +178,7 @@ def generate(
     )
     ready = time.perf_counter() - begin
     prompts = _prompts(module, generator, batch, prompt_tokens)
-    read = _read_bytes(module, batch)
-    report = measure(generator, prompts, new_tokens, model=model, weight_bytes=read, build_seconds=ready)
-    experts, chosen, size = _experts(module)
-    report = replace(report, experts=experts, chosen_experts=chosen, expert_bytes=size)
+    report = measure(generator, module, prompts, new_tokens, name=model, build_seconds=ready)
     say(report.to_text(), end="")
     if save is not None:
         generator.save(save)
@@ -300,45 +293,6 @@ def _prompts(module: Any, generator: TextGenerator, batch: int, length: int) -> 
     return {name: torch.rand(shape, device=generator.device) for name, shape in zip(source.inputs, shapes, strict=True)}
 
 
-def measure(
-    generator: TextGenerator,
-    prompts: Mapping[str, torch.Tensor],
-    new_tokens: int,
-    *,
-    model: str,
-    weight_bytes: int,
-    build_seconds: float,
-) -> GenerationReport:
-    """Times generation: the best of a few calls for one token, and for all of them.
-
-    Args:
-        generator: What generates.
-        prompts: What `generate` is given: (rows, length) int64 `input_ids`, or features by name.
-        new_tokens: Tokens to generate, two at least.
-        model: What the report calls it.
-        weight_bytes: Bytes of weights that a step reads.
-        build_seconds: How long it took to make the generator.
-    """
-    first = min(_seconds(generator, prompts, 1) for _ in range(_TIMES))
-    whole = min(_seconds(generator, prompts, new_tokens) for _ in range(_TIMES))
-    given = next(iter(prompts.values()))
-    from trt_frontends.generation_compilation import GenerationReport
-
-    return GenerationReport(
-        model=model,
-        device=str(generator.device),
-        batch=len(given),
-        prompt_tokens=given.shape[-1],
-        new_tokens=new_tokens,
-        build_seconds=build_seconds,
-        prompt_seconds=first,
-        token_seconds=max(whole - first, 1e-9) / (new_tokens - 1),
-        weight_bytes=weight_bytes,
-        cache_bytes=generator.cache_bytes,
-        bandwidth=_bandwidth(generator.device),
-    )
-
-
 def _told_settings(setting: list[str] | None) -> dict[str, Any]:
     """Reads what `compile_generation` is told beside sizes, before a model is loaded.
 
@@ -377,67 +331,6 @@ def _compile(
             **sizes,  # type: ignore[arg-type]  # they are no settings
             **settings,
         )
-
-
-def _read_bytes(module: Any, rows: int = 1) -> int:
-    """Most bytes of weights that a step of some rows reads.
-
-    Not those of an encoder, of tables of which it looks up rows, and of experts beyond what the rows can choose; what
-    such a table shares with the head is read.
-    """
-    from torch import nn
-
-    head = module.get_output_embeddings()
-    tables = [child.weight for child in module.modules() if isinstance(child, nn.Embedding)]
-    looked_up = {id(table) for table in tables if head is None or table is not head.weight}
-    if getattr(module.config, "is_encoder_decoder", False):
-        own = {id(value) for value in module.get_decoder().parameters()} | {id(value) for value in head.parameters()}
-        looked_up |= {id(value) for value in module.parameters()} - own
-    experts, chosen, size = _experts(module)
-    read: int = sum(value.numel() * value.element_size() for value in module.parameters() if id(value) not in looked_up)
-    return read - max(0, experts - chosen * rows) * size
-
-
-def _experts(module: Any) -> tuple[int, int, int]:
-    """How many experts a mixture of transformers has, how many a token chooses, and bytes of one in all layers.
-
-    Their matrices lie one behind the other, in the order of experts; there are none where a model keeps them otherwise.
-    """
-    stacks = {
-        id(value): (len(value), value.numel() * value.element_size() // len(value))
-        for child in module.modules()
-        for value in child.parameters(recurse=False)
-        if value.dim() == 3 and len(value) == getattr(child, "num_experts", None)
-    }
-    counts = {count for count, _ in stacks.values()}
-    chosen = getattr(module.config.get_text_config(decoder=True), "num_experts_per_tok", None)
-    if len(counts) != 1 or not isinstance(chosen, int):
-        return 0, 0, 0
-    return counts.pop(), chosen, sum(size for _, size in stacks.values())
-
-
-def _seconds(generator: TextGenerator, prompts: Mapping[str, Any], count: int) -> float:
-    import torch
-
-    is_waited_for = generator.device.type == "cuda"
-    if is_waited_for:
-        torch.cuda.synchronize(generator.device)
-    begin = time.perf_counter()
-    generator.generate(**prompts, max_new_tokens=count, eos_token_id=())
-    if is_waited_for:
-        torch.cuda.synchronize(generator.device)
-    return time.perf_counter() - begin
-
-
-def _bandwidth(device: torch.device) -> float | None:
-    """What the memory of a GPU can move in a second by its clock and width; None where PyTorch does not say."""
-    import torch
-
-    if device.type != "cuda":
-        return None
-    facts = torch.cuda.get_device_properties(device)
-    clock, width = getattr(facts, "memory_clock_rate", 0), getattr(facts, "memory_bus_width", 0)
-    return 2e3 * clock * width / 8 or None
 
 
 Shapes = Annotated[
@@ -526,7 +419,6 @@ def export_onnx_model(
     """
     require_new(output)
     from trt_core import InputError
-    from trt_core.files.replacing import replacing
     from trt_frontends.onnx_models import export_onnx, is_onnx_path
     from trt_runtime.command_line.commands import read_ranges
 
@@ -534,9 +426,7 @@ def export_onnx_model(
     if shape and is_onnx_path(model):
         raise InputError("an ONNX model goes out with the shapes that it has", where="--shapes", hint="leave them out")
     module, arg_inputs, kwarg_inputs = _read_model(model, read_ranges(shape or ()), None, None, random_weights)
-    data = export_onnx(module, arg_inputs, kwarg_inputs, **given)
-    with replacing(output) as file:
-        file.write(data)
+    write_new(output, export_onnx(module, arg_inputs, kwarg_inputs, **given))
 
 
 @export_app.command("triton")

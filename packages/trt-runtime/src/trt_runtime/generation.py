@@ -612,8 +612,8 @@ class TextGenerator(nn.Module):
             )
         rows, begin = asked.prompt.shape
         new = self._read_count(begin, _new_tokens(begin, max_length) if max_new_tokens is None else max_new_tokens)
-        ends = _read_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
-        (pad,) = _read_tokens([self.limits.pad_token_id if pad_token_id is None else pad_token_id], "pad_token_id")
+        ends = required_tokens(self.limits.eos_token_ids if eos_token_id is None else eos_token_id, "eos_token_id")
+        (pad,) = required_tokens([self.limits.pad_token_id if pad_token_id is None else pad_token_id], "pad_token_id")
         assistant = self._assistant(prompt_lookup_num_tokens, assistant_model, num_assistant_tokens)
         if assistant is not None:
             if do_sample or rows * copies > 1:
@@ -1329,7 +1329,7 @@ def _first_tokens(tokens: Any, *given: Any) -> torch.Tensor:
         InputError: They are no tokens, or of another number of rows.
     """
     rows = next((len(value) for value in given if isinstance(value, torch.Tensor) and value.dim()), 1)
-    first = _read_tokens(tokens, "decoder_start_token_id")
+    first = required_tokens(tokens, "decoder_start_token_id")
     if len(first) not in (1, rows):
         raise InputError(f"{len(first)} tokens begin the texts of {rows} rows", where="decoder_start_token_id")
     return torch.tensor(first, dtype=torch.int64, device=_CPU)[:, None].expand(rows, 1).contiguous()
@@ -1937,7 +1937,12 @@ class _Draft:
         return begin
 
 
-def _read_tokens(value: Any, name: str) -> tuple[int, ...]:
+def required_tokens(value: Any, name: str) -> tuple[int, ...]:
+    """Returns what was given as a token or a list of them.
+
+    Raises:
+        InputError: It is something else, which is called by its name.
+    """
     try:
         tokens = read_tokens(value) if isinstance(value, (int, list, tuple)) else None
     except TypeError:

@@ -7,14 +7,12 @@ blocks with what passes between them and the chart of `min_block_size`, are comp
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -27,6 +25,7 @@ from torch import fx
 from trt_core import SUPPORTED, CompilationSettings, PartitionError, Reason, Verdict, logger, operator_name
 from trt_core.attributes import is_state
 from trt_core.files import records, typed
+from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.precision import kept_in_float32
@@ -578,16 +577,18 @@ def save_report(report: PartitionReport, path: str | os.PathLike[str]) -> bool:
     """
     require_report_path(path)
     target = Path(path)
-    if target.exists():
-        _warn_kept(target)
-        return False
     text = _render(report, target.suffix.lower())
+    if target.exists():
+        logger.warning("%s exists already and is kept; remove it to save the partition report there", target)
+        return False
     try:
-        return _write_new(target, text)
+        with replacing(target) as file:
+            file.write(text.encode())
     except OSError as error:
         raise PartitionError(
             "the partition report cannot be saved", where=str(target), why=str(error), hint="give another path"
         ) from error
+    return True
 
 
 @held_to_signature
@@ -615,33 +616,6 @@ def _render(report: PartitionReport, suffix: str) -> str:
     if suffix in (".html", ".htm"):
         return report.to_html()
     return report.to_text()
-
-
-def _write_new(target: Path, text: str) -> bool:
-    """Writes beside the target, then links it there: linking fails when the target exists, so nothing is lost."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.chmod(temporary, 0o644)
-        try:
-            os.link(temporary, target)
-        except FileExistsError:
-            _warn_kept(target)
-            return False
-        except OSError:  # a file system without hard links
-            if target.exists():
-                _warn_kept(target)
-                return False
-            os.replace(temporary, target)
-        return True
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-def _warn_kept(target: Path) -> None:
-    logger.warning("%s exists already and is kept; remove it to save the partition report there", target)
 
 
 @dataclass(frozen=True)
