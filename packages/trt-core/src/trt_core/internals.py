@@ -69,6 +69,9 @@ if TYPE_CHECKING:
 NEWEST_TORCH: Final = (2, 15)
 """Newest release of PyTorch that the suite runs with."""
 
+OWN_NAMESPACES: Final = ("aten", "prims")
+"""Namespaces of PyTorch's own operators."""
+
 
 def schema_name(target: Any) -> str:
     """Returns the name without its overload as schemas have it, `aten::add`; nothing for what is no operator."""

@@ -11,7 +11,7 @@ import torch
 
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import PlanError, RefitError
-from trt_core.internals import OpOverload
+from trt_core.internals import OWN_NAMESPACES, OpOverload
 from trt_core.weight_recipes import Applied, Literal, Recipe, Source, bytes_of, lost_in, walk, why_not_repeatable
 
 FIELDS: Final = ("sources", "literals", "steps", "weights", "reads", "fixed", "constants", "content")
@@ -278,7 +278,7 @@ def _place(table: list[_Json], entry: _Json) -> int:
 
 def _operator(name: _Json) -> OpOverload:
     namespace, packet, overload = str(name).split(".")
-    if namespace not in ("aten", "prims"):
+    if namespace not in OWN_NAMESPACES:
         raise PlanError(f"the refit table of a plan names the operator {name!r}, which is not one of PyTorch's own")
     found = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     why = why_not_repeatable(found)

@@ -22,7 +22,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
-from trt_core.internals import OpOverload, TorchDispatchMode, is_traceable_wrapper_subclass
+from trt_core.internals import OWN_NAMESPACES, OpOverload, TorchDispatchMode, is_traceable_wrapper_subclass
 from trt_core.nesting import leaves_of, reach_of, tensors_in, with_leaves
 
 RECIPE: Final = "weight_recipe"
@@ -161,7 +161,7 @@ def why_not_repeatable(operator: Any) -> str:
     """Says why an operator cannot be part of a recipe; nothing when it can."""
     if not isinstance(operator, OpOverload):
         return f"{operator} is no operator"
-    if operator.namespace not in ("aten", "prims"):
+    if operator.namespace not in OWN_NAMESPACES:
         return f"{operator} is not one of PyTorch's own operators"
     if operator._schema.is_mutable:
         return f"{operator} writes in place"

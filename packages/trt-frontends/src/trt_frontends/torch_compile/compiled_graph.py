@@ -30,7 +30,7 @@ from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, ExecutionError, LoweringError, logger
-from trt_core.internals import FakeTensor, OpOverload
+from trt_core.internals import OWN_NAMESPACES, FakeTensor, OpOverload
 from trt_core.nesting import leaves_of, tensors_in
 from trt_core.process_groups import group_of, is_collective, raise_failed_collective
 from trt_core.sizes.conditions import relation_of
@@ -355,7 +355,7 @@ class CompiledGraph:
 def _is_known_operator(node: fx.Node) -> bool:
     """Whether a node computes something, or writes to inputs, and nothing else."""
     target = node.target
-    return node.op != "call_function" or not isinstance(target, OpOverload) or target.namespace in ("aten", "prims")
+    return node.op != "call_function" or not isinstance(target, OpOverload) or target.namespace in OWN_NAMESPACES
 
 
 def _has_seen_numbers_change() -> bool:

@@ -13,7 +13,7 @@ from torch import fx
 from trt_core.attributes import add_constant, is_state, read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.graph_search import reachable
-from trt_core.internals import FakeTensor, OpOverload
+from trt_core.internals import OWN_NAMESPACES, FakeTensor, OpOverload
 from trt_core.quantization import dequantize, limits, quantize
 from trt_core.verdicts import IN_FLOATS
 from trt_lowering.contract import OperatorPass
@@ -209,7 +209,7 @@ def _is_computable(node: fx.Node) -> bool:
     value = tensor_value(node)
     if not isinstance(target, OpOverload) or value is None or not all(isinstance(each, int) for each in value.shape):
         return False
-    return target is dequantize or (is_pure(node) and target.namespace in ("aten", "prims"))
+    return target is dequantize or (is_pure(node) and target.namespace in OWN_NAMESPACES)
 
 
 def _origins(node: fx.Node) -> list[fx.Node]:

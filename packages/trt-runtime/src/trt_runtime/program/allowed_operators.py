@@ -31,14 +31,11 @@ from typing import Any, Final
 import torch
 
 from trt_core.errors import PlanError
-from trt_core.internals import OpOverload, has_operator
+from trt_core.internals import OWN_NAMESPACES, OpOverload, has_operator
 from trt_runtime.bindings import MAX_RANK
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import TensorType
 from trt_runtime.program.literals import Value, values_in
-
-OWN_NAMESPACES: Final = ("aten", "prims")
-"""Namespaces of PyTorch itself."""
 
 OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize", "trt::fake_quantize_blocks"})
 """Operators of ours that programs may call, beside engines; see `trt_core.quantization`."""

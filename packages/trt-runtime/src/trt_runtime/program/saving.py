@@ -25,7 +25,7 @@ from trt_core.files.container import Content, Late
 from trt_core.files.replacing import Path, replacing
 from trt_core.held_arguments import held_to_signature
 from trt_core.input import Input
-from trt_core.internals import OpOverload
+from trt_core.internals import OWN_NAMESPACES, OpOverload
 from trt_core.log import logger
 from trt_core.nesting import with_leaves
 from trt_core.operators import operator_name
@@ -43,7 +43,7 @@ from trt_runtime.module import TRTModule
 from trt_runtime.operator import execute_engine
 from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profile_choice import InputRanges
-from trt_runtime.program.allowed_operators import OWN_NAMESPACES, why_refused
+from trt_runtime.program.allowed_operators import why_refused
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
 from trt_runtime.program.fields import FACTS, OWN_METADATA, is_path_part
 from trt_runtime.program.graph import (

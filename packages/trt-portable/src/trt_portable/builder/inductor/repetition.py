@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OWN_NAMESPACES, OpOverload
 
 _LONGEST_PERIOD: Final = 2048
 _LEAST_SAVED: Final = 32
@@ -586,7 +586,7 @@ def _is_external(node: fx.Node) -> bool:
     if not isinstance(node.target, OpOverload):
         return False
     namespace, _, name = node.target._schema.name.partition("::")
-    return namespace not in ("aten", "prims") or name in _EXTERNAL or any(part in name for part in _EXTERNAL_PARTS)
+    return namespace not in OWN_NAMESPACES or name in _EXTERNAL or any(part in name for part in _EXTERNAL_PARTS)
 
 
 def _is_view(node: fx.Node) -> bool:
