@@ -55,24 +55,17 @@ def copy_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule, operand
         operands: What its placeholders stand for.
     """
     origin = provenance_of(call)
-    given = iter(operands)
-    inside: dict[fx.Node, Any] = {}
-    result: Any = None
+    inside: dict[fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), operands, strict=True))
     with gm.graph.inserting_before(call):
-        for node in body.graph.nodes:
-            if node.op == "placeholder":
-                inside[node] = next(given)
-                continue
-            if node.op == "output":
-                result = fx.map_arg(node.args[0], inside.__getitem__)
-                continue
-            copied = gm.graph.node_copy(node, inside.__getitem__)
-            copied.meta = {**origin, "val": node.meta["val"]}
-            if node.op == "get_attr":
-                value = read_attribute(body, str(node.target))
-                copied.target = add_constant(gm, value)
-                copied.meta[RECIPE] = Literal(value)
-            inside[node] = copied
+        result = gm.graph.graph_copy(body.graph, inside)
+    for node, copied in inside.items():
+        if node.op == "placeholder":
+            continue
+        copied.meta = {**origin, "val": node.meta["val"]}
+        if node.op == "get_attr":
+            value = read_attribute(body, str(node.target))
+            copied.target = add_constant(gm, value)
+            copied.meta[RECIPE] = Literal(value)
     return result
 
 
@@ -238,26 +231,32 @@ def make_functional(module: fx.GraphModule, mode: FakeTensorMode) -> fx.GraphMod
 def call_signature(node: fx.Node) -> Any:
     """Returns a hashable key of a call: operator, constants, and layouts of inputs; None when it cannot be traced."""
     index: dict[fx.Node, int] = {}
+    return call_key(node, lambda item: (index.setdefault(item, len(index)), _value_key(item.meta.get("val"))))
+
+
+def call_key(node: fx.Node, of_operand: Callable[[fx.Node], Any] = lambda operand: operand) -> Any:
+    """Returns a hashable key of a call: operator and arguments, each with its type; None where one has no key.
+
+    Args:
+        node: The call.
+        of_operand: What stands for a node among its arguments.
+    """
 
     def key(item: Any) -> Any:
         if isinstance(item, fx.Node):
-            position = index.setdefault(item, len(index))
-            return ("node", position, _value_key(item.meta.get("val")))
+            return of_operand(item)
         if isinstance(item, (list, tuple)):
-            return tuple(key(part) for part in item)
+            return tuple(map(key, item))
         if isinstance(item, dict):
             return tuple((name, key(part)) for name, part in item.items())
-        return (
-            type(item),
-            repr(item) if isinstance(item, float) else item,
-        )  # 0.0 and -0.0 are equal, and differ
+        return type(item), repr(item) if isinstance(item, float) else item  # 0.0 and -0.0 are equal, and differ
 
     try:
-        signature = (node.target, key(node.args), key(node.kwargs))
-        hash(signature)
+        found = (node.op, node.target, key(node.args), key(node.kwargs))
+        hash(found)
     except TypeError:
         return None
-    return signature
+    return found
 
 
 def _value_key(value: Any) -> Any:

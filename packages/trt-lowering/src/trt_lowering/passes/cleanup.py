@@ -8,11 +8,12 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload, schema_name
+from trt_core.internals import OWN_NAMESPACES, OpOverload, schema_name
 from trt_core.operators import argument
 from trt_core.process_groups import is_unread
 from trt_core.quantization import is_dequantization
 from trt_lowering.contract import GraphPass, OperatorPass
+from trt_lowering.expansion import call_key
 from trt_lowering.node_metadata import insert_call, same_layout, same_shape
 from trt_lowering.operator_traits import is_pure, may_alias, mutated_arguments, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
@@ -177,7 +178,7 @@ class MergeCommonSubexpressions(OperatorPass):
                 continue
             if is_dequantization(node.target) and is_known(node.args[0]):
                 continue  # readers in blocks of their own take the weight, not floats made of it elsewhere
-            key = _key(node)
+            key = call_key(node)
             if key is None:
                 continue
             first = seen.setdefault(key, node)
@@ -192,7 +193,7 @@ class MergeCommonSubexpressions(OperatorPass):
 
 _KNOWN: Final = frozenset(
     (
-        *("aten", "prims", "trt", "torchvision", "torchao", "quantized_decomposed", "quantized", "tensorrt"),
+        *(*OWN_NAMESPACES, "trt", "torchvision", "torchao", "quantized_decomposed", "quantized", "tensorrt"),
         *("bitsandbytes", "onednn", "mkldnn", "mkl"),
     )
 )
@@ -206,24 +207,6 @@ def _is_of_others(target: Any) -> bool:
 def _both_returned(first: fx.Node, second: fx.Node) -> bool:
     """Two results of a model must not become one tensor: callers may write to either."""
     return all(any(user.op == "output" for user in node.users) for node in (first, second))
-
-
-def _key(node: fx.Node) -> Any:
-    def freeze(item: Any) -> Any:
-        if isinstance(item, (list, tuple)):
-            return tuple(freeze(part) for part in item)
-        if isinstance(item, dict):
-            return tuple((name, freeze(part)) for name, part in sorted(item.items()))
-        if isinstance(item, float):
-            return (float, repr(item))
-        return item if isinstance(item, fx.Node) else (type(item), item)
-
-    try:
-        key = (node.op, node.target, freeze(node.args), freeze(node.kwargs))
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 class EliminateDeadCode(GraphPass):

@@ -82,22 +82,13 @@ def _inline(gm: fx.GraphModule, call: fx.Node, holder: fx.Node, given: tuple[Any
     """Puts the body of a region in the place of its call; returns what it consists of."""
     path = str(holder.target)
     body = read_attribute(gm, path)
-    operands = iter(given)
-    inside: dict[fx.Node, Any] = {}
-    result: Any = None
-    copies = []
+    inside: dict[fx.Node, Any] = dict(zip(body.graph.find_nodes(op="placeholder"), given, strict=True))
     with gm.graph.inserting_before(call):
-        for node in body.graph.nodes:
-            if node.op == "placeholder":
-                inside[node] = next(operands)
-            elif node.op == "output":
-                result = fx.map_arg(node.args[0], inside.__getitem__)
-            else:
-                copied = gm.graph.node_copy(node, inside.__getitem__)
-                if node.op == "get_attr":
-                    copied.target = f"{path}.{node.target}"
-                inside[node] = copied
-                copies.append(copied)
+        result = gm.graph.graph_copy(body.graph, inside)
+    copies: list[fx.Node] = list(inside.values())[len(given) :]
+    for copied in copies:
+        if copied.op == "get_attr":
+            copied.target = f"{path}.{copied.target}"
     replace_result(call, result)
     gm.graph.erase_node(call)
     if not holder.users:
