@@ -127,6 +127,23 @@ class PrepackedProduct(PackingCompute):
     @abstractmethod
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed: ...
 
+    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much it takes with its weights not packed yet; see `trt_portable.layers.contracts`."""
+        x = as_tensor(inputs[0])
+        product = self._product(x, inputs)
+        if product is None:
+            return None
+        result = self._result_shape(x, inputs)
+        behind = elements([result, *(value.shape for value in inputs[1:] if value is not None)])
+        return both(product, both(product, behind))
+
+    @abstractmethod
+    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
+        """How much the product takes with weights as they are."""
+
+    @abstractmethod
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
+
 
 class _Packed(NamedTuple):
     """Packed weights.
@@ -172,23 +189,6 @@ class OneDnnProduct(PrepackedProduct):
     def _multiply_and_add(
         self, x: torch.Tensor, other: torch.Tensor, inputs: Sequence[Value | None]
     ) -> torch.Tensor: ...
-
-    @abstractmethod
-    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape: ...
-
-    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        """How much it takes with its weights not packed yet; see `trt_portable.layers.contracts`."""
-        x = as_tensor(inputs[0])
-        product = self._product(x, inputs)
-        if product is None:
-            return None
-        result = self._result_shape(x, inputs)
-        behind = elements([result, *(value.shape for value in inputs[1:] if value is not None)])
-        return both(product, both(product, behind))
-
-    @abstractmethod
-    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
-        """How much the product takes with weights as they are."""
 
 
 class PrepackedConvolution(OneDnnProduct):
@@ -269,22 +269,34 @@ class PrepackedConvolution(OneDnnProduct):
         return self._layer._contract((x,))
 
 
-class PrepackedLinear(OneDnnProduct):
+class _MatrixProduct(PrepackedProduct):
     """A product with a constant matrix, the second input, plus a bias, the third, where there is one.
 
     Args:
         form: How it reads the matrix, and whether there is a bias.
-        epilogue: What follows.
-        plain: The same, layer by layer.
+        given: What the other base takes.
     """
 
-    def __init__(self, form: LinearForm, epilogue: Epilogue, plain: OneByOne) -> None:
-        super().__init__(epilogue, plain)
+    def __init__(self, form: LinearForm, *given: Any) -> None:
+        super().__init__(*given)
         self._form = form
         self._matrix = _Matrix(form)
 
     def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
-        return _rows_of_columns(weights, self._form)
+        columns = _as_columns(weights, self._form)  # row by row
+        return columns if self._form.is_transposed else passing_copy(columns, (columns.shape[1], 1))
+
+    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
+        matrix = operand(inputs[1])
+        return (*x.shape[:-1], matrix.shape[-2 if self._form.is_transposed else -1])
+
+    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
+        matrix = operand(inputs[1])
+        return linear(x.shape, *matrix.shape[-2:])
+
+
+class PrepackedLinear(_MatrixProduct, OneDnnProduct):
+    """The product, and an epilogue, by oneDNN."""
 
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
         rows = x.numel() // x.shape[-1]
@@ -305,29 +317,12 @@ class PrepackedLinear(OneDnnProduct):
         found: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, *self._operands(x, inputs), "add")
         return found
 
-    def _result_shape(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Shape:
-        matrix = operand(inputs[1])
-        return (*x.shape[:-1], matrix.shape[-2 if self._form.is_transposed else -1])
 
-    def _product(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Bound | None:
-        matrix = operand(inputs[1])
-        return linear(x.shape, *matrix.shape[-2:])
-
-
-class MklLinear(PrepackedProduct):
+class MklLinear(_MatrixProduct):
     """The same by MKL; what follows runs layer by layer.
 
     MKL packs for a number of rows. Others, which may come later, are multiplied by the matrix as it lies.
-
-    Args:
-        form: How the product reads the matrix, and whether there is a bias.
-        plain: The product and what follows, layer by layer.
     """
-
-    def __init__(self, form: LinearForm, plain: OneByOne) -> None:
-        super().__init__(plain)
-        self._form = form
-        self._matrix = _Matrix(form)
 
     def _run(self, x: torch.Tensor, inputs: Sequence[Value | None]) -> Sequence[Value] | None:
         matrix, bias = self._matrix.read(x, inputs)
@@ -337,17 +332,6 @@ class MklLinear(PrepackedProduct):
         columns = _as_columns(matrix, self._form)  # of which the operator reads no more than the extents
         product = torch.ops.mkl._mkl_linear(x, packed.weights, columns, bias, packed.rows)
         return self._plain.finish((product,), inputs)
-
-    def contract(self, inputs: Sequence[Value | None]) -> Bound | None:
-        """How much it takes with its weights not packed yet; see `trt_portable.layers.contracts`."""
-        x, matrix, *others = inputs
-        assert x is not None and matrix is not None
-        product = linear(x.shape, *matrix.shape[-2:])
-        result = (*x.shape[:-1], max(matrix.shape[-2:]))
-        return both(product, both(product, elements([result, *(value.shape for value in others if value is not None)])))
-
-    def _arrange(self, weights: torch.Tensor) -> torch.Tensor:
-        return _rows_of_columns(weights, self._form)
 
     def _pack(self, weights: torch.Tensor, x: torch.Tensor) -> _Packed:
         rows = x.numel() // x.shape[-1]
@@ -393,12 +377,6 @@ def _as_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
     """A matrix as (N, K)."""
     flat = matrix.reshape(matrix.shape[-2:])
     return flat if form.is_transposed else flat.mT
-
-
-def _rows_of_columns(matrix: torch.Tensor, form: LinearForm) -> torch.Tensor:
-    """A matrix as (N, K), row by row."""
-    columns = _as_columns(matrix, form)
-    return columns if form.is_transposed else passing_copy(columns, (columns.shape[1], 1))
 
 
 _MAKE_MEMORY: Final = frozenset({LayerType.ELEMENTWISE, LayerType.NORMALIZATION, LayerType.POOLING})
