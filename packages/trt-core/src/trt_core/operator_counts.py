@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import reach_of
 
 _SENSELESS: Final = (ArithmeticError, TypeError, ValueError, LookupError, AttributeError, StopIteration)
@@ -83,11 +84,25 @@ def work_of(operator: OpOverload, operands: Operands, made: float) -> float:
         operator, operands: The call.
         made: Elements that it makes.
     """
-    depth = _DEPTHS.get(operator._schema.name)
+    name = operator._schema.name
+    depth, work = _DEPTHS.get(name), _WORK.get(name)
     try:
+        if work is not None and (found := work(operands)) is not None:
+            return float(found)
         return 0.0 if depth is None else made * float(depth(operands))
     except _SENSELESS:
         return 0.0
+
+
+def is_product(target: Any) -> bool:
+    """Whether a target multiplies matrices, convolves or attends."""
+    return schema_name(target) in _PRODUCTS
+
+
+def depth_of(operator: OpOverload, operands: Operands) -> float:
+    """Returns how many elements are added up for each one that an operator makes; 0 where none are."""
+    depth = _DEPTHS.get(operator._schema.name)
+    return 0.0 if depth is None else float(depth(operands))
 
 
 def _count_of(operator: OpOverload) -> Count | None:
@@ -104,6 +119,24 @@ def operands_of(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, 
     names = (argument.name for argument in operator._schema.arguments)
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return {name: _shaped(value) for name, value in given.items() if value is not None}
+
+
+def operands_at(node: fx.Node, extent: Callable[[Any], int]) -> dict[str, Any]:
+    """Returns the arguments of a call in a graph as counts take them.
+
+    Args:
+        node: The call of an operator, whose operands have `meta["val"]`.
+        extent: What a symbolic size counts as.
+    """
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
+    assert isinstance(node.target, OpOverload)
+    return {name: _sized(value, extent) for name, value in operands_of(node.target, args, kwargs).items()}
+
+
+def _sized(value: Any, extent: Callable[[Any], int]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)([_sized(item, extent) for item in value])
+    return extent(value) if isinstance(value, torch.SymInt) else value
 
 
 def elements_in(operands: Operands) -> int:
@@ -603,30 +636,73 @@ _PIECES: Final = {f"aten::{name}": count for names, count in _PIECES_BY_NAME.ite
 """Tensors that are made by what makes a list."""
 
 
-def _window(operands: Operands) -> float:
-    size = operands["kernel_size"]
-    return float(size if isinstance(size, int) else math.prod(size) ** (2 if len(size) == 1 else 1))
+def window(axes: int) -> Count:
+    """Elements of a window on so many axes: `kernel_size` has one number for each, or one for all."""
+
+    def count(operands: Operands) -> float:
+        size = operands["kernel_size"]
+        sizes = [size] if isinstance(size, int) else size
+        return float(math.prod(sizes) ** (axes if len(sizes) == 1 else 1))
+
+    return count
 
 
-_DEPTHS_BY_NAME: Final[dict[Sequence[str], Count]] = {
+def _taps(operands: Operands) -> float:
+    """Weights of convolutions are (out, in / groups, *kernel)."""
+    return float(math.prod(operands["weight"][1:]))
+
+
+def _transposed_taps(operands: Operands) -> float:
+    """Transposed ones have (in, out / groups, *kernel)."""
+    channels, _, *kernel = operands["weight"]
+    return float(channels // operands.get("groups", 1) * math.prod(kernel))
+
+
+def _transposed_work(operands: Operands) -> float:
+    """Each element that is read goes into one sum for each weight of its channel."""
+    return float(math.prod(operands["input"]) * _taps(operands))
+
+
+def _attention_work(operands: Operands) -> float:
+    """Scores `query @ key^T`, then `scores @ value`."""
+    *rows, width = operands["query"]
+    return float(math.prod(rows) * operands["key"][-2] * (width + operands["value"][-1]))
+
+
+_TRANSPOSED: Final = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+_EITHER: Final = ("convolution", "_convolution")
+"""Convolutions whose arguments say whether they are transposed."""
+_ATTENTION: Final = (
+    *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"),
+    *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
+    "_scaled_dot_product_cudnn_attention",
+)
+
+_PRODUCTS_BY_NAME: Final[dict[Sequence[str], Count]] = {
     ("mm", "bmm", "matmul", "dot", "mv", "_int_mm", "_scaled_mm"): lambda o: o["self"][-1],
     ("addmm", "_addmm_activation"): lambda o: o["mat1"][-1],
-    ("baddbmm", "addbmm"): lambda o: o["batch1"][-1],
+    ("addmv",): lambda o: o["mat"][-1],
+    ("baddbmm",): lambda o: o["batch1"][-1],
+    ("addbmm",): lambda o: o["batch1"][0] * o["batch1"][-1],
     ("linear",): lambda o: o["input"][-1],
-    ("_cdist_forward",): lambda o: o["x1"][-1],
-    (
-        *("convolution", "_convolution", "mkldnn_convolution", "conv1d", "conv2d", "conv3d"),
-        *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    ): lambda o: math.prod(o["weight"][1:]),
-    _POOLS: _window,
-    (
-        *("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu"),
-        *("_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention"),
-    ): lambda o: o["key"][-2] * (1 + o["query"][-1]),
+    ("conv1d", "conv2d", "conv3d", "mkldnn_convolution"): _taps,
+    _TRANSPOSED: _transposed_taps,
+    _EITHER: lambda o: _transposed_taps(o) if o.get("transposed") else _taps(o),
+    _ATTENTION: lambda o: o["key"][-2] + o["query"][-1],
 }
+_PRODUCTS: Final = {f"aten::{name}": depth for names, depth in _PRODUCTS_BY_NAME.items() for name in names}
+
+_WORK: Final[dict[str, Callable[[Operands], float | None]]] = {
+    **{f"aten::{name}": _transposed_work for name in _TRANSPOSED},
+    **{f"aten::{name}": lambda o: _transposed_work(o) if o.get("transposed") else None for name in _EITHER},
+    **{f"aten::{name}": _attention_work for name in _ATTENTION},
+}
+"""Elements that calls add up which add up other numbers of them for each that they make."""
 
 _DEPTHS: Final[dict[str, Count]] = {
-    **{f"aten::{name}": depth for names, depth in _DEPTHS_BY_NAME.items() for name in names},
+    **_PRODUCTS,
+    "aten::_cdist_forward": lambda o: o["x1"][-1],
+    **{f"aten::{name}": window(rank) for rank in (1, 2, 3) for name in _POOLS if f"{rank}d" in name},
     "mkldnn::_linear_pointwise": lambda o: o["X"][-1],
     "mkl::_mkl_linear": lambda o: o["X"][-1],
     "onednn::qlinear_pointwise": lambda o: o["qx"][-1],

@@ -120,6 +120,21 @@ def _known_operators(namespace: str) -> list[str]:
     return [name.replace("::", ".") for name in names if name.startswith(prefix)]
 
 
+COPYING: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_pad_circular", "_pad_enum", "constant_pad_nd", "pad"),
+        *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
+        *("_unsafe_view", "clone", "lift_fresh_copy", "repeat", "repeat_interleave", "tile"),
+        *("block_diag", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "row_stack"),
+        *("stack", "vstack"),
+        *("channel_shuffle", "flip", "fliplr", "flipud", "pixel_shuffle", "pixel_unshuffle", "roll", "rot90"),
+        *("diag", "diag_embed", "narrow_copy", "tril", "triu"),
+    )
+)
+"""Operators, by the names of their schemas, that copy elements to places which follow from shapes and arguments."""
+
+
 def argument(node: fx.Node, name: str) -> Any:
     """Returns an argument of an operator call by its schema name, its default when it was left out.
 

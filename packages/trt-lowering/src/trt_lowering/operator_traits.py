@@ -11,7 +11,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, operator_name
 from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
-from trt_core.operators import argument, draws_random_numbers, packet_name
+from trt_core.operators import COPYING, argument, draws_random_numbers, packet_name
 from trt_core.sizes.functions import BY_TARGET
 
 # Operators that can return their input, or views of it, without their schema saying so.
@@ -126,20 +126,6 @@ def tensor_value(node: fx.Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) else None
 
 
-_COPYING: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("_pad_circular", "_pad_enum", "constant_pad_nd", "pad"),
-        *(f"{kind}_pad{rank}d" for kind in ("reflection", "replication") for rank in (1, 2, 3)),
-        *("_unsafe_view", "clone", "lift_fresh_copy", "repeat", "repeat_interleave", "tile"),
-        *("block_diag", "cat", "column_stack", "concat", "concatenate", "dstack", "hstack", "row_stack"),
-        *("stack", "vstack"),
-        *("channel_shuffle", "flip", "fliplr", "flipud", "pixel_shuffle", "pixel_unshuffle", "roll", "rot90"),
-        *("diag", "diag_embed", "narrow_copy", "tril", "triu"),
-    )
-)
-"""Operators, by the names of their schemas, that copy elements to places which follow from shapes and arguments."""
-
 _CHOOSING: Final = frozenset(
     f"aten::{name}"
     for name in (
@@ -158,7 +144,7 @@ def rearranges(node: fx.Node) -> bool:
     """Whether a node views elements, or copies them to places that follow from shapes and arguments."""
     if not isinstance(node.target, OpOverload):
         return False
-    return node.target._schema.name in _COPYING or (_is_view(node.target) and _keeps_type(node))
+    return node.target._schema.name in COPYING or (_is_view(node.target) and _keeps_type(node))
 
 
 def moves(node: fx.Node) -> bool:

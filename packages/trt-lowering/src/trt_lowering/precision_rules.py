@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,7 +18,8 @@ from trt_core import CompilationSettings
 from trt_core.graph_search import reachable
 from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import tensors_in
-from trt_core.operators import argument, operator_name, packet_name
+from trt_core.operator_counts import Count, Operands, depth_of, is_product, labels_of, operands_at, window
+from trt_core.operators import operator_name, packet_name
 from trt_core.precision import EXCLUDED, KeptInFloat32, PrecisionRule, exclusion_of
 from trt_core.provenance import module_paths, node_location
 from trt_core.sizes.ranges import ShapeRanges
@@ -152,115 +153,51 @@ def reduction_depth(node: fx.Node, extent: Extent) -> int:
         node: A node with `meta["val"]`.
         extent: How symbolic extents are evaluated.
     """
-    rule = _RULES.get(schema_name(node.target).removeprefix("aten::"))
-    return 1 if rule is None else max(rule(node, extent), 1)
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return 1
+    rule = _RULES.get(target._schema.name.removeprefix("aten::"))
+    if rule is None and not is_product(target):
+        return 1
+    operands = operands_at(node, extent)
+    return max(int(depth_of(target, operands) if rule is None else rule(operands)), 1)
 
 
-def _shape(node: fx.Node, name: str, extent: Extent) -> list[int]:
-    operand = argument(node, name)
-    value = tensor_value(operand) if isinstance(operand, fx.Node) else None
-    return [] if value is None else [extent(size) for size in value.shape]
+def _attention(operands: Operands) -> float:
+    return float(max(operands["query"][-1], operands["key"][-2]))
 
 
-def _number(value: Any, extent: Extent) -> int:
-    """A size among the arguments: a number, or a node that computes one."""
-    return extent(value.meta["val"] if isinstance(value, fx.Node) else value)
-
-
-def _last_of(name: str) -> Callable[[fx.Node, Extent], int]:
-    return lambda node, extent: (_shape(node, name, extent) or [1])[-1]
-
-
-def _batched_sum(node: fx.Node, extent: Extent) -> int:
-    batches, _, inner = _shape(node, "batch1", extent)
-    return batches * inner
-
-
-def _convolution(node: fx.Node, extent: Extent) -> int:
-    """Weights are (out, in / groups, *kernel); transposed (in, out / groups, *kernel)."""
-    weight = _shape(node, "weight", extent)
-    name = schema_name(node.target)
-    taps = math.prod(weight[2:])
-    if "transpose" in name or (name == "aten::convolution" and argument(node, "transposed")):
-        return weight[0] // int(argument(node, "groups")) * taps
-    return weight[1] * taps
-
-
-def _attention(node: fx.Node, extent: Extent) -> int:
-    return max(_shape(node, "query", extent)[-1], _shape(node, "key", extent)[-2])
-
-
-def _einsum(node: fx.Node, extent: Extent) -> int:
+def _einsum(operands: Operands) -> float:
     """Labels that the result lacks are summed over; an ellipsis is kept, so its axes count nothing."""
-    from trt_core.operator_counts import labels_of  # for whoever has such a node
-
-    shapes = [tuple(map(extent, operand.meta["val"].shape)) for operand in argument(node, "tensors")]
-    extents, kept, _ = labels_of(argument(node, "equation"), shapes)
-    return math.prod(size for label, size in extents.items() if label not in kept)
+    extents, kept, _ = labels_of(operands["equation"], operands["tensors"])
+    return float(math.prod(size for label, size in extents.items() if label not in kept))
 
 
-def _over_dims(*names: str) -> Callable[[fx.Node, Extent], int]:
-    """Reductions over the axes that one of these arguments names; all axes where it names none."""
-
-    def depth(node: fx.Node, extent: Extent) -> int:
-        shape = _shape(node, "self", extent)
-        assert isinstance(node.target, OpOverload)
-        declared = {item.name for item in node.target._schema.arguments}
-        axes: Any = next((argument(node, name) for name in names if name in declared), None)
-        if axes is None or (isinstance(axes, Sequence) and not axes):
-            return math.prod(shape)
-        chosen = axes if isinstance(axes, Sequence) else [axes]
-        return math.prod(shape[axis] for axis in chosen) if shape else 1
-
-    return depth
+def _over_dim(operands: Operands) -> float:
+    """Reductions over the axes that `dim` names; all axes where it names none."""
+    shape, axes = operands["self"], operands.get("dim", ())
+    chosen = [axes] if isinstance(axes, int) else axes
+    return float(math.prod(shape[axis] for axis in chosen) if chosen and shape else math.prod(shape))
 
 
-def _layer_norm(node: fx.Node, extent: Extent) -> int:
-    return math.prod(_number(size, extent) for size in argument(node, "normalized_shape"))
+def _group_norm(operands: Operands) -> float:
+    return float(math.prod(operands["input"][1:]) // operands["num_groups"])
 
 
-def _group_norm(node: fx.Node, extent: Extent) -> int:
-    shape = _shape(node, "input", extent)
-    return math.prod(shape[1:]) // int(argument(node, "num_groups"))
+def _native_group_norm(operands: Operands) -> float:
+    return float(operands["C"] * operands["HxW"] // operands["group"])
 
 
-def _native_group_norm(node: fx.Node, extent: Extent) -> int:
-    channels, size, groups = (_number(argument(node, name), extent) for name in ("C", "HxW", "group"))
-    return channels * size // groups
-
-
-def _average_pool(node: fx.Node, extent: Extent) -> int:
-    axes = int(schema_name(node.target)[-2])
-    kernel = argument(node, "kernel_size")
-    return math.prod(kernel) if len(kernel) == axes else int(math.prod(kernel) ** axes)
-
-
-def _adaptive_pool(node: fx.Node, extent: Extent) -> int:
+def _adaptive_pool(operands: Operands) -> float:
     """Every element of the result averages at most one more than its share of each axis."""
-    wanted = argument(node, "output_size")
-    shape = _shape(node, "self", extent)[-len(wanted) :]
-    shares = zip(shape, (_number(size, extent) for size in wanted), strict=True)
-    return math.prod(-(-size // target) for size, target in shares)
+    wanted = operands["output_size"]
+    shares = zip(operands["self"][-len(wanted) :], wanted, strict=True)
+    return float(math.prod(-(-size // target) for size, target in shares))
 
 
-_RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
-    **dict.fromkeys(("mm", "matmul", "mv", "dot", "bmm"), _last_of("self")),
-    **dict.fromkeys(("addmm", "_addmm_activation"), _last_of("mat1")),
-    "addmv": _last_of("mat"),
-    "addbmm": _batched_sum,
-    "baddbmm": _last_of("batch1"),
-    "linear": _last_of("input"),
-    "bilinear": lambda node, extent: _shape(node, "input1", extent)[-1] * _shape(node, "input2", extent)[-1],
+_RULES: Final[dict[str, Count]] = {
+    "bilinear": lambda o: o["input1"][-1] * o["input2"][-1],
     "einsum": _einsum,
-    **dict.fromkeys(
-        (
-            "convolution",
-            *(f"conv{axes}d" for axes in (1, 2, 3)),
-            *(f"conv_transpose{axes}d" for axes in (1, 2)),
-            "conv_transpose3d",
-        ),
-        _convolution,
-    ),
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(
         (
@@ -268,16 +205,17 @@ _RULES: Final[dict[str, Callable[[fx.Node, Extent], int]]] = {
             *("linalg_vector_norm", "logsumexp", "softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum"),
             *("cumprod", "logcumsumexp"),
         ),
-        _over_dims("dim"),
+        _over_dim,
     ),
-    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), _layer_norm),
+    **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), lambda o: float(math.prod(o["normalized_shape"]))),
     "group_norm": _group_norm,
     "native_group_norm": _native_group_norm,
-    "instance_norm": lambda node, extent: math.prod(_shape(node, "input", extent)[2:]),
-    **dict.fromkeys((f"avg_pool{axes}d" for axes in (1, 2, 3)), _average_pool),
+    "instance_norm": lambda o: float(math.prod(o["input"][2:])),
+    **{f"avg_pool{axes}d": window(axes) for axes in (1, 2, 3)},
     **dict.fromkeys((f"adaptive_avg_pool{axes}d" for axes in (1, 2, 3)), _adaptive_pool),
     **dict.fromkeys(("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"), _adaptive_pool),
 }
+"""Elements that are added up for one of the result, beside those of products."""
 
 
 class ExcludeFromReduction(GraphPass):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -18,6 +18,8 @@ from torch import fx
 
 from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import tensors_in
+from trt_core.operator_counts import is_product, operands_at, work_of
+from trt_core.operators import COPYING
 
 Extent = Callable[[Any], int]
 """Turns an extent, symbolic or not, into the int that engines are tuned for."""
@@ -61,71 +63,14 @@ def estimate_flops(node: fx.Node, extent: Extent) -> int:
     outputs = list(tensors_in(node.meta.get("val")))
     if not outputs:
         return 0
-    target = node.target
-    if isinstance(target, OpOverload):
-        formula = _FORMULAS.get(target._schema.name.split("::")[-1])
-        operands = [_shape(argument, extent) for argument in node.args]
-        shapes = [shape for shape in operands if shape is not None]
-        if formula is not None and len(shapes) >= 2:
-            return formula(node, shapes, [extent(size) for size in outputs[0].shape])
+    if isinstance(node.target, OpOverload) and is_product(node.target):
+        made = math.prod(extent(size) for size in outputs[0].shape)
+        return int(2 * work_of(node.target, operands_at(node, extent), made))
     elements = [math.prod(extent(size) for size in value.shape) for value in outputs]
     for operand in node.all_input_nodes:
         if isinstance(operand.meta.get("val"), torch.Tensor) and operand.op != "get_attr":
             elements.append(math.prod(extent(size) for size in operand.meta["val"].shape))
     return max(elements)
-
-
-def _shape(argument: Any, extent: Extent) -> list[int] | None:
-    value = argument.meta.get("val") if isinstance(argument, fx.Node) else None
-    return [extent(size) for size in value.shape] if isinstance(value, torch.Tensor) else None
-
-
-def _product(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
-    """`output[..., m, n] += left[..., m, k] * right[..., k, n]`."""
-    return 2 * math.prod(output) * (shapes[0][-1] if shapes[0] else 1)
-
-
-def _biased_product(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
-    return 2 * math.prod(output) * (shapes[1][-1] if len(shapes) > 1 and shapes[1] else 1)
-
-
-def _convolution(node: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
-    """Each output element takes one multiply-add per weight of its channel; transposed, each input element does."""
-    image, weight = shapes[0], shapes[1]
-    name = getattr(node.target, "__name__", str(node.target))
-    transposed = "transpose" in name or (len(node.args) > 6 and node.args[6] is True)
-    per_element = math.prod(weight[1:])
-    return 2 * (math.prod(image) if transposed else math.prod(output)) * per_element
-
-
-def _attention(_: fx.Node, shapes: Sequence[list[int]], output: list[int]) -> int:
-    """Scores `query @ key^T`, then `scores @ value`."""
-    query, key = shapes[0], shapes[1]
-    scores = math.prod(query[:-1]) * key[-2]
-    return 2 * scores * query[-1] + 2 * scores * output[-1]
-
-
-_FORMULAS: Final[dict[str, Callable[[fx.Node, Sequence[list[int]], list[int]], int]]] = {
-    **dict.fromkeys(("mm", "bmm", "matmul", "mv", "dot", "linear", "_int_mm"), _product),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm"), _biased_product),
-    **dict.fromkeys(
-        (
-            *("convolution", "_convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d"),
-            "conv_transpose3d",
-        ),
-        _convolution,
-    ),
-    **dict.fromkeys(
-        (
-            "scaled_dot_product_attention",
-            "_scaled_dot_product_flash_attention",
-            "_scaled_dot_product_flash_attention_for_cpu",
-            "_scaled_dot_product_efficient_attention",
-            "_scaled_dot_product_cudnn_attention",
-        ),
-        _attention,
-    ),
-}
 
 
 RULE: Final = (
@@ -160,23 +105,9 @@ def _computes(target: OpOverload) -> bool:
     return not _returns_view(schema)
 
 
-_MOVES: Final = frozenset(
-    {
-        *("aten::cat", "aten::concat", "aten::concatenate", "aten::stack", "aten::hstack", "aten::vstack"),
-        *("aten::repeat", "aten::tile", "aten::repeat_interleave", "aten::flip", "aten::roll"),
-    }
-)
-"""Operators that count as computation, but only put elements elsewhere."""
-
-
 def only_moves(node: fx.Node) -> bool:
     """Whether a `call_function` node names, moves or casts elements, and computes none."""
-    return not counts_as_computation(node) or schema_name(node.target) in _MOVES
-
-
-def is_product(node: fx.Node) -> bool:
-    """Whether a node multiplies matrices, convolves or attends."""
-    return schema_name(node.target).split("::")[-1] in _FORMULAS
+    return not counts_as_computation(node) or schema_name(node.target) in COPYING
 
 
 def _returns_view(schema: torch.FunctionSchema) -> bool:

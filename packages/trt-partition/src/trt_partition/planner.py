@@ -18,8 +18,9 @@ from torch import fx
 
 from trt_core import CompilationSettings, OperatorSupport, Reason, Verdict
 from trt_core.held_arguments import held_to_signature
+from trt_core.operator_counts import is_product
 from trt_core.quantization import is_dequantization
-from trt_partition.costs import counts_as_computation, is_product, only_moves
+from trt_partition.costs import counts_as_computation, only_moves
 from trt_partition.dependence import ENGINE, PASSIVE, TORCH, Dependences, earliest_levels, latest_levels
 from trt_partition.effects import Effect
 from trt_partition.plan import Block, BlockKind, PartitionPlan, require_complete
@@ -103,7 +104,7 @@ def _with_feeders(dependences: Dependences, kinds: Sequence[int]) -> list[int]:
         if kinds[dependences.owner[position]] != ENGINE or not is_free:
             continue
         tensors = [item for item in node.all_input_nodes if item.op == "placeholder" and not is_number(item)]
-        of_sizes[position] = not tensors and all(of_sizes[item] for item in before) and not is_product(node)
+        of_sizes[position] = not tensors and all(of_sizes[item] for item in before) and not is_product(node.target)
         moved = only_moves(node) and all(of_sizes[item] or feeds[item] for item in before)
         feeds[position] = of_sizes[position] or moved
     for position in reversed(range(len(kinds))):
