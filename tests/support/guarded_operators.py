@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
+from guarded_memory import guarded
 from opinfo_samples import entries, samples_of, types_of
 
 from trt_core import ExecutionError
 from trt_core.internals import OpOverload, TorchDispatchMode, pytree
-from trt_portable.execution.program import guarded
 from trt_runtime.program.allowed_operators import needs_trust
 from trt_runtime.program.operand_checks import checked
 

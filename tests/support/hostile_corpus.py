@@ -35,6 +35,7 @@ import hostile_structures
 import numpy as np
 import plan_fuzzer
 import torch
+from guarded_memory import GUARDS_VARIABLE, guarded
 from program_files import ProgramFile
 
 import trt_portable as trt
@@ -44,7 +45,6 @@ from trt_core.limits import CallLimits
 from trt_core.refit_table import RefitTable
 from trt_portable.builder.autotune.timing_cache import environment
 from trt_portable.execution.bounded_runs import TURNS_VARIABLE
-from trt_portable.execution.program import GUARDS_VARIABLE, guarded
 from trt_portable.kernels.low_precision_convolutions import CONVOLUTION_KERNELS
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS
 from trt_portable.network.serialization import leaf_entries

@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from guarded_memory import guarded
 from program_files import ProgramFile
 
 from trt_core import TrtError
 from trt_core.dtypes import dtype_name
-from trt_portable.execution.program import guarded
 from trt_runtime import load, sharded, signatures
 from trt_runtime.command_line import main
 from trt_runtime.command_line.tensor_files import read_tensors

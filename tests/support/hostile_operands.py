@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from guarded_memory import guarded
 from hostile_files import bytes_of, operator, program, soil, tensor_type, value
 
 from trt_core import TrtError
 from trt_core.internals import pytree
-from trt_portable.execution.program import guarded
 from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.literals import to_json
 from trt_runtime.program.loading import program_from_memory

@@ -26,6 +26,7 @@ import fuzzing
 import hostile_files
 import plan_fuzzer
 import torch
+from guarded_memory import guarded
 from hostile_files import Act
 from program_files import ProgramFile
 
@@ -33,7 +34,6 @@ import trt_portable as trt
 from trt_core import Input, TrtError
 from trt_core.files.records import Row
 from trt_core.internals import pytree
-from trt_portable.execution.program import guarded
 from trt_portable.network.serialization import TensorEntry, leaf_entries
 from trt_portable.plan.engine_info import EngineInfo
 from trt_portable.plan.plan_file import Plan, read_plan, write_plan

@@ -19,11 +19,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from guarded_memory import guarded
 
 import trt_portable as trt
 from trt_portable import enums
 from trt_portable.dtypes import CARRIERS
-from trt_portable.execution.program import guarded
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.plan.plan_file import Plan, read_plan, write_plan
 

@@ -8,16 +8,17 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import plan_fuzzer
 import pytest
 import torch
 from fresh_process import run_python
+from guarded_memory import GUARDS_VARIABLE, GuardedCompute, guarded
 
 import trt_portable as trt
 from trt_portable.errors import Refusal
-from trt_portable.execution.program import GUARDS_VARIABLE, GuardedCompute, guarded
 from trt_portable.kernels.operands import attend
 from trt_portable.network.serialization import layers_from_json
 from trt_portable.plan.plan_file import read_plan, write_plan
@@ -197,13 +198,14 @@ def test_guard_pages_guard() -> None:
     """The test above would fail: reading one element behind an operand ends a process."""
     script = """
 import ctypes, sys, torch
-from trt_portable.execution.program import guarded
+sys.path.append(sys.argv[2])
+from guarded_memory import guarded
 x = guarded(torch.arange(6.0).reshape(2, 3).t(), sys.argv[1])
 assert x.stride() == (1, 3) and x.sum() == 15
 ctypes.string_at(x.data_ptr() + (24 if sys.argv[1] == "end" else -4), 4)
 """
     for side in ("end", "begin"):
-        done = run_python(script, side)
+        done = run_python(script, side, str(Path(plan_fuzzer.__file__).parent))
         assert done.returncode < 0, done.stderr
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from guarded_memory import guarded
 
 import trt_portable as trt
-from trt_portable.execution.program import guarded
 
 Load = Callable[..., trt.ICudaEngine]
 

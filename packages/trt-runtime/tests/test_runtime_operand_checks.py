@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from guarded_memory import guarded
 
 from trt_core import ExecutionError
-from trt_portable.execution.program import guarded
 from trt_runtime.program.allowed_operators import COLLECTIVES, allowed_operators
 from trt_runtime.program.operand_checks import checked, checked_names
 
