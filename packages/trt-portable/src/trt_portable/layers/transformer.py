@@ -517,11 +517,10 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         query, key, value = map(as_tensor, inputs[:MASK])
         mask, scale, query_lengths, key_lengths = (tensor_at(inputs, at) for at in range(MASK, _SLOTS))
-        if self.query_form is AttentionIOForm.PACKED_NHD:
-            ends = present(query_lengths), present(key_lengths)
-            return (self._packed(query, key, value, mask, scale, *ends),)
-        if self.key_value_form is AttentionIOForm.PACKED_NHD:
-            return (self._packed_keys(query, key, value, mask, scale, present(key_lengths)),)
+        is_packed = self.query_form is AttentionIOForm.PACKED_NHD
+        if is_packed or self.key_value_form is AttentionIOForm.PACKED_NHD:
+            ends = present(query_lengths) if is_packed else None
+            return (self._packed(query, key, value, mask, scale, ends, present(key_lengths)),)
         if key_lengths is not None:
             steps = torch.arange(key.shape[-2], device=key.device)
             inside = (steps < key_lengths.reshape(-1, 1)).reshape(-1, 1, 1, steps.shape[0])
@@ -583,49 +582,29 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         value: torch.Tensor,
         mask: torch.Tensor | None,
         scale: torch.Tensor | None,
-        query_ends: torch.Tensor,
+        query_ends: torch.Tensor | None,
         key_ends: torch.Tensor,
     ) -> torch.Tensor:
-        """Sequences laid end to end, (tokens, H, D); ends (B + 1,) begin with 0."""
+        """Keys and values laid end to end, (tokens, H, D), and queries too, or padded ones, (B, H, S, D).
+
+        Ends of sequences, (B + 1,), begin with 0; padded queries have none.
+        """
         if query.device.type == "meta":
             return torch.empty_like(query)
-        ends, others = query_ends.tolist(), key_ends.tolist()
+        starts, ends = None if query_ends is None else query_ends.tolist(), key_ends.tolist()
         parts = []
-        for batch in range(len(ends) - 1):
-            q, k, v = (
-                tensor[low:high].transpose(0, 1).unsqueeze(0)
-                for tensor, low, high in (
-                    (query, ends[batch], ends[batch + 1]),
-                    (key, others[batch], others[batch + 1]),
-                    (value, others[batch], others[batch + 1]),
-                )
-            )
+        for batch in range(len(query) if starts is None else len(starts) - 1):
+
+            def sequence(tokens: torch.Tensor, ends: list[int], batch: int = batch) -> torch.Tensor:
+                return tokens[ends[batch] : ends[batch + 1]].transpose(0, 1).unsqueeze(0)
+
+            q = query[batch : batch + 1] if starts is None else sequence(query, starts)
+            k, v = sequence(key, ends), sequence(value, ends)
             part = None
             if mask is not None:
                 part = mask[min(batch, mask.shape[0] - 1), :, : q.shape[2], : k.shape[2]].unsqueeze(0)
-            parts.append(self._attend(q, k, v, part, scale).squeeze(0).transpose(0, 1))
-        return torch.cat(parts) if parts else torch.zeros_like(query)
-
-    def _packed_keys(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        scale: torch.Tensor | None,
-        key_ends: torch.Tensor,
-    ) -> torch.Tensor:
-        """Padded queries (B, H, S, D) over packed keys and values (tokens, H, D)."""
-        if query.device.type == "meta":
-            return torch.empty_like(query)
-        ends = key_ends.tolist()
-        parts = []
-        for batch in range(query.shape[0]):
-            k, v = (tensor[ends[batch] : ends[batch + 1]].transpose(0, 1).unsqueeze(0) for tensor in (key, value))
-            part = None
-            if mask is not None:
-                part = mask[min(batch, mask.shape[0] - 1), :, :, : k.shape[2]].unsqueeze(0)
-            parts.append(self._attend(query[batch : batch + 1], k, v, part, scale))
+            made = self._attend(q, k, v, part, scale)
+            parts.append(made if starts is None else made.squeeze(0).transpose(0, 1))
         return torch.cat(parts) if parts else torch.zeros_like(query)
 
 
