@@ -21,6 +21,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.internals import FakeTensor, FakeTensorMode, pytree, schema_name
 from trt_core.log import unlogged
 from trt_core.nesting import children_of
+from trt_core.operator_counts import is_product
 from trt_core.operators import draws_random_numbers
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
@@ -307,15 +308,14 @@ def _is_of_training(node: Any) -> bool:
     return ("dropout" in name and draws_random_numbers(node)) or ("batch_norm" in name and has_hidden_state(node))
 
 
-_PRODUCTS: Final = re.compile(r"aten::(linear|conv\w*|mm|addmm|bmm|baddbmm|matmul|scaled_dot_product_attention)$")
-"""Operators that take no mixture of floating-point types, which shapes do not tell: they are captured all the same."""
-
 _NAMES_TYPES: Final = re.compile(r"\b(dtypes?|scalar type|Input type)\b")
 """What PyTorch says where an operator or a layer refuses what it is given for its type."""
 
 
 def require_types(program: torch.export.ExportedProgram, mod: Any, examples: ExampleInputs | None) -> None:
     """Finds at the door that inputs have another type than the weights that they are multiplied with.
+
+    Products take no mixture of floating-point types, which shapes do not tell: they are captured all the same.
 
     Args:
         program: What a module was captured as.
@@ -330,7 +330,7 @@ def require_types(program: torch.export.ExportedProgram, mod: Any, examples: Exa
     signature = inspect.signature(mod.forward)
     examples = examples.in_order(signature)
     for node in program.graph.nodes:
-        if not _PRODUCTS.match(schema_name(node.target)):
+        if not is_product(node.target):
             continue
         operands = [item for item in node.args if isinstance(item, torch.fx.Node)]
         if "attention" in schema_name(node.target):

@@ -35,6 +35,7 @@ from trt_core import (
     provider_identity,
     trt,
 )
+from trt_core.dtypes import from_trt
 from trt_core.errors import PlanError, Uncacheable
 from trt_core.files.opening import read_file
 from trt_core.internals import FakeTensorMode, pytree
@@ -500,24 +501,10 @@ def _renamed(value: Input, dimensions: Mapping[int, str]) -> Input:
 
 
 def _torch_type(end: Any) -> torch.dtype:
-    name = str(end.dtype).rpartition(".")[2]
-    found = _TYPES.get(name)
-    if found is None:
-        raise InputError(f"input or output {end.name!r} has the type {name}, which tensors of PyTorch lack")
-    return found
-
-
-_TYPES: Final = {
-    "FLOAT": torch.float32,
-    "HALF": torch.float16,
-    "BF16": torch.bfloat16,
-    "INT8": torch.int8,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "FP8": torch.float8_e4m3fn,
-}
+    try:
+        return from_trt(end.dtype)
+    except InputError as error:
+        raise InputError(f"input or output {end.name!r} has a type that tensors lack", why=error.what) from error
 
 
 def _placeholders(graph: fx.GraphModule) -> Iterator[fx.Node]:
