@@ -21,7 +21,8 @@ import trt_portable as trt
 from trt_portable.builder.autotune.engine_tactic import Trial, choose_tactic
 from trt_portable.builder.inductor import convolutions, tactic
 from trt_portable.builder.inductor.own_operators import OwnOperators, teach_cudnn_operators
-from trt_portable.builder.inductor.tactic import TACTICS, Inductor, LaunchRecorder, places_of
+from trt_portable.builder.inductor.repetition import places_of
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor, LaunchRecorder
 from trt_portable.builder.tactic import INTERPRET
 from trt_portable.execution import launch_list
 from trt_portable.execution.launch_list import (

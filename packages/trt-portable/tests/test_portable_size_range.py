@@ -17,13 +17,13 @@ import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic, low_precision_choice
 from trt_portable.builder.autotune.engine_tactic import Trial
 from trt_portable.builder.inductor.own_operators import KernelLaunch, OwnOperators, define_operator
+from trt_portable.builder.inductor.repetition import places_of
 from trt_portable.builder.inductor.tactic import (
     FixedSizes,
     LaunchRecorder,
     Limits,
     RecordingFailure,
     graph_of,
-    places_of,
     served_sizes,
     trace_program,
 )

@@ -1,8 +1,8 @@
-"""What can be reached in a graph of any kind of node."""
+"""What can be reached in a graph of any kind of node, and which step of a list is the last to need something."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from typing import TypeVar
 
 _Node = TypeVar("_Node", bound=Hashable)
@@ -18,3 +18,22 @@ def reachable(starts: Iterable[_Node], following: Callable[[_Node], Iterable[_No
                 found[node] = None
                 pending.append(node)
     return found
+
+
+def last_uses(steps: Iterable[Iterable[_Node]], kept: Container[_Node] = ()) -> list[list[_Node]]:
+    """Returns for each step what no later one reads or makes.
+
+    Args:
+        steps: What each of them reads and makes.
+        kept: What is needed behind the last one.
+    """
+    last: dict[_Node, int] = {}
+    dying: list[list[_Node]] = []
+    for at, touched in enumerate(steps):
+        for value in touched:
+            last[value] = at
+        dying.append([])
+    for value, at in last.items():
+        if value not in kept:
+            dying[at].append(value)
+    return dying

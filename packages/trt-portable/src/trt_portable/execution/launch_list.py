@@ -41,6 +41,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from trt_core.files import typed
+from trt_core.graph_search import last_uses
 from trt_core.internals import OpOverload, pytree
 from trt_core.nesting import reach_of
 from trt_core.remembered import Remembered
@@ -320,7 +321,7 @@ class _Memory:
         self.constants = constants
         self.read = set(outputs)
         first: dict[int, int] = {}
-        last: dict[int, int] = {}
+        needed: list[set[int]] = []  # by each step, with what it lies in
         roots: dict[int, int] = {}
         lies_in: dict[int, set[int]] = {}  # the allocations that a slot's tensor may lie in
         steps = [step[1] if step[0] == _LATE else step for step in steps]  # both ways have the same operands
@@ -337,24 +338,19 @@ class _Memory:
                 for result in step[4]:
                     if result is not None and result not in lies_in:
                         lies_in[result] = set().union(*shared)
-            for slot in touched:
-                for each in (slot, roots.get(slot, slot), *lies_in.get(slot, ())):
-                    last[each] = at
+            needed.append({each for slot in touched for each in (slot, roots.get(slot, slot), *lies_in.get(slot, ()))})
         kept = set().union(*(lies_in.get(slot, set()) for slot in outputs))
         self.planned = first.keys() - kept
         begins = {first[slot] for slot in self.planned}
-        ends: dict[int, list[int]] = {}
-        for slot in sorted(self.planned):
-            ends.setdefault(last[slot], []).append(slot)
+        dying = last_uses(needed)
+        ends = [sorted(self.planned.intersection(dead)) for dead in dying]
         self._events = [
-            (step[1:] if at in begins else None, ends.get(at, []))
-            for at, step in enumerate(steps)
-            if at in begins or at in ends
+            (step[1:] if at in begins else None, ended)
+            for at, (step, ended) in enumerate(zip(steps, ends, strict=True))
+            if at in begins or ended
         ]
-        self.deaths: list[list[int]] = [[] for _ in steps]
-        for slot in sorted(lies_in.keys() - set(outputs)):
-            if roots.get(slot, slot) not in self.planned:
-                self.deaths[last[slot]].append(slot)
+        mortal = {slot for slot in lies_in.keys() - set(outputs) if roots.get(slot, slot) not in self.planned}
+        self.deaths = [sorted(mortal.intersection(dead)) for dead in dying]
 
     def arrange(self, numbers: Sequence[int]) -> tuple[tuple[int, ...], int]:
         """Where slots lie in the arena, in bytes, and how large that is; what is needed at one time never overlaps.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 import torch
 from torch.autograd import profiler
 
+from trt_core.graph_search import last_uses
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
 from trt_portable.shape_tensors import Value, as_tensor
@@ -219,7 +220,8 @@ class Program:
             for tensor, at in zip(ids, written, strict=True)
         }
         keep = {slot(tensor) for tensor in outputs} | constants
-        last_use = self._last_uses(running, slot, keep)
+        touched = ([slot(at) for at in (*call.inputs, *call.outputs) if at is not None] for call in running)
+        dying = last_uses(touched, keep)
         self.reads = [tuple(ABSENT if tensor is None else slot(tensor) for tensor in call.inputs) for call in running]
         self.output_slots = [slot(tensor) for tensor in outputs]
         self._views: dict[tuple[int, tuple[int, ...]], int] = {}  # where constants are in other shapes
@@ -230,10 +232,10 @@ class Program:
                 compute,
                 _reader(read),
                 tuple(slot(tensor) for tensor in call.outputs),
-                tuple(last_use.get(index, ())),
+                tuple(dead),
                 call,
             )
-            for index, (call, compute, read) in enumerate(zip(running, computes, self.reads, strict=True))
+            for call, compute, read, dead in zip(running, computes, self.reads, dying, strict=True)
         ]
         self._placed = [
             (step, self.output_slots.index(written[0]), compute.place)
@@ -255,20 +257,6 @@ class Program:
             for at, slot in enumerate(reads)
         )
         return compute.compute_shaped
-
-    @staticmethod
-    def _last_uses(running: Sequence[LayerCall], slot: Callable[[int], int], keep: set[int]) -> dict[int, list[int]]:
-        """Slots that die with each step: read there last, or written there and never read."""
-        last: dict[int, int] = {}
-        for index, call in enumerate(running):
-            for tensor in (*call.inputs, *call.outputs):
-                if tensor is not None:
-                    last[slot(tensor)] = index
-        deaths: dict[int, list[int]] = {}
-        for at, index in last.items():
-            if at not in keep:
-                deaths.setdefault(index, []).append(at)
-        return deaths
 
     @property
     def prepared(self) -> dict[int, torch.Tensor]:

@@ -19,6 +19,7 @@ from torch import nn
 from trt_core.attributes import part_at
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
+from trt_core.graph_search import last_uses
 from trt_core.internals import FakeTensor, OpOverload
 from trt_core.nesting import reach_of, with_leaves
 from trt_core.process_groups import COLLECTIVES, LOOK_AT_OTHERS, WAIT, own_rank
@@ -238,8 +239,9 @@ class _Steps:
     ) -> None:
         self.first = first
         runs = [_run_of(step, engines, calls) for step in steps]
-        dying = _deaths(steps, first, output)
-        self.steps = [(run, first + index, dying.get(index, ())) for index, run in enumerate(runs)]
+        own = ([first + at, *(each for each in values_read(step) if each >= first)] for at, step in enumerate(steps))
+        dying = last_uses(own, set(values_in(output)))
+        self.steps = [(run, first + at, tuple(dead)) for at, (run, dead) in enumerate(zip(runs, dying, strict=True))]
         self.output = _picker(output)
         self._titles = [_title(step, stored) for step in steps]
         for index, step in enumerate(steps):  # waiting is where a collective fails
@@ -667,20 +669,6 @@ def _picker(tree: Any) -> Callable[[list[Any]], Any]:
 
 
 # Slots -------------------------------------------------------------------------------------------------------------
-
-
-def _deaths(steps: Sequence[Step], first: int, output: Any) -> dict[int, tuple[int, ...]]:
-    """Slots of results that die with each step: read there last, or made there and never read."""
-    last: dict[int, int] = {}
-    for index, step in enumerate(steps):
-        last[first + index] = index
-        for value in values_read(step):
-            if value >= first:
-                last[value] = index
-    deaths: dict[int, list[int]] = {}
-    for value in set(last) - set(values_in(output)):
-        deaths.setdefault(last[value], []).append(value)
-    return {index: tuple(sorted(values)) for index, values in deaths.items()}
 
 
 def _title(step: Step, engines: Sequence[StoredEngine]) -> str:

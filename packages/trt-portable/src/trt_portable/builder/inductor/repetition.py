@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from trt_core.graph_search import last_uses
 from trt_core.internals import OWN_NAMESPACES, OpOverload
 
 _LONGEST_PERIOD: Final = 2048
@@ -35,6 +36,20 @@ _FEW_NUMBERS: Final = 16
 _HALF: Final = 2
 _EXTERNAL: Final = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "convolution", "dot", "mv", "addmv")
 _EXTERNAL_PARTS: Final = ("scaled_dot_product", "cudnn", "convolution", "_addmm_activation", "_mm")
+
+
+def places_of(inputs: Sequence[torch.Tensor]) -> dict[Any, tuple[int, int]]:
+    """Input and axis that each symbol is read from.
+
+    Args:
+        inputs: Tensors without data.
+    """
+    places: dict[Any, tuple[int, int]] = {}
+    for index, tensor in enumerate(inputs):
+        for axis, extent in enumerate(tensor.shape):
+            if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
+                places.setdefault(extent.node.expr, (index, axis))
+    return places
 
 
 @dataclass(frozen=True)
@@ -71,17 +86,9 @@ class SplitGraph:
     _places: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        last: dict[fx.Node, int] = {}
-        for at, piece in enumerate(self.pieces):
-            last.update(dict.fromkeys((node for node in (*piece.inputs, *piece.outputs) if _is_node(node)), at))
-        self._dying = [[] for _ in self.pieces]
-        for node, at in last.items():
-            if node not in self.outputs:
-                self._dying[at].append(node)
-        for index, node in enumerate(self.inputs):
-            for axis, extent in enumerate(node.meta["val"].shape):
-                if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
-                    self._places.setdefault(extent.node.expr, (index, axis))
+        touched = ([node for node in (*piece.inputs, *piece.outputs) if _is_node(node)] for piece in self.pieces)
+        self._dying = last_uses(touched, self.outputs)
+        self._places = places_of([node.meta["val"] for node in self.inputs])
 
     def run(self, calls: Sequence[Callable[[list[Any]], Sequence[Any]]], arguments: list[Any]) -> list[Any]:
         """Computes the outputs.

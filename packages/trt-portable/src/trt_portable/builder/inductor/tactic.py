@@ -38,7 +38,7 @@ from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
 from trt_core.sizes.grid import SizeGrid, runs
 from trt_core.temporary import with_attributes
 from trt_portable.builder.inductor.own_operators import KernelLaunch, Launch, OwnOperators, teach_cudnn_operators
-from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, split, updates, whole
+from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, places_of, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
@@ -1294,20 +1294,6 @@ class Limits:
     least: Shape
     usual: Shape
     most: Shape
-
-
-def places_of(inputs: Sequence[torch.Tensor]) -> dict[Any, tuple[int, int]]:
-    """Input and axis that each symbol is read from.
-
-    Args:
-        inputs: Tensors without data.
-    """
-    places: dict[Any, tuple[int, int]] = {}
-    for index, tensor in enumerate(inputs):
-        for axis, extent in enumerate(tensor.shape):
-            if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
-                places.setdefault(extent.node.expr, (index, axis))
-    return places
 
 
 def served_sizes(
