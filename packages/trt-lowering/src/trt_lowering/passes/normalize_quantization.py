@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -124,93 +123,62 @@ def _by_name(target: OpOverload, form: Form) -> Callable[..., Any]:
     return call
 
 
-def _quantize_per_tensor(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    low = _lowest(node)
-    if low is None or _rank(node) == 0 or not _is_symmetric(gm, node):
-        return None
+_Scale = Callable[[Mapping[str, Any]], tuple[torch.Tensor, int]]
+"""The scale among a call's arguments, as `trt::quantize` takes it, and its axis."""
 
-    def form(given: Mapping[str, Any]) -> Any:
-        scale = _as_scale(given["scale"], given["input"])
-        return _quantize(given["input"], scale, -1, low)
-
-    return form
+_ScaleOf = Callable[[fx.Node], _Scale | None]
+"""Says how a call names its scale, None where that cannot be written in the one form."""
 
 
-def _dequantize_per_tensor(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    has_zero_point = _has_zero_point(gm, node)
-    if _rank(node) == 0 or has_zero_point is None:
-        return None
-
-    def form(given: Mapping[str, Any]) -> Any:
-        scale = _as_scale(given["scale"], given["input"])
-        if has_zero_point:
-            return _shifted(node, given, scale, -1, _as_scale(given["zero_point"], given["input"]))
-        return dequantize(given["input"], scale, node.meta["val"].dtype)
-
-    return form
+def _of_tensor(node: fx.Node) -> _Scale | None:
+    return None if _rank(node) == 0 else lambda given: (_as_scale(given["scale"], given["input"]), -1)
 
 
-def _quantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    low = _lowest(node)
-    if low is None or not _is_symmetric(gm, node):
-        return None
+def _of_channels(node: fx.Node) -> _Scale:
     axis = argument(node, "axis") % _rank(node)
-    return lambda given: _quantize(given["input"], given["scales"].to(torch.float32), axis, low)
+    return lambda given: (given["scales"].to(torch.float32), axis)
 
 
-def _dequantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    has_zero_point = _has_zero_point(gm, node)
-    if has_zero_point is None:
+def _of_groups(node: fx.Node) -> _Scale:
+    return lambda given: (given["scales"].to(torch.float32), -1)
+
+
+def _of_blocks(node: fx.Node) -> _Scale | None:
+    blocks = _blocks(node)
+    if blocks is None:
         return None
-    axis = argument(node, "axis") % _rank(node)
-
-    def form(given: Mapping[str, Any]) -> Any:
-        scale = given["scales"].to(torch.float32)
-        if has_zero_point:
-            return _shifted(node, given, scale, axis, given["zero_points"])
-        return dequantize(given["input"], scale, node.meta["val"].dtype, 8, axis)
-
-    return form
+    return lambda given: simple_scale(given["scale"].to(torch.float32).reshape(blocks), given["input"].shape)
 
 
-def _dequantize_groups(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    has_zero_point = _has_zero_point(gm, node)
-    if has_zero_point is None:
-        return None
+def _quantizes(scale_of: _ScaleOf) -> Reader:
+    def read(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+        low, scale = _lowest(node), scale_of(node)
+        if low is None or scale is None or not _is_symmetric(gm, node):
+            return None
+        return lambda given: _quantize(given["input"], *scale(given), low)
 
-    def form(given: Mapping[str, Any]) -> Any:
-        scale = given["scales"].to(torch.float32)
-        if has_zero_point:
-            return _shifted(node, given, scale, -1, given["zero_points"])
-        return dequantize(given["input"], scale, node.meta["val"].dtype, _bits(node))
-
-    return form
+    return read
 
 
-def _dequantize_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    blocks, has_zero_point = _blocks(node), _has_zero_point(gm, node)
-    if blocks is None or has_zero_point is None:
-        return None
+def _dequantizes(scale_of: _ScaleOf, *, in_few_bits: bool = False) -> Reader:
+    """Reads dequantizations; those in few bits have 4 where their range says so, others where they are shifted."""
 
-    def form(given: Mapping[str, Any]) -> Any:
-        scale, axis = _scale_of_blocks(given["scale"], blocks, given["input"].shape)
-        if has_zero_point:
-            return _shifted(node, given, scale, axis, given["zero_point"])
-        return dequantize(given["input"], scale, node.meta["val"].dtype, _bits(node), axis)
+    def read(gm: fx.GraphModule, node: fx.Node) -> Form | None:
+        has_zero_point, scale, dtype = _has_zero_point(gm, node), scale_of(node), node.meta["val"].dtype
+        if has_zero_point is None or scale is None:
+            return None
 
-    return form
+        def form(given: Mapping[str, Any]) -> Any:
+            steps, axis = scale(given)
+            if not has_zero_point:
+                return dequantize(given["input"], steps, dtype, _bits(node) if in_few_bits else 8, axis)
+            zero = next(value for name, value in given.items() if name.startswith("zero_point"))
+            zero = zero if isinstance(zero, torch.Tensor) else _as_scale(zero, given["input"])
+            return dequantize_shifted(given["input"], steps, zero, dtype, _bits(node), axis)
 
+        return form
 
-def _quantize_blocks(gm: fx.GraphModule, node: fx.Node) -> Form | None:
-    blocks, low = _blocks(node), _lowest(node)
-    if blocks is None or low is None or not _is_symmetric(gm, node):
-        return None
-
-    def form(given: Mapping[str, Any]) -> Any:
-        scale, axis = _scale_of_blocks(given["scale"], blocks, given["input"].shape)
-        return _quantize(given["input"], scale, axis, low)
-
-    return form
+    return read
 
 
 def _fake_quantize_per_channel(gm: fx.GraphModule, node: fx.Node) -> Form | None:
@@ -261,13 +229,13 @@ def _of_bitsandbytes(gm: fx.GraphModule, node: fx.Node) -> Form | None:
 
 _READERS: Final[dict[str, Reader]] = {
     **dict.fromkeys(FORMS, _of_bitsandbytes),
-    "quantized_decomposed::quantize_per_tensor": _quantize_per_tensor,
-    "quantized_decomposed::quantize_per_tensor.tensor": _quantize_per_tensor,
-    "quantized_decomposed::dequantize_per_tensor": _dequantize_per_tensor,
-    "quantized_decomposed::dequantize_per_tensor.tensor": _dequantize_per_tensor,
-    "quantized_decomposed::quantize_per_channel": _quantize_per_channel,
-    "quantized_decomposed::dequantize_per_channel": _dequantize_per_channel,
-    "quantized_decomposed::dequantize_per_channel_group": _dequantize_groups,
+    "quantized_decomposed::quantize_per_tensor": _quantizes(_of_tensor),
+    "quantized_decomposed::quantize_per_tensor.tensor": _quantizes(_of_tensor),
+    "quantized_decomposed::dequantize_per_tensor": _dequantizes(_of_tensor),
+    "quantized_decomposed::dequantize_per_tensor.tensor": _dequantizes(_of_tensor),
+    "quantized_decomposed::quantize_per_channel": _quantizes(_of_channels),
+    "quantized_decomposed::dequantize_per_channel": _dequantizes(_of_channels),
+    "quantized_decomposed::dequantize_per_channel_group": _dequantizes(_of_groups, in_few_bits=True),
     "quantized_decomposed::choose_qparams.tensor": choose,
     "quantized_decomposed::choose_qparams_symmetric.tensor": choose,
     "quantized_decomposed::choose_qparams_per_token_asymmetric": choose_per_token,
@@ -276,8 +244,8 @@ _READERS: Final[dict[str, Reader]] = {
     "tensorrt::dynamic_block_quantize_op": _weight_in_blocks,
     "tensorrt::dynamic_block_quantize_op.overload": _weight_in_blocks,
     "trt::fake_quantize_blocks": lambda gm, node: _in_blocks(node, argument(node, "bits"), None),
-    "torchao::quantize_affine": _quantize_blocks,
-    "torchao::dequantize_affine": _dequantize_blocks,
+    "torchao::quantize_affine": _quantizes(_of_blocks),
+    "torchao::dequantize_affine": _dequantizes(_of_blocks, in_few_bits=True),
 }
 
 
@@ -328,12 +296,6 @@ def _scale_and_zero_point(node: fx.Node) -> tuple[Any, Any]:
     names = [declared.name for declared in node.target._schema.arguments]
     zero_point = next(name for name in names if name.startswith("zero_point"))
     return argument(node, next(name for name in names if name.startswith("scale"))), argument(node, zero_point)
-
-
-def _shifted(
-    node: fx.Node, given: Mapping[str, Any], scale: torch.Tensor, axis: int, zero_point: torch.Tensor
-) -> torch.Tensor:
-    return dequantize_shifted(given["input"], scale, zero_point, node.meta["val"].dtype, _bits(node), axis)
 
 
 def _is_zero(gm: fx.GraphModule, value: Any) -> bool:
@@ -387,15 +349,14 @@ def _blocks(node: fx.Node) -> list[int] | None:
     return counts
 
 
-def _scale_of_blocks(scale: torch.Tensor, blocks: Sequence[int], shape: Sequence[int]) -> tuple[torch.Tensor, int]:
-    """Returns the scale as `trt::quantize` takes it, and its axis."""
-    wide = [axis for axis, count in enumerate(blocks) if count != 1]
-    flat = scale.to(torch.float32)
-    if math.prod(blocks) == 1:
-        return flat.reshape(()), -1
-    if len(wide) == 1 and blocks[wide[0]] == shape[wide[0]]:
-        return flat.reshape(-1), wide[0]
-    return flat.reshape(list(blocks)), -1
+def simple_scale(scale: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, int]:
+    """Returns a scale, with a number for each block on each axis, as `trt::quantize` takes it, and its axis."""
+    wide = [axis for axis, count in enumerate(scale.shape) if count != 1]
+    if not wide:
+        return scale.reshape(()), -1
+    if len(wide) == 1 and scale.shape[wide[0]] == shape[wide[0]]:
+        return scale.reshape(-1), wide[0]
+    return scale, -1
 
 
 def dequantize_shifted(

@@ -19,7 +19,7 @@ from trt_core.verdicts import IN_FLOATS
 from trt_lowering.contract import OperatorPass
 from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import is_pure, tensor_value
-from trt_lowering.passes.normalize_quantization import parts_of_blocks
+from trt_lowering.passes.normalize_quantization import parts_of_blocks, simple_scale
 
 aten = torch.ops.aten
 
@@ -560,7 +560,7 @@ def _write(gm: fx.GraphModule, last: fx.Node, stored: _Stored) -> fx.Node:
     """Adds a weight in canonical form behind a node, and returns it."""
     shape, dtype = list(stored.values.shape), last.meta["val"].dtype
     counts = list(stored.scale.shape)
-    scale, axis = _simple_scale(stored.scale, shape)
+    scale, axis = simple_scale(stored.scale, shape)
     with gm.graph.inserting_before(last):
         values = _constant(gm, stored.values, last)
         if stored.table is None and stored.zeros is None:
@@ -583,16 +583,6 @@ def _write(gm: fx.GraphModule, last: fx.Node, stored: _Stored) -> fx.Node:
             steps = _constant(gm, stored.scale.reshape(blocks), last)
             split = _call(gm, aten.mul.Tensor, (_reshaped(gm, looked_up, parts, last), steps), last)
         return _cast(gm, _reshaped(gm, split, shape, last), dtype, last)
-
-
-def _simple_scale(scale: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, int]:
-    """Returns a scale as `trt::dequantize` takes it, and its axis."""
-    wide = [axis for axis, count in enumerate(scale.shape) if count != 1]
-    if not wide:
-        return scale.reshape(()), -1
-    if len(wide) == 1 and scale.shape[wide[0]] == shape[wide[0]]:
-        return scale.reshape(-1), wide[0]
-    return scale, -1
 
 
 def _reshaped(gm: fx.GraphModule, node: fx.Node, shape: list[int], origin: fx.Node) -> fx.Node:
