@@ -110,16 +110,8 @@ class Decoded(Dequantized):
 
 def dequantized(graph: PlanGraph, tensor: int | None) -> Dequantized | None:
     """What a tensor is moved from, if that is a dequantization."""
-    movement: list[Node] = []
-    while (node := graph.maker(tensor)) is not None:
-        if node.is_a(IDequantizeLayer):
-            return Dequantized(node, tuple(reversed(movement)))
-        if node.is_a(*_MOVEMENT):
-            movement.append(node)
-        elif not is_float_cast(graph, node):
-            return None
-        tensor = node.inputs[0]
-    return None
+    movement, node = _moved_from(graph, tensor)
+    return Dequantized(node, movement) if node is not None and node.is_a(IDequantizeLayer) else None
 
 
 def decoded(graph: PlanGraph, tensor: int | None) -> Decoded | None:
@@ -340,17 +332,8 @@ class _ProductFusion:
         left = self._left(product.inputs[0], matrix.dtype)
         tail = Tail(self._graph, product, matrix.extents[0])
         layer, graph = LowPrecisionProductLayer, self._graph
-        form: dict[Attribute[Any], Any] = {
-            layer.columns: matrix.extents[0],
-            layer.depth: matrix.extents[1],
-            layer.code_type: matrix.dtype,
-            layer.left_type: left.dtype,
-            layer.result_type: tail.result,
-            layer.blocks: Dims(matrix.blocks),
-            layer.rowwise: left.scale is not None and not left.is_static,
-            layer.has_offset: matrix.offset is not None,
-            layer.levels: matrix.levels,
-        }
+        form = _coded_form(matrix, left.dtype, tail.result)
+        form[layer.rowwise] = left.scale is not None and not left.is_static
         prepared = _preparation(graph, tail.name, matrix, form, left.scale if left.is_static else None)
         fused = Node(
             layer,
@@ -627,7 +610,8 @@ def _stored_bytes(matrix: _Matrix) -> int:
 
 
 def _coded_form(matrix: _Matrix, left: DataType, result: DataType) -> dict[Attribute[Any], Any]:
-    layer = ChosenCodesProductLayer
+    """What a product with codes, and the preparation of its matrix, are told."""
+    layer = PreparedMatrixLayer
     return {
         layer.columns: matrix.extents[0],
         layer.depth: matrix.extents[1],
