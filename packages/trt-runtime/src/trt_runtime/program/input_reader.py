@@ -17,7 +17,7 @@ from trt_core.remembered import Remembered
 from trt_core.sizes.conditions import Home, Homes, home_of, require_conditions, write_extent
 from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_extent
 from trt_core.sizes.profiles import VaryingSize, require_profile
-from trt_core.wording import kind_of, with_article
+from trt_core.wording import counted, kind_of, with_article
 from trt_runtime.input_check import require_tensor
 from trt_runtime.program.graph import FixedInput, ForeignTree, Leaf, NumberInput, Program, Signature, TensorInput
 from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
@@ -170,7 +170,7 @@ class InputReader:
         taken = f"it was compiled for {', '.join(self._names) or 'no inputs'}"
         if len(args) > len(self._names):
             raise InputError(
-                f"the model takes {_count(len(self._names))}, {len(args)} were given",
+                f"the model takes {counted(len(self._names), 'input')}, {len(args)} were given",
                 hint=f"{taken}; compile it again to call it with others",
             )
         if len(args) > self.signature.positional:
@@ -192,7 +192,7 @@ class InputReader:
         missing = [name for name in self._names if name not in bound]
         if missing:
             raise InputError(
-                f"the model takes {_count(len(self._names))}, {len(bound)} were given",
+                f"the model takes {counted(len(self._names), 'input')}, {len(bound)} were given",
                 why=f"missing: {', '.join(missing)}",
                 hint=f"{taken}, optional ones too",
             )
@@ -285,10 +285,6 @@ def _flatten(value: Any, tree: Any, place: str, flat: list[Any]) -> None:
 
 def _size(home: Home, value: int) -> int:
     return home.factor * value + home.offset
-
-
-def _count(number: int) -> str:
-    return "1 input" if number == 1 else f"{number} inputs"
 
 
 _SYMBOLIC = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
