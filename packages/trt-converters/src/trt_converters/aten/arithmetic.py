@@ -164,13 +164,10 @@ def aten_hypot(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     return cast(ctx, select(ctx, infinite, infinity, length), ctx.result_dtype)
 
 
-@converter(aten.xlogy.Tensor, aten.special_xlogy.default, checks=computable)
-@converter(aten.xlogy.Scalar_Other, aten.special_xlogy.other_scalar, checks=computable)
-@converter(aten.xlogy.Scalar_Self, aten.special_xlogy.self_scalar, checks=computable)
-def aten_xlogy(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """xlogy.Tensor(Tensor self, Tensor other) -> Tensor"""
+def _times_logarithm(ctx: ConversionContext, self: Operand, other: Operand, logarithm: Callable[[Operand], Any]) -> Any:
+    """Returns `self * logarithm(other)`, 0 where `self` is, and NaN where `other` is."""
     left, right = (widen(ctx, operand) for operand in promote(ctx, self, other, dtype=ctx.result_dtype))
-    product = binary(ctx, "PROD", left, unary(ctx, "LOG", right))
+    product = binary(ctx, "PROD", left, logarithm(right))
     zero = torch.zeros((), dtype=dtype_of(left))
     found = select(ctx, binary(ctx, "EQUAL", left, 0.0), zero, product)
     return cast(ctx, select(ctx, unary(ctx, "ISNAN", right), right, found), ctx.result_dtype)
@@ -273,6 +270,13 @@ convert_each(
             ctx, self, tensor1, tensor2, value, "DIV"
         ),
         (aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.true_divide.Scalar): _quotient,
+        (
+            *(aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self),
+            *(aten.special_xlogy.default, aten.special_xlogy.other_scalar, aten.special_xlogy.self_scalar),
+        ): lambda ctx, self, other: _times_logarithm(ctx, self, other, lambda value: unary(ctx, "LOG", value)),
+        (
+            *(aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar),
+        ): lambda ctx, self, other: _times_logarithm(ctx, self, other, lambda value: log1p(ctx, value)),
         (aten.floor_divide.default, aten.floor_divide.Scalar): _floor_quotient,
     },
     checks=computable,

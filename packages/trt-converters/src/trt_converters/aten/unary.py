@@ -384,17 +384,6 @@ def _digamma_right(ctx: ConversionContext, z: Operand) -> Any:
     return binary(ctx, "SUB", binary(ctx, "SUB", logarithm, series), steps)
 
 
-@converter(
-    aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar, checks=computable
-)
-def aten_special_xlog1py(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    """special_xlog1py(Tensor self, Tensor other) -> Tensor"""
-    left, right = (widen(ctx, operand) for operand in promote(ctx, self, other, dtype=ctx.result_dtype))
-    product = binary(ctx, "PROD", left, log1p(ctx, right))
-    found = select(ctx, binary(ctx, "EQUAL", left, 0.0), _number(0.0), product)
-    return cast(ctx, select(ctx, unary(ctx, "ISNAN", right), right, found), ctx.result_dtype)
-
-
 _SELU_ALPHA = 1.6732632423543772
 _SELU_SCALE = 1.0507009873554805
 
