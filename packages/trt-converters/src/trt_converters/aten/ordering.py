@@ -39,7 +39,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.casts import result_type
 from trt_converters.layers.gathering import gather, gather_elements
-from trt_converters.layers.pointwise import is_nan, maximum, minimum
+from trt_converters.layers.pointwise import extreme, is_nan
 from trt_converters.layers.reductions import extremum, first_extremum, positions, running_sum
 from trt_converters.registry import convert_each, converter, refuse_each
 from trt_core import Reason, Verdict
@@ -427,26 +427,13 @@ def _is_clip_layer(dtype: torch.dtype, low: Number | None, high: Number | None) 
     return -limit <= low <= high <= limit
 
 
-def _larger(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
+def _extreme(ctx: ConversionContext, left: Operand, right: Operand, largest: bool, skips_nan: bool = False) -> Any:
+    """Returns the larger or the smaller operand, and NaN where either is NaN, unless the other one is wanted there."""
     left, right = promote(ctx, left, right, dtype=ctx.result_dtype)
-    return binary(ctx, "OR", left, right) if ctx.result_dtype is torch.bool else maximum(ctx, left, right)
-
-
-def _smaller(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
-    left, right = promote(ctx, left, right, dtype=ctx.result_dtype)
-    return binary(ctx, "AND", left, right) if ctx.result_dtype is torch.bool else minimum(ctx, left, right)
-
-
-def _without_nan(ctx: ConversionContext, left: Operand, right: Operand, comparison: str, layer: str, logic: str) -> Any:
-    """Returns the operand that wins the comparison; the other one where either is NaN."""
-    left, right = promote(ctx, left, right, dtype=ctx.result_dtype)
+    layer, comparison, logic = ("MAX", "GREATER", "OR") if largest else ("MIN", "LESS", "AND")
     if ctx.result_dtype is torch.bool:
         return binary(ctx, logic, left, right)
-    if not ctx.result_dtype.is_floating_point:
-        return binary(ctx, layer, left, right)
-    # a NaN on the left loses the comparison, one on the right is left out by the second term
-    wins = binary(ctx, "OR", binary(ctx, comparison, left, right), is_nan(ctx, right))
-    return select(ctx, wins, left, right)
+    return extreme(ctx, layer, comparison, left, right, right if skips_nan else left)
 
 
 def _is_not_nan(bound: Any) -> bool:
@@ -479,9 +466,9 @@ def aten_clamp_tensor(ctx: ConversionContext, self: Operand, min: Operand | None
     """clamp.Tensor(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor"""
     value = cast(ctx, self, ctx.result_dtype)
     if min is not None:
-        value = _larger(ctx, value, min)
+        value = _extreme(ctx, value, min, True)
     if max is not None:
-        value = _smaller(ctx, value, max)
+        value = _extreme(ctx, value, max, False)
     return value
 
 
@@ -510,12 +497,12 @@ def _place(ctx: ConversionContext, value: Operand, dim: int | None, keep: bool, 
 
 convert_each(
     {
-        (aten.maximum.default, aten.max.other): lambda ctx, self, other: _larger(ctx, self, other),
-        (aten.minimum.default, aten.min.other): lambda ctx, self, other: _smaller(ctx, self, other),
-        aten.fmax.default: lambda ctx, self, other: _without_nan(ctx, self, other, "GREATER", "MAX", "OR"),
-        aten.fmin.default: lambda ctx, self, other: _without_nan(ctx, self, other, "LESS", "MIN", "AND"),
-        aten.clamp_min.Tensor: lambda ctx, self, min: _larger(ctx, self, min),
-        aten.clamp_max.Tensor: lambda ctx, self, max: _smaller(ctx, self, max),
+        (aten.maximum.default, aten.max.other): lambda ctx, self, other: _extreme(ctx, self, other, True),
+        (aten.minimum.default, aten.min.other): lambda ctx, self, other: _extreme(ctx, self, other, False),
+        aten.fmax.default: lambda ctx, self, other: _extreme(ctx, self, other, True, True),
+        aten.fmin.default: lambda ctx, self, other: _extreme(ctx, self, other, False, True),
+        aten.clamp_min.Tensor: lambda ctx, self, min: _extreme(ctx, self, min, True),
+        aten.clamp_max.Tensor: lambda ctx, self, max: _extreme(ctx, self, max, False),
         aten.max.dim: lambda ctx, self, dim, keepdim: _along(ctx, self, dim, keepdim, True),
         aten.min.dim: lambda ctx, self, dim, keepdim: _along(ctx, self, dim, keepdim, False),
         aten.argmax.default: lambda ctx, self, dim, keepdim: _place(ctx, self, dim, keepdim, True),

@@ -157,19 +157,25 @@ def expm1(ctx: ConversionContext, value: Operand) -> Any:
 
 def maximum(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
     """Returns the larger operand; NaN where either is NaN, which the MAX layer does not promise."""
-    return _extreme(ctx, "MAX", "GREATER", left, right)
+    return extreme(ctx, "MAX", "GREATER", left, right, left)
 
 
 def minimum(ctx: ConversionContext, left: Operand, right: Operand) -> Any:
     """Returns the smaller operand; NaN where either is NaN, which the MIN layer does not promise."""
-    return _extreme(ctx, "MIN", "LESS", left, right)
+    return extreme(ctx, "MIN", "LESS", left, right, left)
 
 
-def _extreme(ctx: ConversionContext, layer: str, comparison: str, left: Operand, right: Operand) -> Any:
+def extreme(
+    ctx: ConversionContext, layer: str, comparison: str, left: Operand, right: Operand, missing: Operand
+) -> Any:
+    """Returns the left operand where it wins a comparison, or where `missing`, one of the two, is NaN; else the right.
+
+    A NaN on the left is taken if that is missing, and else loses; one on the right comes where neither term holds, and
+    is left out if that is missing.
+    """
     if not dtype_of(left).is_floating_point:
         return binary(ctx, layer, left, right)
-    # a NaN on the left is taken by the second term, one on the right because neither term holds
-    wins = binary(ctx, "OR", binary(ctx, comparison, left, right), is_nan(ctx, left))
+    wins = binary(ctx, "OR", binary(ctx, comparison, left, right), is_nan(ctx, missing))
     return select(ctx, wins, left, right)
 
 
