@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trt_converters.aten.products import matrix_multiply
+from trt_converters.aten.products import multiply_axis
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of
@@ -368,10 +368,7 @@ def adaptive_average(ctx: ConversionContext, value: Operand, output_size: Sequen
         extent = dimension(ctx, value, axis)
         if is_same_size(size, original[axis]):
             continue
-        order = list(range(rank))
-        order[axis], order[-1] = order[-1], order[axis]
-        matrix = averaging_matrix(ctx, extent, size)
-        value = permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), matrix), order)
+        value = multiply_axis(ctx, value, axis, averaging_matrix(ctx, extent, size))
     return cast(ctx, value, dtype)
 
 

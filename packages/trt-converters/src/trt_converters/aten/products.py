@@ -94,6 +94,13 @@ def matrix_multiply(
     return ctx.output(layer, suffix)
 
 
+def multiply_axis(ctx: ConversionContext, value: Operand, axis: int, matrix: Operand) -> Any:
+    """Replaces an axis by its product with a matrix: (elements, samples)."""
+    order = list(range(rank_of(value)))
+    order[axis], order[-1] = order[-1], order[axis]
+    return permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), matrix), order)
+
+
 @converter(aten.linear.default, checks=multiplies("input", "weight"))
 def aten_linear(ctx: ConversionContext, input: Operand, weight: Operand, bias: Operand | None) -> Any:
     """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor"""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_converters.aten.products import matrix_multiply
+from trt_converters.aten.products import matrix_multiply, multiply_axis
 from trt_converters.call import Call
 from trt_converters.checks import dtypes
 from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of
@@ -18,7 +18,6 @@ from trt_converters.layers import (
     gather,
     greater_equal,
     index_range,
-    permute,
     reduce,
     reshape,
     select,
@@ -189,7 +188,7 @@ def _weigh(ctx: ConversionContext, value: Operand) -> Any:
         weights = axis_probe(ctx.call, axis, torch.eye(int(old)))  # row i: the weight of element i in every sample
         if weights.shape[0] == weights.shape[1] and torch.equal(weights, torch.eye(int(old))):
             continue
-        value = _multiply_axis(ctx, value, 2 + axis, weights)
+        value = multiply_axis(ctx, value, 2 + axis, weights)
     return cast(ctx, value, dtype)
 
 
@@ -319,14 +318,7 @@ def _weigh_smoothly(ctx: ConversionContext, value: Operand, axis: int) -> Any:
         weights = binary(ctx, "MAX", binary(ctx, "SUB", 1.0, away), 0.0)
     weights = select(ctx, inside, weights, 0.0)
     weights = binary(ctx, "DIV", weights, reduce(ctx, "SUM", weights, (0,), True))
-    return _multiply_axis(ctx, value, 2 + axis, weights)
-
-
-def _multiply_axis(ctx: ConversionContext, value: Operand, axis: int, matrix: Operand) -> Any:
-    """Replaces an axis by its product with a matrix: (elements, samples)."""
-    order = list(range(rank_of(value)))
-    order[axis], order[-1] = order[-1], order[axis]
-    return permute(ctx, matrix_multiply(ctx, permute(ctx, value, order), matrix), order)
+    return multiply_axis(ctx, value, 2 + axis, weights)
 
 
 def _cubic_polynomials(sharpness: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
