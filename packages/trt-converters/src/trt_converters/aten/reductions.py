@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -291,28 +291,22 @@ def aten_cumprod(ctx: ConversionContext, self: Operand, dim: int, dtype: torch.d
     """cumprod(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor"""
     value = widen(ctx, cast(ctx, self, ctx.result_dtype))
     operation = "AND" if ctx.result_dtype is torch.bool else "PROD"
-    if rank_of(value) == 0:
-        return cast(ctx, value, ctx.result_dtype)
-
-    def multiply(earlier: Sequence[Any], later: Sequence[Any]) -> Sequence[Any]:
-        return [binary(ctx, operation, earlier[0], later[0])]
-
-    axis = normalize_axis(dim, rank_of(value))
-    (found,) = scan(ctx, [value], axis, ctx.symbolic_shape("self")[axis], multiply)
-    return cast(ctx, found, ctx.result_dtype)
+    return _scanned(ctx, value, dim, lambda earlier, later: binary(ctx, operation, earlier, later))
 
 
 @converter(aten.logcumsumexp.default, checks=computable)
 def aten_logcumsumexp(ctx: ConversionContext, self: Operand, dim: int) -> Any:
     """logcumsumexp(Tensor self, int dim) -> Tensor"""
-    if rank_of(self) == 0:
-        return self
-    axis = normalize_axis(dim, rank_of(self))
+    return _scanned(ctx, widen(ctx, self), dim, lambda earlier, later: log_add_exp(ctx, earlier, later))
 
-    def add(earlier: Sequence[Any], later: Sequence[Any]) -> Sequence[Any]:
-        return [log_add_exp(ctx, earlier[0], later[0])]
 
-    (found,) = scan(ctx, [widen(ctx, self)], axis, ctx.symbolic_shape("self")[axis], add)
+def _scanned(ctx: ConversionContext, value: Operand, dim: int, combine: Callable[[Any, Any], Any]) -> Any:
+    """Combines each element with all before it along an axis."""
+    if rank_of(value) == 0:
+        return cast(ctx, value, ctx.result_dtype)
+    axis = normalize_axis(dim, rank_of(value))
+    size = ctx.symbolic_shape("self")[axis]
+    (found,) = scan(ctx, [value], axis, size, lambda earlier, later: [combine(earlier[0], later[0])])
     return cast(ctx, found, ctx.result_dtype)
 
 
