@@ -96,23 +96,19 @@ class VerdictPass:
             return verdict
         if not verdict.supported:
             return verdict
-        for operand in node.all_input_nodes:
-            obstacle = self._obstacles.get(operand)
-            if obstacle is not None:
-                return Verdict.refuse(Reason.NOT_CONSTANT, obstacle, source_line(node))
-        return verdict
+        obstacle = self._obstacle_before(node)
+        return verdict if obstacle is None else Verdict.refuse(Reason.NOT_CONSTANT, obstacle, source_line(node))
+
+    def _obstacle_before(self, node: fx.Node) -> str | None:
+        return next(filter(None, map(self._obstacles.get, node.all_input_nodes)), None)
 
     def _note_size(self, node: fx.Node, verdict: Verdict) -> None:
         if is_constant(node.meta.get("val")):
             return
         if not verdict.supported:
             self._obstacles[node] = f"the number `{node.name}` cannot be computed in an engine: {verdict.message}"
-            return
-        for operand in node.all_input_nodes:
-            obstacle = self._obstacles.get(operand)
-            if obstacle is not None:
-                self._obstacles[node] = obstacle
-                return
+        elif (obstacle := self._obstacle_before(node)) is not None:
+            self._obstacles[node] = obstacle
 
 
 Rule: TypeAlias = Callable[[fx.Node], "Verdict | None"]
