@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from trt_core.internals import has_operator
-from trt_core.quantization import fake_quantize, fake_quantize_blocks, limits
+from trt_core.quantization import fake_quantize, fake_quantize_blocks, limits, simple_scale
 
 _FLOAT8: Final = torch.float8_e4m3fn
 
@@ -51,24 +51,14 @@ def modelopt_quantize(
         low = 0.0 if unsigned else -high - (0 if narrow_range else 1)
         steps = (input.to(torch.float32) / scale).round().clamp(low, high)
         return (steps * scale).to(input.dtype)
-    axis, flat = _axis_of(scale, input)
+    missing = input.dim() - scale.dim()
+    if scale.numel() > 1 and (missing < 0 or (missing and scale.dim() > 1)):
+        raise NotImplementedError(f"scales of shape {tuple(scale.shape)} for {tuple(input.shape)}")
+    flat, axis = simple_scale(scale.reshape([1] * missing + list(scale.shape)), input.shape)
     if narrow_range and not is_float8:
         bound = (scale * high).to(input.dtype)
         input = input.clamp(-bound, bound)
     return fake_quantize(input, flat, axis, _FLOAT8 if is_float8 else torch.int8)
-
-
-def _axis_of(scale: torch.Tensor, input: torch.Tensor) -> tuple[int, torch.Tensor]:
-    """Returns the axis of scales that keep their dimensions, and the scales with that dimension alone."""
-    wide = [axis for axis, extent in enumerate(scale.shape) if extent != 1]
-    if not wide:
-        return -1, scale.reshape(())
-    if len(wide) == 1 and (scale.dim() == input.dim() or scale.dim() == 1):
-        axis = wide[0] + input.dim() - scale.dim() if scale.dim() == 1 else wide[0]
-        return axis, scale.reshape(-1)
-    if scale.dim() == input.dim():
-        return -1, scale
-    raise NotImplementedError(f"scales of shape {tuple(scale.shape)} for {tuple(input.shape)}")
 
 
 def modelopt_quantize_blocks(

@@ -13,6 +13,7 @@ MXFP8; or float8_e4m3fn, which `outer` scales in turn, as in NVFP4. Importing th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -100,6 +101,21 @@ def spread(scale: torch.Tensor, input: torch.Tensor, axis: int) -> torch.Tensor:
             raise ValueError(f"{blocks} blocks do not divide extent {extent} of axis {index}")
         wide = wide.repeat_interleave(extent // blocks, index)
     return wide
+
+
+def simple_scale(scale: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, int]:
+    """Returns a scale as `torch.ops.trt.quantize` takes it, with no more dimensions than it needs, and its axis.
+
+    Args:
+        scale: One element for each block, with the rank of the input.
+        shape: Of the input.
+    """
+    wide = [axis for axis, count in enumerate(scale.shape) if count != 1]
+    if not wide:
+        return scale.reshape(()), -1
+    if len(wide) == 1 and scale.shape[wide[0]] == shape[wide[0]]:
+        return scale.reshape(-1), wide[0]
+    return scale, -1
 
 
 def _quantize(input: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype, bits: int = 8, axis: int = -1) -> Any:

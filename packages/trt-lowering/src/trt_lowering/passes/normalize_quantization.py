@@ -20,6 +20,7 @@ from trt_core.quantization import (
     limits,
     quantize,
     quantize_in_blocks,
+    simple_scale,
     spread,
 )
 from trt_lowering.contract import OperatorPass
@@ -347,16 +348,6 @@ def _blocks(node: fx.Node) -> list[int] | None:
             return None
         counts.append(extent // size)
     return counts
-
-
-def simple_scale(scale: torch.Tensor, shape: Sequence[int]) -> tuple[torch.Tensor, int]:
-    """Returns a scale, with a number for each block on each axis, as `trt::quantize` takes it, and its axis."""
-    wide = [axis for axis, count in enumerate(scale.shape) if count != 1]
-    if not wide:
-        return scale.reshape(()), -1
-    if len(wide) == 1 and scale.shape[wide[0]] == shape[wide[0]]:
-        return scale.reshape(-1), wide[0]
-    return scale, -1
 
 
 def dequantize_shifted(

@@ -14,12 +14,12 @@ from trt_core.attributes import add_constant, is_state, read_attribute
 from trt_core.dtypes import FLOATS
 from trt_core.graph_search import reachable
 from trt_core.internals import OWN_NAMESPACES, FakeTensor, OpOverload
-from trt_core.quantization import dequantize, limits, quantize
+from trt_core.quantization import dequantize, limits, quantize, simple_scale
 from trt_core.verdicts import IN_FLOATS
 from trt_lowering.contract import OperatorPass
 from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import is_pure, tensor_value
-from trt_lowering.passes.normalize_quantization import parts_of_blocks, simple_scale
+from trt_lowering.passes.normalize_quantization import parts_of_blocks
 
 aten = torch.ops.aten
 
