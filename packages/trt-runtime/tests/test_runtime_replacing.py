@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fresh_process import run_python
@@ -230,3 +232,28 @@ def test_names_that_are_as_long_as_names_can_be(tmp_path: Path) -> None:
     _write(path, b"new")
     assert path.read_bytes() == b"new"
     assert time.time() - path.stat().st_mtime < 3600
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize("comes_before", [True, False])
+def test_a_new_file_takes_nobodys_place(
+    comes_before: bool, has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_links:
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise OSError(errno.EPERM, "no hard links here")
+
+        monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "report.json"
+    with replacing(path, is_new=True) as file:
+        file.write(b"mine")
+    assert path.read_bytes() == b"mine" and os.listdir(tmp_path) == [path.name]
+    path.unlink()
+    with pytest.raises(FileExistsError), contextlib.ExitStack() as writing:
+        if comes_before:
+            path.write_bytes(b"theirs")
+        file = writing.enter_context(replacing(path, is_new=True))
+        file.write(b"mine")
+        path.write_bytes(b"theirs")
+    assert path.read_bytes() == b"theirs" and os.listdir(tmp_path) == [path.name]

@@ -134,6 +134,27 @@ class Folder:
         at = where.get("dir_fd")
         os.replace(path, place, src_dir_fd=at, dst_dir_fd=at)
 
+    def put_new(self, name: str, other: str) -> None:
+        """Gives a file another name, that no file has.
+
+        Raises:
+            FileExistsError: One has it.
+        """
+        path, where = self.at(name)
+        place, _ = self.at(other)
+        at = where.get("dir_fd")
+        try:
+            os.link(path, place, src_dir_fd=at, dst_dir_fd=at)
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without hard links
+            with contextlib.suppress(FileNotFoundError):
+                self.status(other)
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), place) from None
+            self.replace(name, other)
+        else:
+            self.remove(name)
+
     def touch(self, name: str) -> None:
         """Gives a file the present time."""
         path, where = self.at(name)

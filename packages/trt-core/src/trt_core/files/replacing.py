@@ -24,7 +24,7 @@ _NO_ROOM: Final = frozenset(
 
 
 @contextmanager
-def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
+def replacing(path: Path, folder: Folder | None = None, *, is_new: bool = False) -> Iterator[BinaryIO]:
     """Opens a file for writing that replaces `path` when the block ends well, and leaves no trace when not.
 
     The new file keeps the permissions of the old one. A symbolic link stays, and the file that it names is replaced.
@@ -33,12 +33,14 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
     Args:
         path: The file.
         folder: The folder that it lies in, where that was opened before; `path` is then its name there.
+        is_new: Keep what is there, or has come there when the block ends.
 
     Yields:
         A binary file in the same folder, whose name ends like `path`.
 
     Raises:
         InputError: `path` names no file, or something else than one: a folder, a pipe, a device.
+        FileExistsError: `is_new`, and there is a file.
         FileError: There is no room for the file, or the disk fails, or a lock cannot be asked for.
         OSError: The file cannot be written for another reason.
     """
@@ -50,6 +52,9 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
     else:
         base = file_name(path)
     old = _status(folder, base)
+    if old is not None and is_new:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
+    put = folder.put_new if is_new else folder.replace
     stem, ending = os.path.splitext(base)
     prefix = f".{stem[:100]}-"
     _remove_leftovers(folder, prefix)
@@ -67,9 +72,9 @@ def replacing(path: Path, folder: Folder | None = None) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(descriptor)
             if _LOCKS_OPEN_FILES:  # before the lock goes, so that nobody takes it for a leftover
-                folder.replace(temporary, base)
+                put(temporary, base)
         if not _LOCKS_OPEN_FILES:
-            folder.replace(temporary, base)
+            put(temporary, base)
         folder.sync()
     except BaseException as error:
         folder.remove(temporary)

@@ -578,12 +578,12 @@ def save_report(report: PartitionReport, path: str | os.PathLike[str]) -> bool:
     require_report_path(path)
     target = Path(path)
     text = _render(report, target.suffix.lower())
-    if target.exists():
+    try:
+        with replacing(target, is_new=True) as file:
+            file.write(text.encode())
+    except FileExistsError:
         logger.warning("%s exists already and is kept; remove it to save the partition report there", target)
         return False
-    try:
-        with replacing(target) as file:
-            file.write(text.encode())
     except OSError as error:
         raise PartitionError(
             "the partition report cannot be saved", where=str(target), why=str(error), hint="give another path"
