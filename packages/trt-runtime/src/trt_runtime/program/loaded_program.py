@@ -445,11 +445,8 @@ class _Watch:
         found = {}
         for at, step, operator in self._not_loose():
             if at not in self.estimates:
-                place = {index: number for number, index in enumerate(self.reads[at])}
-                found[at] = (
-                    operator,
-                    repr(replace_values((step.args, step.kwargs), lambda index, place=place: Value(place[index]))),
-                )
+                place = {index: Value(number) for number, index in enumerate(self.reads[at])}
+                found[at] = operator, repr(replace_values((step.args, step.kwargs), place.__getitem__))
         return found
 
     def alike(self, at: int, slots: Sequence[Any]) -> tuple[Any, ...] | None:
