@@ -436,12 +436,15 @@ def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[A
         for axis in range(min(len(end.shape), len(_extents_of(value)))):
             if end.get_dimension_name(axis):
                 places.setdefault(end.get_dimension_name(axis), []).append((at, axis))
-    found = [dict(value.dimensions) if isinstance(value, Input) else {} for value in values]
+    found = [
+        {axis: str(named) for axis, named in value.dimensions.items()} if isinstance(value, Input) else {}
+        for value in values
+    ]
     titles: dict[str, str] = {}
     for label, spots in places.items():
         title = printable(label[:_LONGEST_NAME])
         _require_equal(title, [(ends[at].name, _extents_of(values[at])[axis]) for at, axis in spots])
-        given = sorted({str(found[at][axis]) for at, axis in spots if axis in found[at]})
+        given = sorted({found[at][axis] for at, axis in spots if axis in found[at]})
         if len(given) > 1:
             raise InputError(
                 f"the dimension {title!r} of the model is called {given[0]!r} and {given[1]!r}",
@@ -454,10 +457,8 @@ def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[A
         for at, axis in spots:
             if isinstance(values[at], Input) and axis in values[at].dynamic_axes:
                 found[at][axis] = name
-    return [
-        _renamed(value, {axis: str(name) for axis, name in names.items()}) if names else value
-        for value, names in zip(values, found, strict=True)
-    ], titles
+    named = [_renamed(value, names) if names else value for value, names in zip(values, found, strict=True)]
+    return named, titles
 
 
 def _extents_of(value: Any) -> list[tuple[int, int]]:
