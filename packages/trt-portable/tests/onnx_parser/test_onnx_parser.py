@@ -1125,6 +1125,33 @@ def test_operators_of_onnx_runtimes_quantization(kind: Any) -> None:
         assert np.abs(got.numpy().astype(int) - want.astype(int)).max() <= 1, name
 
 
+@pytest.mark.parametrize("ends", [["u", "w"], []])
+def test_products_of_onnx_runtimes_quantization(ends: list[str]) -> None:
+    rng = np.random.default_rng(0)
+    held = {
+        "B": rng.integers(-60, 60, (5, 4), np.int8),  # no more: ONNX Runtime's products of some processors overflow
+        "C": rng.integers(-900, 900, (5,), np.int32),
+        "s": np.float32(0.03),
+        "z": np.uint8(7),
+        "zs": np.zeros(5, np.int8),
+        "u": np.float32(0.4),
+        "w": np.uint8(60),
+        "ts": rng.uniform(0.01, 0.05, 5).astype(np.float32),
+    }
+    inputs = ["A", "s", "z", "B", "ts", "zs", "C", *ends]
+    model = model_of(
+        [helper.make_node("QGemm", inputs, ["y"], domain="com.microsoft", transB=1)],
+        [value("A", 3, 4, dtype=2)],
+        [value("y", 3, 5, dtype=2 if ends else 1)],
+        [numpy_helper.from_array(np.asarray(data), name) for name, data in held.items() if name in inputs],
+        domains=["com.microsoft"],
+    )
+    data = {"A": rng.integers(0, 120, (3, 4), np.uint8)}
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, data)
+    (found,) = infer(model.SerializeToString(), data)
+    np.testing.assert_allclose(found.double(), wanted.astype(float), rtol=1e-4, atol=1 if ends else 1e-4)
+
+
 def test_attention_of_heads_whose_number_no_extent_tells() -> None:
     """As dynamo exports `view(batch, length, -1, width)` where lengths are only equal when the model is called."""
     nodes = [

@@ -96,3 +96,31 @@ def qlinear_concat(net: NetworkWriter, y_scale: Operand, y_zero_point: Operand, 
         raise Unsupported(f"QLinearConcat of {len(inputs)} inputs, not three of each", ErrorCode.INVALID_NODE)
     parts = [dequantize_linear(net, *inputs[at : at + 3]) for at in range(0, len(inputs), 3)]
     return quantize_linear(net, net.concat(parts, net.axis(axis, net.rank(parts[0]))), y_scale, y_zero_point)
+
+
+@operator("QGemm", domain=_DOMAIN)
+def qgemm(
+    net: NetworkWriter,
+    a: Operand,
+    a_scale: Operand,
+    a_zero_point: Operand,
+    b: Operand,
+    b_scale: Operand,
+    b_zero_point: Operand,
+    c: Operand | None = None,
+    y_scale: Operand | None = None,
+    y_zero_point: Operand | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> ITensor:
+    """QGemm(A, a_scale, a_zero_point, B, ..., C, y_scale, y_zero_point; alpha, transA, transB) -> Y"""
+    left = dequantize_linear(net, a, a_scale, a_zero_point, axis=0)
+    right = dequantize_linear(net, b, b_scale, b_zero_point, axis=0 if transB else 1)
+    product = net.with_number(net.matmul(left, right, (bool(transA), bool(transB))), alpha, Op.PROD)
+    if c is not None:  # int32, in steps of alpha and both scales
+        steps = net.with_number(net.binary(net.tensor(a_scale), net.tensor(b_scale), Op.PROD), alpha, Op.PROD)
+        bias = net.cast(net.tensor(c), product.dtype)
+        product = net.binary(product, net.binary(bias, steps, Op.PROD), Op.SUM)
+    return product if y_scale is None else quantize_linear(net, product, y_scale, y_zero_point)
