@@ -33,6 +33,8 @@ def take_along_dim(self: torch.Tensor, indices: torch.Tensor, dim: int | None = 
     """Decomposes `aten::take_along_dim`, whose own kernel reads sizes as numbers: axes but `dim` are broadcast."""
     if dim is None:
         return self.flatten().gather(0, indices.flatten())
+    if indices.dtype is not torch.int64 or indices.dim() != self.dim():
+        raise RuntimeError("take_along_dim: indices are int64, of as many dimensions as what is taken from")
     axis = dim % self.dim()
     shapes = [list(value.shape) for value in (self, indices)]
     for shape in shapes:
@@ -81,6 +83,10 @@ def gradient(
         raise RuntimeError(f"gradient has {len(axes)} dimensions and {len(steps)} spacings")
     if edge_order not in (1, 2):
         raise RuntimeError("gradient only supports edge_order=1 and edge_order=2")
+    if len({axis % self.dim() for axis in axes}) < len(axes):
+        raise RuntimeError(f"gradient: a dimension appears twice in {axes}")
+    if self.dtype is torch.uint8:
+        raise RuntimeError("gradient does not support uint8 input")
     return [_slope(self, axis, step, edge_order) for axis, step in zip(axes, steps, strict=True)]
 
 
@@ -183,7 +189,12 @@ def covariance(
     Returns:
         (variables, variables), or () of one variable.
     """
+    if self.dim() > 2 or self.dtype is torch.bool:
+        raise RuntimeError("cov(): expected numbers of two or fewer dimensions")
     observed = self.reshape(1, -1) if self.dim() < 2 else self
+    for name, given in (("fweights", fweights), ("aweights", aweights)):
+        if given is not None:
+            _require_weights(name, given, observed.shape[1])
     weights = fweights if aweights is None else aweights if fweights is None else fweights * aweights
     if weights is None:
         total: Any = observed.shape[1]
@@ -196,6 +207,16 @@ def covariance(
         weighted, degrees = centred * weights, (total - lost).clamp(min=0)
     found: torch.Tensor = weighted @ centred.mH / degrees
     return found.squeeze()
+
+
+def _require_weights(name: str, given: torch.Tensor, count: int) -> None:
+    """Refuses weights of observations that `aten::cov` refuses."""
+    is_float = given.is_floating_point()
+    if given.dim() > 1 or given.dtype is torch.bool or given.is_complex() or is_float != (name == "aweights"):
+        kind = "floating-point numbers" if name == "aweights" else "integers"
+        raise RuntimeError(f"cov(): expected {name} to be {kind} of one or fewer dimensions")
+    if given.numel() != count:
+        raise RuntimeError(f"cov(): expected one of {name} for each observation")
 
 
 def correlation(self: torch.Tensor) -> torch.Tensor:
