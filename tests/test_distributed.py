@@ -462,7 +462,10 @@ def test_models_outlive_their_process_groups(tmp_path: Path) -> None:
     "name",
     [
         "ScheduleGPipe",
-        *(pytest.param(f"Schedule{kind}", marks=STRESSED) for kind in ("1F1B", "Interleaved1F1B", "LoopedBFS")),
+        *(
+            pytest.param(f"Schedule{kind}", marks=STRESSED)
+            for kind in ("1F1B", "Interleaved1F1B", "InterleavedZeroBubble", "LoopedBFS")
+        ),
     ],
 )
 def test_stages_run_under_every_schedule(name: str, tmp_path: Path) -> None:

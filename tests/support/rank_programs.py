@@ -909,7 +909,7 @@ class Called(nn.Module):
 def hold_operators_to_whole(rank: int) -> dict[str, list[str]]:
     """Compares operators on distributed tensors with those on whole ones; returns what they became, by name.
 
-    Eager is no measure of attention: PyTorch takes a minute to find out how it lies on the CPU, and refuses masks.
+    Eager is no measure of attention: PyTorch takes long to find out how it lies on the CPU, and refuses masks.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor

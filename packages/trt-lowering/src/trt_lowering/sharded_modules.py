@@ -349,7 +349,7 @@ def _ways_of_attention(schema: Any) -> Any:
     """How operands and result of `scaled_dot_product_attention` may lie, so that each process computes a part of it.
 
     PyTorch has rules for its kernels on GPUs, which know batches and heads. For the one on the CPU it looks for rules
-    in what that is decomposed to, which takes a minute, and finds the last two.
+    in what that is decomposed to, which takes long, and finds the last two.
     """
     from torch.distributed.tensor import Replicate, Shard
 
