@@ -356,8 +356,9 @@ def _ways_of_attention(schema: Any) -> Any:
     from trt_lowering.internals import over_all_axes_of_mesh
 
     mesh, (query, key, value, *masks) = schema.get_mesh_from_args(), schema.args_strategy
-    dropout_p, is_causal = (*schema.args_schema[4:6], *(0.0, False)[len(schema.args_schema[4:6]) :])
-    whole = [Replicate() for _ in schema.args_strategy]
+    given: list[Any] = list(schema.args_schema[4:6])
+    dropout_p, is_causal = given + [0.0, False][len(given) :]
+    whole: list[Any] = [Replicate() for _ in schema.args_strategy]
     ways = [[Replicate(), *whole]]
 
     def of_masks(axis: int) -> list[Any]:
