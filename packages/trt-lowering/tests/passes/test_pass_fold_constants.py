@@ -53,6 +53,20 @@ def test_views_of_parameters_share_their_memory(captured, settings, operators):
     assert getattr(gm, node.target).data_ptr() == model.weight.data_ptr()
 
 
+def test_what_reads_a_view_that_the_model_returns_is_not_known_without_it(captured, settings, compare):
+    def function(x):
+        made = torch.full((2, 3), 1.5)
+        column = made.unsqueeze(-1).view(-1, 1)
+        return column @ column.t(), column, made, x + column.sum()
+
+    x = torch.randn(3)
+    gm = captured(function, x)
+    fold(gm, settings)
+    compare(function(x), gm(x))
+    _, column, made, _ = gm(x)
+    assert column.data_ptr() == made.data_ptr()
+
+
 def test_large_results_of_small_things_stay(captured, settings, operators):
     gm = captured(lambda x: x + torch.arange(1000), torch.randn(1000))
     assert not fold(gm, settings, small_bytes=100).changed

@@ -117,7 +117,9 @@ class FoldConstants(GraphPass):
                     foldable.add(node)
         for chain in views.values():
             if chain and base_of(chain[0]) in foldable:  # what is made anew is one tensor for all of its views
-                foldable.difference_update(chain)
+                for view in chain:
+                    foldable.discard(view)
+                    _discard_users(view, foldable)
         return _without_list_readers(foldable)
 
     def _is_constant(self, gm: fx.GraphModule, node: fx.Node) -> bool:
