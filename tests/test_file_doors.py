@@ -387,7 +387,6 @@ ELSEWHERE: Final = {
     ("trt_runtime/engine_cache.py", "PrivateFolder.open"): "the ground's own",
     ("trt_runtime/isolation/messages.py", "mmap.mmap"): "memory without a file",
     ("trt_portable/execution/paging.py", "mmap.mmap"): "memory without a file",
-    ("trt_portable/execution/program.py", "mmap.mmap"): "memory without a file",
     # what the system or an installation holds
     ("trt_runtime/isolation/messages.py", "os.open"): "memory of this process, by descriptor",
     ("trt_runtime/isolation/worker.py", "*.read_text"): "the system's",
@@ -409,7 +408,6 @@ ELSEWHERE: Final = {
     ("trt_runtime/command_line/commands.py", "os.open"): "the null device",
     ("trt_runtime/command_line/commands.py", "open"): "the null device",
     ("trtc/app.py", "os.open"): "the null device",
-    ("trt_partition/report/partition_report.py", "os.fdopen"): "a new file, written",
     (
         "trt_portable/builder/inductor/tactic.py",
         "*.read_bytes",
