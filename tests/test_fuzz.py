@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-COUNT = int(os.environ.get("TRT_FUZZ_MUTATIONS", "2000")) // 2
+COUNT = int(os.environ.get("TRT_FUZZ_MUTATIONS", "1200")) // 2
 SEED = int(os.environ.get("TRT_FUZZ_SEED", "0"))
 SCRIPT = Path(__file__).parent / "support" / "fuzzing.py"
 

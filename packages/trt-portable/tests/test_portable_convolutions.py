@@ -89,7 +89,7 @@ def distance(case: Any, device: str, height: int = 7, width: int = 9, tile: int 
 def test_values_in_the_interpreter() -> None:
     pytest.importorskip("triton")
     found = run_interpreted(__file__)
-    assert len(found) == 2 * len(CASES) and max(found) < 5e-3
+    assert len(found) == len(CASES) and max(found) < 5e-3
 
 
 @pytest.mark.gpu
@@ -354,4 +354,4 @@ def test_an_engine_plans_no_convolution_of_a_size_that_is_new(
 
 
 if __name__ == "__main__":  # in the interpreter
-    print(json.dumps([distance(case, "cpu", tile=16, is_last=last) for case in CASES for last in (False, True)]))  # noqa: T201 - what the test reads
+    print(json.dumps([distance(case, "cpu", tile=16, is_last=at % 2 == 0) for at, case in enumerate(CASES)]))  # noqa: T201 - what the test reads

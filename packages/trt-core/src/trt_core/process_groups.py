@@ -64,9 +64,9 @@ def show_ranks(ranks: Sequence[int]) -> str:
         first = ranks[at]
         step = ranks[at + 1] - first if at + 1 < len(ranks) else 0
         count = 1
-        while at + count < len(ranks) and ranks[at + count] == first + count * step:
+        while step > 0 and at + count < len(ranks) and ranks[at + count] == first + count * step:
             count += 1
-        if count > 2 and step > 0:
+        if count > 2:
             parts.append(f"{first} to {ranks[at + count - 1]}{f' by {step}' if step > 1 else ''}")
         else:
             count = 1
