@@ -244,6 +244,7 @@ def stress(session: nox.Session) -> None:
         "test_distributed",
         "test_ray",
         "test_hugging_face_page",
+        "test_torch_compile_models",
     )
     conformance = ("test_operator_counts", "test_first_samples")
     session.run(
@@ -253,7 +254,10 @@ def stress(session: nox.Session) -> None:
         *(f"packages/trt-portable/tests/test_portable_{name}.py" for name in ("hostile_plans", "repetition")),
         *(
             f"packages/trt-frontends/tests/{name}.py"
-            for name in ("test_frontends_diffusion", "test_frontends_generation", "quantization/test_quantized_models")
+            for name in (
+                *("test_frontends_bad_input", "test_frontends_diffusion", "test_frontends_generation"),
+                "quantization/test_quantized_models",
+            )
         ),
         "packages/trt-partition/tests/test_make_plan.py",
         *(

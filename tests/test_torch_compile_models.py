@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from typing import Any
 
@@ -83,7 +84,7 @@ def test_an_encoder_with_adapters_by_language() -> None:
             torch.testing.assert_close(optimized(tokens).last_hidden_state, wanted, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="the test below is its short form; nox -s stress runs it")
 def test_a_detection_model() -> None:
     detection = pytest.importorskip("torchvision.models.detection")
     torch.manual_seed(0)
