@@ -231,14 +231,21 @@ def read_keys(texts: Iterable[str | os.PathLike[str]]) -> list[PublicKey]:
     """Returns the keys that texts are, or that the files hold which they name.
 
     Raises:
-        InputError: One is neither.
+        InputError: One is neither, or the private key of this user, which looked like a public one in earlier releases.
     """
-    return [key for text in texts for key in _keys_of(os.fspath(text))]
+    found = [key for text in texts for key in _keys_of(os.fspath(text))]
+    own = b""
+    if found:
+        with contextlib.suppress(TrtError, OSError, ImportError):
+            own = _private_key(_open_folder(make=False))[0].private_bytes_raw()
+    if any(key.data == own for key in found):
+        raise _is_private("what is listed")
+    return found
 
 
 def _keys_of(text: str) -> Iterator[PublicKey]:
     if text.startswith(_PREFIX):
-        yield _not_private(PublicKey.parse(text))
+        yield PublicKey.parse(text)
         return
     if text.startswith(_PEM):
         raise _is_private("what is listed")
@@ -248,7 +255,7 @@ def _keys_of(text: str) -> Iterator[PublicKey]:
         raise InputError(f"{text!r:.80} is neither a public key nor a file of such keys", why=str(error)) from error
     if _PRIVATE in content:
         raise _is_private(f"what {text!r:.80} holds")
-    yield from map(_not_private, _lines(content))
+    yield from _lines(content)
 
 
 def _is_private(what: str) -> InputError:
@@ -259,20 +266,6 @@ def _is_private(what: str) -> InputError:
     )
 
 
-def _not_private(key: PublicKey) -> PublicKey:
-    """The same key, unless it is the private one of this user, which looked like a public one in earlier releases.
-
-    Raises:
-        InputError: It is.
-    """
-    own = b""
-    with contextlib.suppress(TrtError, OSError, ImportError):
-        own = _private_key(_open_folder(make=False))[0].private_bytes_raw()
-    if own == key.data:
-        raise _is_private("what is listed")
-    return key
-
-
 def key_named(text: str) -> PublicKey:
     """The key that a text is, or that signed the file which the text names; see `signer`.
 
@@ -281,7 +274,7 @@ def key_named(text: str) -> PublicKey:
         PlanError: Nobody signed the file, or it is none that can be signed.
     """
     if text.startswith((_PREFIX, _PEM)):
-        (key,) = _keys_of(text)
+        (key,) = read_keys([text])
         return key
     start = b""
     with contextlib.suppress(OSError, PlanError, ValueError):
