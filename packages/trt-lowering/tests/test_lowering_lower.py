@@ -422,11 +422,8 @@ def test_writes_to_what_has_another_name_reach_it(name, write, made, lower_modul
     def function(x):
         whole = x * 3 if made else x
         other = OTHER_NAMES[name](whole)
-        if other.stride() == (
-            1,
-            0,
-        ):  # the same elements again and again, of which PyTorch lets nobody write to the whole
-            other = whole
+        # the same elements again and again, of which PyTorch lets nobody write to the whole
+        other = whole if other.stride() == (1, 0) else other
         WRITES[write](other)
         return whole + 1, other * 1
 

@@ -275,7 +275,9 @@ convert_each(
             *(aten.special_xlogy.default, aten.special_xlogy.other_scalar, aten.special_xlogy.self_scalar),
         ): lambda ctx, self, other: _times_logarithm(ctx, self, other, lambda value: unary(ctx, "LOG", value)),
         (
-            *(aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar),
+            aten.special_xlog1py.default,
+            aten.special_xlog1py.other_scalar,
+            aten.special_xlog1py.self_scalar,
         ): lambda ctx, self, other: _times_logarithm(ctx, self, other, lambda value: log1p(ctx, value)),
         (aten.floor_divide.default, aten.floor_divide.Scalar): _floor_quotient,
     },

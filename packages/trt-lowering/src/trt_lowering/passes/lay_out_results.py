@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import fx
 
 from trt_core.internals import OpOverload, pytree, schema_name
+from trt_core.nesting import reach_of
 from trt_core.sizes.expressions import depends_on_data
 from trt_lowering.contract import GraphPass
 from trt_lowering.memory_order import lies_in, memory_order
@@ -107,7 +108,7 @@ def correct_layouts(graph: fx.Graph) -> int:
             changed.add(node)
         elif follows or (schema_name(node.target) in _LAID_OTHERWISE and _has_other_order(node)):
             leaves, nesting = pytree.tree_flatten(node.meta["val"])
-            laid = list(_laid_as_written(node, leaves))
+            laid = _laid_as_written(node, leaves)
             if any(old is not new for old, new in zip(leaves, laid, strict=True)):
                 node.meta["val"] = pytree.tree_unflatten(laid, nesting)
                 changed.add(node)
@@ -120,17 +121,20 @@ def _has_other_order(node: fx.Node) -> bool:
     return any(value is not None and not lies_in(value, range(value.dim())) for value in values)
 
 
-def _laid_as_written(node: fx.Node, values: Sequence[Any]) -> Iterator[Any]:
-    """Yields the values of a node, with other strides where kernels write them so."""
+def _laid_as_written(node: fx.Node, values: Sequence[Any]) -> Sequence[Any]:
+    """Returns the values of a node, with other strides where kernels write them so."""
     made = _run_on_zeros(node)
-    for value, real in zip(values, made or values, strict=made is not None):
-        order = memory_order(real) if made is not None and isinstance(real, torch.Tensor) else None
-        if order is None or not isinstance(value, torch.Tensor) or lies_in(value, order):
-            yield value
-            continue
-        with torch.no_grad():
-            dense = value.new_empty([value.shape[axis] for axis in order])
-            yield dense.permute([order.index(axis) for axis in range(len(order))])
+    return values if made is None else [_laid_like(value, real) for value, real in zip(values, made, strict=True)]
+
+
+def _laid_like(value: Any, real: Any) -> Any:
+    """Returns a value whose axes lie as those of a real one; itself where they do, or where that has gaps."""
+    order = memory_order(real) if isinstance(real, torch.Tensor) else None
+    if order is None or not isinstance(value, torch.Tensor) or lies_in(value, order):
+        return value
+    with torch.no_grad():
+        dense = value.new_empty([value.shape[axis] for axis in order])
+        return dense.permute([order.index(axis) for axis in range(len(order))])
 
 
 def _run_on_zeros(node: fx.Node) -> list[Any] | None:
@@ -148,21 +152,24 @@ def _run_on_zeros(node: fx.Node) -> list[Any] | None:
         return None
 
 
-def _span(value: torch.Tensor) -> int:
-    """How many elements of memory a tensor reaches over."""
-    steps = zip(value.shape, value.stride(), strict=True)
-    return 1 + sum((_number(extent) - 1) * _number(step) for extent, step in steps) if value.dim() else 1
-
-
 def _zeros(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return _number(value) if isinstance(value, torch.SymInt) else value
-    memory = torch.zeros(max(_span(value), 1), dtype=value.dtype)
-    return memory.as_strided([*map(_number, value.shape)], [*map(_number, value.stride())])
+    shape, strides = _numbers(value.shape), _numbers(value.stride())
+    return torch.zeros(_span(value), dtype=value.dtype).as_strided(shape, strides)
+
+
+def _span(value: torch.Tensor) -> int:
+    """How many elements of memory a tensor reaches over, one at least."""
+    return max(reach_of(_numbers(value.shape), _numbers(value.stride())), 1)
+
+
+def _numbers(extents: Sequence[int | torch.SymInt]) -> list[int]:
+    """The numbers that sizes had when the graph was captured."""
+    return [_number(extent) for extent in extents]
 
 
 def _number(extent: int | torch.SymInt) -> int:
-    """The number that a size had when the graph was captured."""
     return extent if isinstance(extent, int) else int(extent.node.hint)
 
 
