@@ -427,6 +427,14 @@ def floats_or_zero(place, is_there, IS_GIVEN: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def chosen_matrix(places, MATRICES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The matrix that `places` has for a row of the grid, or the first; and whether there is one of that number."""
+    place = tl.load(places + tl.program_id(1)).to(tl.int64)
+    is_chosen = (place >= 0) & (place < MATRICES)
+    return tl.where(is_chosen, place, 0), is_chosen
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def one_row_codes_product(  # type: ignore[no-untyped-def]
     x,
     codes,
@@ -480,9 +488,8 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     column = column_of(number, columns, IS_GATED)
     read = column
     if MATRICES > 0:
-        place = tl.load(places + tl.program_id(1)).to(tl.int32)
-        is_chosen = (place >= 0) & (place < MATRICES)
-        read += tl.where(is_chosen, place, 0) * columns
+        matrix, is_chosen = chosen_matrix(places, MATRICES)
+        read += matrix.to(tl.int32) * columns
         x += tl.program_id(1) * DEPTH
         y += tl.program_id(1) * columns
     lies = tl.minimum(read, all_columns - 1).to(tl.int64)
@@ -567,26 +574,16 @@ def multiply_fragments(low, high, x, totals):  # type: ignore[no-untyped-def]
         x: Likewise, the same for all rows.
         totals: In float32, of each unit and row that of `low`, twice, and that of `high`, twice, in all of its threads.
     """
-    if x.dtype == tl.bfloat16:
-        return tl.inline_asm_elementwise(
-            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-            "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
-            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
-            [low, high, x, totals],
-            tl.float32,
-            True,
-            4,
-        )
-    else:
-        return tl.inline_asm_elementwise(
-            "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-            "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
-            "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
-            [low, high, x, totals],
-            tl.float32,
-            True,
-            4,
-        )
+    kind: tl.constexpr = "bf16" if x.dtype == tl.bfloat16 else "f16"
+    return tl.inline_asm_elementwise(
+        "mma.sync.aligned.m16n8k16.row.col.f32." + kind + "." + kind + ".f32 "
+        "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
+        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
+        [low, high, x, totals],
+        tl.float32,
+        True,
+        4,
+    )
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -666,9 +663,8 @@ def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
     results = columns // 2 if IS_GATED else columns
     begin = 0
     if MATRICES > 0:
-        place = tl.load(places + tl.program_id(1)).to(tl.int32)
-        is_chosen = (place >= 0) & (place < MATRICES)
-        begin = tl.where(is_chosen, place, 0) * columns
+        matrix, is_chosen = chosen_matrix(places, MATRICES)
+        begin = matrix.to(tl.int32) * columns
         x += tl.program_id(1) * DEPTH
         y += tl.program_id(1) * columns
     first = tl.program_id(0) * (8 if IS_GATED else 16)
@@ -915,11 +911,10 @@ def chosen_product(  # type: ignore[no-untyped-def]
         gdc_launch_dependents()
         gdc_wait()
     row = tl.program_id(1)
-    place = tl.load(places + row).to(tl.int64)
-    is_chosen = (place >= 0) & (place < MATRICES)
+    matrix, is_chosen = chosen_matrix(places, MATRICES)
     column = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
     depth = tl.arange(0, TILE_DEPTH)
-    first = matrices + tl.where(is_chosen, place, 0) * MATRIX_STEP
+    first = matrices + matrix * MATRIX_STEP
     right = first + (column.to(tl.int64) * COLUMN_STEP)[:, None] + (depth * DEPTH_STEP)[None, :]
     is_column = (column < columns)[:, None]
     sums = tl.zeros([TILE_COLUMNS, TILE_DEPTH], tl.float32)
