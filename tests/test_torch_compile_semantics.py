@@ -312,6 +312,8 @@ def test_nested_tensors_are_computed_with_in_pytorch() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_behaves_as_with_aot_eager(name: str) -> None:
+    if name == "inference mode inside" and torch.__version__ < "2.12":
+        pytest.skip("aot_eager of PyTorch 2.11 fails")
     function, inputs, how = CASES[name]
     agree(lambda: Model(function), inputs, **how)
 

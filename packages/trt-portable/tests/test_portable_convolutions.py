@@ -87,7 +87,7 @@ def distance(case: Any, device: str, height: int = 7, width: int = 9, tile: int 
 
 @pytest.mark.slow
 def test_values_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
+    pytest.importorskip("triton", minversion="3.7", reason="3.6 fails beside NumPy 2.4")
     found = run_interpreted(__file__)
     assert len(found) == len(CASES) and max(found) < 5e-3
 

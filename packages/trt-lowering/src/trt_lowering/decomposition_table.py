@@ -276,47 +276,6 @@ def is_in(
     return found.logical_not() if invert else found
 
 
-def quantile(
-    self: torch.Tensor,
-    q: torch.Tensor | float,
-    dim: int | None = None,
-    keepdim: bool = False,
-    *,
-    interpolation: str = "linear",
-    ignore_nan: bool = False,
-) -> torch.Tensor:
-    """Decomposes `aten::quantile` and `aten::nanquantile`: sorts, and weighs the two elements around each place.
-
-    Args:
-        self: Any shape, float32 or float64.
-        q: Which quantiles, from 0 to 1: a number, (), or (Q,), which makes a first dimension.
-        dim: The dimension that is sorted; None for all.
-        keepdim: Whether it stays, with extent 1.
-        interpolation: `linear`, `lower`, `higher`, `midpoint` or `nearest`.
-        ignore_nan: Whether NaN counts as no element; otherwise it makes the result NaN.
-    """
-    parts = q if isinstance(q, torch.Tensor) else torch.full((), q, dtype=self.dtype, device=self.device)
-    row = self.flatten() if dim is None or not self.dim() else self.movedim(dim, -1)
-    ordered = row.sort(-1).values  # NaN comes last
-    is_nan = ordered.isnan()
-    if ignore_nan:
-        places = (parts.reshape(-1) * (is_nan.logical_not().sum(-1, keepdim=True) - 1)).clamp(min=0)
-    else:
-        last = ordered.shape[-1] - 1
-        places = (parts.reshape(-1) * last).masked_fill(is_nan.any(-1, keepdim=True), last)
-    rounding = {"higher": torch.ceil, "nearest": torch.round}.get(interpolation, torch.floor)
-    below = rounding(places)
-    found = ordered.gather(-1, below.to(torch.int64))
-    if interpolation in ("linear", "midpoint"):
-        above = ordered.gather(-1, places.ceil().to(torch.int64))
-        weight = places - below if interpolation == "linear" else torch.full_like(places, 0.5)
-        found = torch.lerp(found, above, weight)
-    if keepdim:
-        axis = -1 if dim is None or not self.dim() else dim % self.dim()
-        found = found.reshape([1] * self.dim() + [-1]) if axis < 0 else found.unsqueeze(axis)
-    return found.movedim(-1, 0) if parts.dim() else found.squeeze(-1)
-
-
 def gated_cell(
     input: torch.Tensor,
     hx: torch.Tensor,
@@ -391,8 +350,6 @@ _OWN: Final[dict[str, Callable[..., Any]]] = {
     **COLLECTIVE_DECOMPOSITIONS,
     **OPEN_SIZES,
     "aten::isin.Tensor_Tensor": is_in,
-    **dict.fromkeys(("aten::quantile", "aten::quantile.scalar"), quantile),
-    **dict.fromkeys(("aten::nanquantile", "aten::nanquantile.scalar"), functools.partial(quantile, ignore_nan=True)),
     **SMALL_MATRICES,
     "aten::gru_cell": gated_cell,
     "aten::lstm_cell": long_memory_cell,

@@ -432,6 +432,7 @@ def _offsets_as_numbers() -> contextlib.AbstractContextManager[None]:
 
 
 _OF_TWO: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "Add": operator.add,
     "Max": torch.sym_max,
     "Min": torch.sym_min,
     "Mod": operator.mod,
@@ -447,7 +448,8 @@ def sizes_taken_apart() -> contextlib.AbstractContextManager[None]:
     """Lets a trace hold any size that `DTensor` has computed outside of it.
 
     PyTorch takes the expression of such a size apart into those that the trace knows. It gives functions of two
-    operands all factors of a product at once, and knows no powers and no remainders.
+    operands all factors of a product at once, or, in PyTorch 2.11, drops those of a sum after the second one, and knows
+    no powers and no remainders.
     """
     from trt_lowering.internals import proxy_tensor
 

@@ -95,6 +95,8 @@ OTHERWISE = {
     "copysign": (lambda x: torch.copysign(x, torch.tensor(1.0)), _COLUMNS),
     "floor division": (lambda x: torch.div(x, torch.tensor(2.0), rounding_mode="floor"), _COLUMNS),
     "floor": (lambda x: x // torch.tensor(2.0), _COLUMNS),
+    "fft": (lambda x: torch.fft.fft(x, dim=0), torch.ones(5, 6, 7)),
+    "irfft": (lambda x: torch.fft.irfft(x, dim=1), torch.ones(5, 6, 7)),
     **{
         name: (getattr(torch, name), *_STACK)
         for name in ("heaviside", "logaddexp", "logical_and", "logical_or", "logical_xor", "xlogy", "ldexp")

@@ -48,6 +48,7 @@ def test_used_assertion_is_an_error():
         RemoveAssertions()(fx.GraphModule(torch.nn.Module(), graph))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="PyTorch 2.11 captures no comparison of floats that data give")
 def test_checks_of_values_may_stay(captured):
     def positive(x):
         torch._assert_async((x > 0).all(), "not positive")

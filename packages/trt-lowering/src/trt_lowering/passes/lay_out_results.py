@@ -35,6 +35,9 @@ memory: what is normalized becomes dense, what is looked up has the order of its
 all of PyTorch's database of operators, with operands transposed, with channels last, with gaps, and expanded.
 """
 
+_TRANSFORMS: Final = ("aten::fft_", "aten::_fft_")
+"""How names of Fourier transforms begin; fake tensors of PyTorch 2.11 say that their results are always dense."""
+
 _MOST_ELEMENTS: Final = 1 << 20
 """Operands of more elements are not tried."""
 
@@ -106,13 +109,19 @@ def correct_layouts(graph: fx.Graph) -> int:
         if follows and node.target is operator.getitem:
             node.meta["val"] = node.args[0].meta["val"][node.args[1]]
             changed.add(node)
-        elif follows or (schema_name(node.target) in _LAID_OTHERWISE and _has_other_order(node)):
+        elif follows or _may_lie_otherwise(node):
             leaves, nesting = pytree.tree_flatten(node.meta["val"])
             laid = _laid_as_written(node, leaves)
             if any(old is not new for old, new in zip(leaves, laid, strict=True)):
                 node.meta["val"] = pytree.tree_unflatten(laid, nesting)
                 changed.add(node)
     return len(changed)
+
+
+def _may_lie_otherwise(node: fx.Node) -> bool:
+    """Whether fake tensors may be wrong about how the results of a node lie."""
+    name = schema_name(node.target)
+    return name.startswith(_TRANSFORMS) or (name in _LAID_OTHERWISE and _has_other_order(node))
 
 
 def _has_other_order(node: fx.Node) -> bool:
