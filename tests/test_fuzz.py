@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import run_python
 
-COUNT = int(os.environ.get("TRT_FUZZ_MUTATIONS", "1200")) // 2
+COUNT = int(os.environ.get("TRT_FUZZ_MUTATIONS", "400")) // 2
 SEED = int(os.environ.get("TRT_FUZZ_SEED", "0"))
 SCRIPT = Path(__file__).parent / "support" / "fuzzing.py"
 
 OPERANDS = Path(__file__).parent / "support" / "operand_fuzzing.py"
-CALLS, PARTS = (8, 1) if "TRT_FUZZ_MUTATIONS" in os.environ else (1, 12)
+CALLS, PARTS = (8, 1) if "TRT_FUZZ_MUTATIONS" in os.environ else (1, 24)
+
+HOURS = 7200.0
+"""Seconds that a long run may take."""
 
 MOST_MEMORY = 200 << 20
 """Bytes that any number of mutations may add: caches of allocators and of kernels, nothing that a file asks for."""
@@ -25,9 +28,7 @@ MOST_MEMORY = 200 << 20
 @pytest.mark.parametrize("kind", ["programs", "plans"])
 @pytest.mark.timeout(0)
 def test_mutations_end_well(kind: str) -> None:
-    result = subprocess.run(
-        [sys.executable, str(SCRIPT), kind, str(SEED), str(COUNT)], capture_output=True, text=True, check=False
-    )
+    result = run_python(SCRIPT, kind, str(SEED), str(COUNT), timeout=HOURS)
     last = result.stderr.splitlines()[-3:]
     assert result.returncode == 0, f"mutation {last} ended the process with {result.returncode}"
     found = json.loads(result.stdout)
@@ -40,12 +41,7 @@ def test_mutations_end_well(kind: str) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and memory are told by Linux")
 @pytest.mark.timeout(0)
 def test_hostile_operands_end_well() -> None:
-    result = subprocess.run(
-        [sys.executable, str(OPERANDS), str(SEED), str(CALLS), str(SEED % PARTS), str(PARTS)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_python(OPERANDS, str(SEED), str(CALLS), str(SEED % PARTS), str(PARTS), timeout=HOURS)
     assert result.returncode == 0, result.stderr[-2000:]
     found = json.loads(result.stdout)
     assert not found["wrong"], found["wrong"]
@@ -56,11 +52,9 @@ def test_hostile_operands_end_well() -> None:
 @pytest.mark.timeout(0)
 def test_changed_onnx_models_end_well() -> None:
     pytest.importorskip("onnx")
-    count = COUNT * 2 if "TRT_FUZZ_MUTATIONS" in os.environ else 40
+    count = COUNT * 2 if "TRT_FUZZ_MUTATIONS" in os.environ else 30
     script = Path(__file__).parent / "support" / "onnx_fuzzer.py"
-    result = subprocess.run(
-        [sys.executable, str(script), str(SEED), str(count)], capture_output=True, text=True, check=False
-    )
+    result = run_python(script, str(SEED), str(count), timeout=HOURS)
     last = result.stderr.splitlines()[-3:]
     assert result.returncode == 0, f"model {last} ended the process with {result.returncode}"
     found = json.loads(result.stdout)

@@ -23,7 +23,7 @@ from trt_runtime.program_file import SectionKind, read_sections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory, pages and children as Linux has them")
 
-PART = 1 if "TRT_STRESS" in os.environ else 120
+PART = 1 if "TRT_STRESS" in os.environ else 240
 """One of how many cases runs: all of them in `nox -s stress`."""
 
 LISTED = [kind for kind in CLASSES if PART == 1 or kind not in SLOWLY_MADE]

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, Final
@@ -46,7 +47,14 @@ ARGUMENTS: Final = {
 """What each command is called with: IN is what it cannot use, OUT what it would write."""
 ENVIRONMENT: Final = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
 WITHOUT_FILES: Final = {"quickstart", "info"}
+LONG: Final = "TRT_STRESS" in os.environ
 FILES: Final = ("missing.trtp", "text.trtp", "empty.trtp", "folder.trtp", "text.onnx", "missing.onnx", "text.pt2")
+
+
+def absurdly(options: set[str], values: Sequence[str]) -> list[tuple[str, str]]:
+    """Options with values for them: each with all in long runs, else each with one, in turn."""
+    pairs = itertools.product(sorted(options), values) if LONG else zip(sorted(options), itertools.cycle(values))
+    return list(pairs)
 
 
 def commands() -> set[str]:
@@ -118,7 +126,7 @@ def test_absurd_values_of_any_option_are_no_traceback(
     options = {option for parameter in found.params for option in parameter.opts if option.startswith("--")}
     if not options:  # its arguments are read by the command line of trt-runtime
         options = set(re.findall(r"(?<!\S)--[a-z-]+", CliRunner().invoke(app, [command, "--help"]).output)) - {"--help"}
-    for option, absurd in itertools.product(sorted(options), ABSURD):
+    for option, absurd in absurdly(options, ABSURD):
         given = [word.replace("OUT", str(tmp_path / "out")) for word in words]
         result = CliRunner().invoke(app, [*command.split(), *given, option, absurd])
         assert isinstance(result.exception, SystemExit) and result.exit_code == 2, (option, absurd, result.exception)
@@ -153,7 +161,7 @@ def test_absurd_values_beside_a_usable_model_are_one_error_or_none(
     )
     x = (torch.ones(2, 4),)
     trt_frontends.save(trt_frontends.compile(nn.Linear(4, 2).eval(), arg_inputs=x, min_block_size=1), "model.trtp")
-    for option, absurd in itertools.product(sorted(_options_with_values(command)), ABSURD_BESIDE):
+    for option, absurd in absurdly(_options_with_values(command), ABSURD_BESIDE):
         before = set(tmp_path.rglob("*"))
         result = CliRunner().invoke(app, [*command.split(), *USABLE[command].split(), option, absurd])
         assert isinstance(result.exception, SystemExit | None), (option, absurd, result.exception)
@@ -204,7 +212,7 @@ def make():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("stage", ["capture", "build", "save"] if "TRT_STRESS" in os.environ else ["build", "save"])
+@pytest.mark.parametrize("stage", ["capture", "build", "save"] if LONG else ["save"])
 def test_an_interrupted_command_ends_and_leaves_nothing(stage: str, tmp_path: Path) -> None:
     (tmp_path / "models.py").write_text(_MODELS)
     settings = ["--quiet", "-s", "min_block_size=1"]
@@ -214,7 +222,7 @@ def test_an_interrupted_command_ends_and_leaves_nothing(stage: str, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("door", ["trtc", "trt_runtime"])
+@pytest.mark.parametrize("door", ["trtc", "trt_runtime"] if LONG else ["trt_runtime"])
 def test_an_interrupted_command_of_programs_ends(door: str, tmp_path: Path) -> None:
     code = (
         "import runpy, sys, trt_runtime.command_line.commands as commands\n"
