@@ -835,6 +835,7 @@ def forged_inputs() -> Iterator[tuple[str, Act]]:
         yield f"npz: {name}", functools.partial(_run_by, ".npz", file.getvalue())
     for name, content in _archives():
         yield f"npz: {name}", functools.partial(_run_by, ".npz", content)
+    yield "npz: a bomb", lambda: _run_by(".npz", _bomb())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         pickles = list(_pickles())
@@ -979,6 +980,10 @@ def _archives() -> Iterator[tuple[str, bytes]]:
             for name in names:
                 archive.writestr(name, next(content for kind, content in _arrays() if kind == "honest"))
         yield f"named {names}", made.getvalue()
+
+
+def _bomb() -> bytes:
+    """An archive of an array of more than a gigabyte, of which it tells the truth."""
     bomb = io.BytesIO()
     with (
         zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive,
@@ -989,7 +994,7 @@ def _archives() -> Iterator[tuple[str, bytes]]:
         )
         for _ in range(64):
             entry.write(bytes(20 << 20))
-    yield "a bomb", bomb.getvalue()
+    return bomb.getvalue()
 
 
 def _pickles() -> Iterator[tuple[str, bytes]]:
