@@ -1,7 +1,8 @@
-"""Functions that several threads call at once."""
+"""Functions that several threads call at once, or a process that a thread forks."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,3 +27,22 @@ def in_threads(work: Callable[[_Given], _Result], arguments: Iterable[_Given]) -
 
     with ThreadPoolExecutor(len(given)) as threads:
         return list(threads.map(run, given))
+
+
+def in_fork(act: Callable[[], bool]) -> bool:
+    """Whether an act ends, and is right, in a process that another thread than this one forks."""
+    ends: list[bool] = []
+
+    def fork() -> None:
+        child = os.fork()
+        if not child:
+            thread = threading.Thread(target=lambda: ends.append(act()), daemon=True)
+            thread.start()
+            thread.join(60)
+            os._exit(0 if ends == [True] else 1)
+        ends.append(os.waitpid(child, 0)[1] == 0)
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+    return ends == [True]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from refit_models import Net, X, assert_same, compile_to_refit
+from side_by_side import in_fork
 from torch import nn
 from torch.nn import functional as F
 
@@ -291,6 +293,14 @@ def test_a_mutable_module_follows_its_weights(mlp: nn.Module, monkeypatch: pytes
     assert len(compiled) == 4
     mutable.note = 1
     assert mlp.note == 1 and "MutableModule(Sequential(" in repr(mutable)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_is_forked_while_a_thread_compiles_calls_its_mutable_module(mlp: nn.Module) -> None:
+    mutable = MutableModule(mlp, min_block_size=1)
+    wanted = mutable(X)
+    with mutable._own._lock:
+        assert in_fork(lambda: bool(torch.equal(mutable(X), wanted)))
 
 
 @pytest.mark.gpu

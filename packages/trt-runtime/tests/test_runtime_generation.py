@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from side_by_side import in_fork
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
@@ -467,6 +469,18 @@ def test_calls_inside_of_a_call_are_refused_and_copies_take_them() -> None:
         generator.generate(ids, max_new_tokens=5, logits_processor=[inside(generator)])
     made = generator.generate(ids, max_new_tokens=5, logits_processor=[inside(copy.deepcopy(generator))])
     assert made[0, 3:].tolist() == continued([3, 1, 4], 5)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_is_forked_while_a_thread_generates_has_its_turn() -> None:
+    generator, ids = generator_of(), torch.tensor([[3, 1, 4]])
+
+    def again() -> bool:
+        made = generator.generate(ids, max_new_tokens=5)
+        return bool(made[0, 3:].tolist() == continued([3, 1, 4], 5))
+
+    with generator._turn:
+        assert in_fork(again)
 
 
 def test_a_search_takes_no_streamer() -> None:

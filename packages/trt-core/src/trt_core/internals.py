@@ -26,7 +26,10 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11 to 2.15
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -129,6 +132,23 @@ def compile_session() -> Iterator[None]:
             yield
         finally:
             torch.compiler._is_compiling_flag = False
+
+
+def _renew_compile_lock() -> None:
+    """Makes Dynamo's lock anew in a forked process, where nobody gives it back that another thread had."""
+    frames: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if frames is None:
+        return
+    if frames.compile_lock.acquire(blocking=False):  # free, or this thread's
+        frames.compile_lock.release()
+        return
+    frames.compile_lock = threading.RLock()
+    globals().pop("compile_lock", None)
+    torch.compiler._is_compiling_flag = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_compile_lock)
 
 
 LATE: Final = {

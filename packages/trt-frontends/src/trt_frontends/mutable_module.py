@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -13,6 +12,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Input, InputError, PlanError, RefitError, logger
 from trt_core.exported_programs import module_of
 from trt_core.files.replacing import Path, file_name
+from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.settings_reader import present_settings
@@ -293,7 +293,7 @@ class _State:
         self._loaded: list[LoadedProgram] = []
         self._expected: _ExpectedSizes | None = None
         self._seen: Any = None
-        self._lock = threading.RLock()
+        self._lock = ForkedLock()
 
     def compiled_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
         """Returns the compiled module for inputs, with the present weights."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import threading
 import weakref
 from collections.abc import Sequence
 from types import ModuleType
@@ -14,6 +12,7 @@ import torch
 
 from trt_core.dtypes import dtype_name, from_trt
 from trt_core.errors import ExecutionError, InputError, PlanError
+from trt_core.forked_lock import ForkedLock
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.remembered import Remembered
@@ -406,11 +405,7 @@ class EngineStore:
         self._entries: dict[int, _Entry] = {}
         self._live: weakref.WeakValueDictionary[tuple[Any, ...], LoadedEngine]
         self._live = weakref.WeakValueDictionary()
-        self.renew_lock()
-
-    def renew_lock(self) -> None:
-        """Makes the lock; also after a fork, when a thread that is not in the child may have held it."""
-        self._lock = threading.RLock()
+        self._lock = ForkedLock()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -528,9 +523,6 @@ for _running in (EngineStore.run, LoadedEngine.run):
 
 ENGINES = EngineStore()
 """The engines of this process."""
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=ENGINES.renew_lock)
 
 
 def new_runtime(

@@ -11,7 +11,6 @@ import functools
 import json
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,6 +24,7 @@ from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Grown
 from trt_core.files.strict_json import parse_json
+from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.wording import kind_of
 from trt_runtime.isolation.isolated_program import IsolatedProgram
@@ -249,24 +249,21 @@ class _Turn:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._is_taken = False
+        self._lock = ForkedLock()
 
     def __reduce__(self) -> tuple[type[_Turn], tuple[()]]:
         return _Turn, ()  # copies of a generator have caches of their own
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        if self._is_taken:
+        if self._lock.depth > 1:
             self._lock.release()
             raise InputError(
                 "generate was called from inside of a call of the same generator, whose caches hold that text",
                 hint="call it after the other one has returned, or from a copy of the generator",
             )
-        self._is_taken = True
 
     def __exit__(self, *_: object) -> None:
-        self._is_taken = False
         self._lock.release()
 
 

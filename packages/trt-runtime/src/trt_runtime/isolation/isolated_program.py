@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import warnings
 import weakref
@@ -31,6 +30,7 @@ from trt_core.files import records, typed
 from trt_core.files.container import Section
 from trt_core.files.opening import is_read, map_descriptor, opened
 from trt_core.files.replacing import Path, file_name
+from trt_core.forked_lock import ForkedLock
 from trt_core.log import logger
 from trt_core.nesting import tensors_in
 from trt_core.provider import current_provider
@@ -144,8 +144,7 @@ class IsolatedProgram(nn.Module):
         why = confinement.why_not_here()
         if why:
             raise InputError("programs cannot be isolated here", why=why, hint="load it without isolated")
-        self._turn = threading.RLock()
-        _programs.add(self)
+        self._turn = ForkedLock()
         self._isolation = isolation
         self._source = _Source(path, isolation, options, copy)
         self._running: _Running | None = None
@@ -550,18 +549,13 @@ def _end(
 
 
 _spawner: ThreadPoolExecutor | None = None
-_spawner_lock = threading.Lock()
-
-
-_programs: weakref.WeakSet[IsolatedProgram] = weakref.WeakSet()
+_spawner_lock = ForkedLock()
 
 
 def _renew_after_fork() -> None:
-    """Lets go of what threads of the parent have in hand, which are not in the child."""
-    global _spawner, _spawner_lock
-    _spawner, _spawner_lock = None, threading.Lock()
-    for program in _programs:
-        program._turn = threading.RLock()
+    """Forgets the thread that starts processes, which is not in the child."""
+    global _spawner
+    _spawner = None
 
 
 if hasattr(os, "register_at_fork"):
