@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.overrides import BaseTorchFunctionMode
 
 from trt_core import InputError, PlanError
 from trt_runtime import PlanHeader, TRTModule
@@ -125,7 +127,10 @@ def test_inputs_elsewhere_are_refused(header: PlanHeader, plan: torch.Tensor) ->
     assert "move the inputs to cuda" in caught.value.hint
 
 
-def test_a_call_between_two_engines_has_one_of_them_whole(static_engine: TRTModule, dynamic_engine: TRTModule) -> None:
+@pytest.mark.parametrize("way", [contextlib.nullcontext, BaseTorchFunctionMode], ids=["direct", "dispatched"])
+def test_a_call_between_two_engines_has_one_of_them_whole(
+    static_engine: TRTModule, dynamic_engine: TRTModule, way: Any
+) -> None:
     """Other threads call while an engine takes the place of another: plan and header are of the same one."""
     x = torch.ones(2, 3)
     wanted = [static_engine(x), dynamic_engine(x)]
@@ -133,9 +138,11 @@ def test_a_call_between_two_engines_has_one_of_them_whole(static_engine: TRTModu
 
     class Watched(dict[str, Any]):
         def __setitem__(self, key: str, value: Any) -> None:
-            found.append(static_engine(x))
+            with way():
+                found.append(static_engine(x))
             super().__setitem__(key, value)
-            found.append(static_engine(x))
+            with way():
+                found.append(static_engine(x))
 
     static_engine.__dict__["_buffers"] = Watched(static_engine._buffers)
     static_engine.adopt(dynamic_engine.header, dynamic_engine.plan)

@@ -175,14 +175,18 @@ class TRTModule(nn.Module):
                 )
         refuse_gradients(self._header, inputs)
         refuse_transforms(self._header, inputs)
+        plan, known_by = self._engine  # as one: another engine may take its place meanwhile
+        if torch.compiler.is_compiling() or type(self.plan) is not torch.Tensor:
+            plan = self.plan  # or what whoever captures has there
+        header = known_by if isinstance(known_by, str) else known_by.text
         outputs: list[torch.Tensor]
         if self._written:
             states = [inputs[index] for index in self._written]
             others = [value for index, value in enumerate(inputs) if index not in self._written]
-            outputs = engine_outputs(inputs, self._header.text)
-            update_by_engine(states, others, outputs, self.plan, self._header.text)
+            outputs = engine_outputs(inputs, header)
+            update_by_engine(states, others, outputs, plan, header)
         else:
-            outputs = execute_engine(inputs, self.plan, self._header.text)
+            outputs = execute_engine(inputs, plan, header)
         return outputs
 
     def extra_repr(self) -> str:
