@@ -6,8 +6,9 @@ import types
 from contextvars import ContextVar
 
 import pytest
+import torch
 
-from trt_core.temporary import with_attributes, with_value
+from trt_core.temporary import seeded, with_attributes, with_value
 
 
 class Base:
@@ -54,3 +55,26 @@ def test_a_variable_has_its_value_again():
         assert variable.get() == 1
         raise KeyError
     assert variable.get() == 0
+
+
+def test_random_numbers_are_those_of_a_seed_and_of_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every GPU's generator is left as it was: also of one that is not in use yet, and where no input is."""
+    gpus = [torch.Generator().manual_seed(7 + number) for number in range(2)]
+    generators = [torch.default_generator, *gpus]
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "default_generators", gpus)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: gpus[device].get_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: gpus[device].set_state(state))
+    before = [generator.get_state() for generator in generators]
+    drawn = []
+    for _ in range(2):
+        with seeded(3):
+            drawn.append([torch.rand(2, generator=generator) for generator in generators])
+    assert all(map(torch.equal, *drawn))
+    assert all(map(torch.equal, before, (generator.get_state() for generator in generators)))
+    monkeypatch.undo()
+    queued = list(torch.cuda._queued_calls)
+    with seeded(3):
+        pass
+    assert torch.cuda._queued_calls == queued

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
+
+import torch
 
 _T = TypeVar("_T")
 
@@ -42,3 +44,21 @@ def with_attributes(owner: Any, **attributes: Any) -> Iterator[None]:
                 setattr(owner, name, before[name])
             else:
                 delattr(owner, name)
+
+
+@contextlib.contextmanager
+def seeded(seed: int, devices: Iterable[torch.device] = ()) -> Iterator[None]:
+    """Draws random numbers from a seed inside the block; every generator is afterwards as it was.
+
+    Args:
+        seed: Of the CPU's and of all GPUs' generators, of GPUs only where this process uses some.
+        devices: Where numbers are drawn; a GPU among them is in use by that.
+    """
+    if any(device.type == "cuda" for device in devices):
+        torch.cuda.init()
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            torch.cuda.default_generators[gpu].manual_seed(seed)
+        yield

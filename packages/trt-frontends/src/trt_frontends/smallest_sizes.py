@@ -29,6 +29,7 @@ from trt_core.sizes.functions import relation_name
 from trt_core.sizes.grid import FailingSizes
 from trt_core.sizes.guards import Asker, asker_of, is_of_strides, rewrite_guard_text, shape_environment
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.temporary import seeded
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
@@ -297,8 +298,7 @@ def _inputs_at(
         )
         return scale * torch.randn_like(drawn) if leaf.dtype.is_floating_point and scale != 1 else drawn
 
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
+    with seeded(0, [device]):
         args, kwargs = pytree.tree_map(materialize, (examples.args, examples.kwargs))
     return SampleInputs("smallest sizes", args, kwargs)
 

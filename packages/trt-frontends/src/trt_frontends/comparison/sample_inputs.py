@@ -13,6 +13,7 @@ from torch import fx, nn
 from trt_core import Input, InputError
 from trt_core.attributes import is_written, read_attribute
 from trt_core.internals import pytree
+from trt_core.temporary import seeded
 from trt_core.wording import kind_of
 from trt_frontends.example_inputs import ExampleInputs
 from trt_lowering.operator_traits import has_hidden_state
@@ -178,8 +179,7 @@ def _make(
             return tensor if change is _redraw else change(_with_domain(tensor, leaf))
         return change(leaf) if isinstance(leaf, torch.Tensor) else leaf
 
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed, [device]):
         args, kwargs = pytree.tree_map(materialize, (examples.args, examples.kwargs))
     return SampleInputs(name, args, kwargs)
 
@@ -232,14 +232,13 @@ def call_alike(function: Callable[..., Any], run: Callable[[], Any], inputs: Any
     Args:
         function: The model; its state are the buffers that it writes to, counters and caches.
         run: Calls it.
-        inputs: Its inputs; random numbers of GPUs that they are on count as well.
+        inputs: Its inputs.
 
     Returns:
         The result, of which nothing is part of the state.
     """
-    devices = {leaf.device for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor) and leaf.is_cuda}
-    with torch.random.fork_rng(devices=sorted(devices, key=str)), _kept(function) as state:
-        torch.manual_seed(_SEED)
+    devices = (leaf.device for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor))
+    with seeded(_SEED, devices), _kept(function) as state:
         memory = {_memory(tensor) for tensor in state}
         return pytree.tree_map_only(
             torch.Tensor,

@@ -17,6 +17,7 @@ from torch import fx
 from trt_core import CompilationSettings, logger
 from trt_core.internals import pytree
 from trt_core.precision import PrecisionRule, kept_in_float32
+from trt_core.temporary import seeded
 from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_lowering import DecomposedGraph, PrecisionRules
 from trt_lowering.operator_traits import has_hidden_state
@@ -38,9 +39,7 @@ class GraphRun(fx.Interpreter):
 
     def results(self, flat: Sequence[Any]) -> list[torch.Tensor]:
         """Returns the flat outputs, see `tensors_of`; random operators draw the same numbers each time."""
-        devices = {leaf.device for leaf in flat if isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda"}
-        with torch.no_grad(), torch.random.fork_rng(devices=sorted(devices, key=str)):
-            torch.manual_seed(0)
+        with torch.no_grad(), seeded(0, (leaf.device for leaf in flat if isinstance(leaf, torch.Tensor))):
             results = self.run(*flat, enable_io_processing=False)
         return tensors_of(results)
 
