@@ -363,6 +363,19 @@ def test_a_wrong_request_spoils_no_other_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("backend")
+def test_wrong_requests_that_make_up_for_each_other_are_both_refused(tmp_path: Path) -> None:
+    """One with a row too many and one with a row too few had the request between them compute with rows of theirs."""
+    _saved(tmp_path / "scores.trtp")
+    served = _served(export_triton(tmp_path / "scores.trtp", tmp_path / "models"))
+    right = {"x": np.ones((2, 4), np.float32), "mask": np.array([True, False])}
+    more, fewer = ({"x": np.zeros((2, 4), np.float32), "mask": np.ones(rows, bool)} for rows in (3, 1))
+    (alone,) = served.execute([right])
+    first, second, third = served.execute([more, right, fewer])
+    assert first.error and third.error and not second.error
+    np.testing.assert_array_equal(second.tensors["best"], alone.tensors["best"])
+
+
+@pytest.mark.usefixtures("backend")
 def test_rows_that_a_strangers_program_asks_for_are_bounded(tmp_path: Path) -> None:
     """Requests are filled up to the least rows that the file says: some kilobytes took gigabytes."""
     path = hostile_files.of_rows(1 << 26, 1 << 26, 1 << 30).write(tmp_path / "many.trtp")

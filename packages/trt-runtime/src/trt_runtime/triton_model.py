@@ -100,6 +100,9 @@ class TritonPythonModel:
             return
         by_sizes: dict[Any, list[int]] = {}
         for index, tensors in enumerate(given):
+            if len({tensor.shape[:1] for tensor in tensors}) != 1:
+                yield [index]  # it fits no call, and rows of one beside it would take the place of others
+                continue
             by_sizes.setdefault(tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors), []).append(index)
         for members in by_sizes.values():
             group: list[int] = []
