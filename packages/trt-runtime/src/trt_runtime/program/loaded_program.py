@@ -343,10 +343,10 @@ class Executor:
     ) -> Any:
         at = self._all.first
         account.settle_by(lambda: slots[self._all.first :])
-        is_known = steps is not watch.calls
+        is_known, is_timed = steps is not watch.calls, watch.is_timed
         try:
             for run, at, dying in self._all.steps:
-                if watch.is_timed:
+                if is_timed:
                     account.look_at_clock(self._all.title(at))
                 if at in steps:
                     estimate = watch.estimates.get(at)
@@ -363,9 +363,10 @@ class Executor:
                     laid_out = account.lay_out([slots[read] for read in watch.reads[at]], self._all.title(at))
                     if laid_out:
                         account.lend(laid_out)
-                    slots[at] = run(slots, symbols)
-                    if laid_out:
+                        slots[at] = run(slots, symbols)
                         account.lend(-laid_out)
+                    else:
+                        slots[at] = run(slots, symbols)
                     self._note(slots, at, account)
                 else:
                     slots[at] = run(slots, symbols)
@@ -443,7 +444,7 @@ class _Watch:
     def _named(self) -> Mapping[int, tuple[Any, ...]]:
         """Of operators that no estimate is known of, by slot: which one it is, and its arguments but for operands."""
         found = {}
-        for at, step, operator in self._not_loose():
+        for at, step, operator in self._not_loose:
             if at not in self.estimates:
                 place = {index: Value(number) for number, index in enumerate(self.reads[at])}
                 found[at] = operator, repr(replace_values((step.args, step.kwargs), place.__getitem__))
@@ -468,20 +469,20 @@ class _Watch:
     @functools.cached_property
     def estimates(self) -> Mapping[int, Estimate]:
         """What the operators in slots use at most, where sizes of operands and results tell."""
-        found = {at: _estimate(operator, self.reads[at], step.result) for at, step, operator in self._not_loose()}
+        found = {at: _estimate(operator, self.reads[at], step.result) for at, step, operator in self._not_loose}
         return {at: estimate for at, estimate in found.items() if estimate is not None}
 
     @functools.cached_property
     def makers(self) -> frozenset[int]:
         """Slots that hold memory which operators have made that are watched once for the same sizes."""
-        return frozenset(at for at, _, operator in self._not_loose() if not operator.is_view)
+        return frozenset(at for at, _, operator in self._not_loose if not operator.is_view)
 
-    def _not_loose(self) -> Iterator[tuple[int, OperatorCall, OpOverload]]:
+    @functools.cached_property
+    def _not_loose(self) -> list[tuple[int, OperatorCall, OpOverload]]:
         calls = zip(operator_calls(self._program.steps), self._operators, strict=True)
-        operators = {id(step): operator for step, operator in calls}
-        for at, step in enumerate(self._program.steps, self._first):
-            if isinstance(step, OperatorCall) and at not in self._loose:
-                yield at, step, operators[id(step)]
+        slots = {id(step): at for at, step in enumerate(self._program.steps, self._first) if at not in self._loose}
+        found = ((slots.get(id(step)), step, operator) for step, operator in calls)
+        return [(at, step, operator) for at, step, operator in found if at is not None]
 
     def sizes_of(self, slots: Sequence[Any]) -> tuple[Any, ...] | None:
         """What sizes follow from in a call: shapes, and numbers as they are; None where a call is traced."""
