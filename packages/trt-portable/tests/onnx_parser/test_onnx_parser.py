@@ -673,6 +673,21 @@ def test_an_operator_of_another_domain_is_refused_with_it() -> None:
     assert "no operator 'Scaler' of the domain 'ai.onnx.ml', opset 3" in error.desc()
 
 
+@pytest.mark.parametrize("number", [1 << 62, -1])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_opsets_that_are_none_are_refused(number: int, is_inside: bool) -> None:
+    """A large one ended as an error of ONNX's own."""
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [value("x", 2)], [value("y", 2)])
+    if is_inside:
+        opset = helper.make_opsetid("", number)
+        model.functions.append(helper.make_function("own", "F", ["a"], ["b"], [], [opset]))
+    else:
+        model.opset_import[0].version = number
+    (error,) = errors_of(model)
+    assert error.code() is trt.ErrorCode.INVALID_GRAPH
+    assert f"uses opset {number} of the domain 'ai.onnx'" in error.desc()
+
+
 def test_an_operator_that_is_not_there_is_named_whatever_types_its_operands_have() -> None:
     node = helper.make_node("MatMulNBits", ["x", "codes"], ["y"], domain="com.microsoft", bits=4)
     codes = numpy_helper.from_array(np.zeros((2, 1, 8), np.uint8), "codes")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -146,6 +147,13 @@ class GraphImporter:
             raise Unsupported("the model does not say which opset it uses", ErrorCode.INVALID_GRAPH)
         if not self._model.HasField("graph"):
             raise Unsupported("the model has no graph", ErrorCode.INVALID_GRAPH)
+        for entry in chain(self._model.opset_import, *(one.opset_import for one in self._model.functions)):
+            if not 0 <= entry.version < 1 << 31:
+                raise Unsupported(
+                    f"the model uses opset {entry.version} of the domain {_domain(entry.domain) or 'ai.onnx'!r}, "
+                    "which is the number of none",
+                    ErrorCode.INVALID_GRAPH,
+                )
         if self._functions:
             self._check_functions()
 
