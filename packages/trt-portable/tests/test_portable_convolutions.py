@@ -20,7 +20,7 @@ from triton_interpreter import run_interpreted
 import trt_portable as trt
 from trt_portable.builder.autotune.engine_tactic import Trial, choose_tactic
 from trt_portable.builder.inductor import convolutions, tactic
-from trt_portable.builder.inductor.own_operators import OwnOperators, teach_cudnn_operators
+from trt_portable.builder.inductor.own_operators import KernelCall, OwnOperators, teach_cudnn_operators
 from trt_portable.builder.inductor.repetition import places_of
 from trt_portable.builder.inductor.tactic import TACTICS, Inductor, LaunchRecorder
 from trt_portable.builder.tactic import INTERPRET
@@ -113,7 +113,7 @@ class _Recorded:
             asm={"ptx": ".entry convolution(.param .b64 x)", "cubin": b""},
             metadata=SimpleNamespace(name="convolution", num_warps=4, shared=0, launch_pdl=False),
         )
-        monkeypatch.setattr(convolutions, "_compiled", lambda *given: compiled)
+        monkeypatch.setattr(KernelCall, "compile", lambda call: compiled)
         env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
         self.mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
         self.height = tactic._number(env, 8, 24, 64, "height", True)
@@ -162,6 +162,26 @@ def test_a_recording_for_sizes_that_vary_holds_both_ways(monkeypatch: pytest.Mon
 
 
 @_NEEDS_CUDA
+def test_kernels_for_sizes_that_vary_are_known_before_a_graph_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = _Recorded(monkeypatch)
+    graph, own = torch.fx.Graph(), OwnOperators(unplanned=convolutions.unplanned)
+    x, kernel = graph.placeholder("x"), graph.placeholder("kernel")
+    x.meta["val"], kernel.meta["val"] = recorded.made(2, 16, recorded.height, 12), recorded.made(8, 16, 3, 3)
+    rest = (*_PLAIN, False, [0, 0], 1)
+    calls = [graph.call_function(aten.convolution.default, (x, kernel, None, *rest)) for _ in range(2)]
+    with recorded.mode:
+        made = aten.convolution.default(x.meta["val"], kernel.meta["val"], None, *rest)
+    for call in calls:
+        call.meta["val"] = made.contiguous(memory_format=torch.channels_last)
+    graph.output(calls)
+    module = torch.fx.GraphModule({}, graph)
+    (found,) = tactic.kernels_of(module, own, dynamic=True)
+    assert found.settings["TILE_MAPS"] == convolutions.SMALL.maps and found.arguments[1] is kernel.meta["val"]
+    assert not recorded.mode.shape_env.guards  # type: ignore[union-attr]  # nothing is assumed of sizes
+    assert tactic.kernels_of(module, own, dynamic=False) == []
+
+
+@_NEEDS_CUDA
 @pytest.mark.parametrize("is_turned", [True, False])
 def test_products_of_sizes_that_vary_hold_both_ways(monkeypatch: pytest.MonkeyPatch, is_turned: bool) -> None:
     recorded = _Recorded(monkeypatch)
@@ -174,8 +194,8 @@ def test_products_of_sizes_that_vary_hold_both_ways(monkeypatch: pytest.MonkeyPa
         )
         repeated = bias.expand(rows, 24)
     taken: list[Any] = []
-    made = convolutions._compiled
-    monkeypatch.setattr(convolutions, "_compiled", lambda found, form: taken.append(found.flags()) or made(found, form))
+    made = KernelCall.compile
+    monkeypatch.setattr(KernelCall, "compile", lambda call: taken.append(call.settings) or made(call))
     for added, flags in (
         ((), (False, False)),
         ((bias,), (True, False)),

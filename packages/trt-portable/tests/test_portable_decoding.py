@@ -26,9 +26,9 @@ from trt_portable.builder.inductor.decoding import (
     UPDATING_ATTENTION,
     Form,
     attend,
+    codes_call,
     codes_forms_for,
     multiply,
-    start_codes_product,
     write_decoding_operators,
 )
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, assembly, levels_of
@@ -417,6 +417,30 @@ def test_what_is_read_elsewhere_or_made_otherwise_is_not_taken_in() -> None:
     assert all(call.args[3] is None for call in _calls(module, PRODUCT))
 
 
+def test_kernels_of_a_graph_are_known_before_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each form for each kind of call once, whatever a library would have been asked for."""
+    pytest.importorskip("triton")
+    from trt_portable.builder.inductor.tactic import _teach_own_operators, kernels_of
+
+    monkeypatch.setattr(decoding, "starts_early", lambda device: False)
+    graph, own = _Graph(), _teach_own_operators()
+    product, attention = (decoding._operators()[name] for name in (PRODUCT, ATTENTION))
+    made = []
+    for columns in (512, 512, 768):
+        given = (graph.take(3, 256), graph.take(columns, 256), graph.take(columns), graph.take(256), graph.take(1))
+        made.append(graph.call(product, *given, None, False, True))
+    keys = [graph.take(1, 2, 256, 64) for _ in range(2)]
+    made.append(graph.call(attention, graph.take(1, 8, 1, 64), *keys, graph.take(1, 1, 1, 256), 0.125))
+    with torch.no_grad():
+        calls = kernels_of(graph.module(*made), own, dynamic=False)
+    names = [call.kernel.__name__ for call in calls]
+    products = [*["few_rows_product", "normalize_rows", "few_rows_product"] * len(decoding.SEVERAL_ROWS)]
+    assert names == [*products * 2, "attend_to_part", "join_parts"]
+    assert {call.arguments[-1] for call in calls if call.kernel.__name__ == "few_rows_product"} == {512, 768}
+    tiles = [call.settings["TILE_COLUMNS"] for call in calls if call.settings.get("IS_NORMALIZED")]
+    assert tiles == [form.columns for form in decoding.SEVERAL_ROWS] * 2
+
+
 def test_no_matrix_is_copied_inside_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, result, seen = torch.randn(8, 8), torch.empty(8), list[torch.Tensor]()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -480,7 +504,6 @@ for rows, depth, columns in ((1, 64, 40), (1, 96, 33), (3, 64, 40), (8, 96, 33),
             wanted = torch.nn.functional.silu(gate) * up
         torch.testing.assert_close(result.float(), wanted, atol=2e-2, rtol=2e-3)
 
-decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
 
 
 class OnGpu(torch.Tensor):
@@ -509,7 +532,7 @@ assert counts == [3, 3, 5, 5, 5], counts
 decoding._run_fastest = chosen
 x, gain, epsilon = torch.randn(3, 96).half(), torch.rand(96).half(), torch.tensor([0.5])
 result = torch.full((3, 96), torch.nan, dtype=torch.half)
-decoding.start_normalization(x, gain, epsilon, result)
+decoding.normalization_call(x, gain, epsilon, result).start()
 wanted = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + epsilon) * gain.float()
 torch.testing.assert_close(result.float(), wanted, atol=2e-3, rtol=2e-3)
 import numpy as np
@@ -587,7 +610,7 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
     parts = few.parts(prepared, form)
     for index in range(len(decoding.codes_forms_for(rows))):
         result = torch.full((rows, columns), torch.nan, dtype=torch.half)
-        decoding.start_codes_product(x, matrix, *folded, *parts, None, levels_of(form), 0, False, result, index)
+        decoding.codes_call(x, matrix, *folded, *parts, None, levels_of(form), 0, False, result, index).start()
         assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, index)
     ways = [0, 1] if rows <= 16 and folds else []  # the norm inside, and apart
     for way in ways:
@@ -603,7 +626,7 @@ for rows, depth, columns, groups, kind, has_offset, folds in (
             error = found.float() - gate * torch.sigmoid(gate) * up
             assert float(error.norm() / (gate * up).norm()) < 6e-3, (rows, depth, groups, kind, way)
     result = torch.full((columns, depth), torch.nan, dtype=torch.half)
-    decoding.start_decoding(matrix, *parts, levels_of(form), result)
+    decoding.decoding_call(matrix, *parts, levels_of(form), result).start()
     torch.testing.assert_close(result.float(), values, atol=4e-3, rtol=2e-3)
 
 assert any(name.startswith("apart") for name in names) and any(not name.startswith("apart") for name in names)
@@ -620,7 +643,7 @@ for columns, has_offset in ((32, True), (20, False)):  # matrices that begin wit
     for index in range(len(one)):
         result = torch.full((5, columns), torch.nan, dtype=torch.half)
         parts = few.parts(prepared, form)
-        decoding.start_codes_product(x, matrix, *[None] * 4, *parts, places, (), 3, False, result, index)
+        decoding.codes_call(x, matrix, *[None] * 4, *parts, places, (), 3, False, result, index).start()
         assert float((result.float() - wanted).norm() / wanted.norm()) < 4e-3, (columns, index)
 
 for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3, 1, 1, 128, 1), (2, 1, 8, 1, 320, 1)):
@@ -635,14 +658,14 @@ for batch, groups, heads, queries, length, masks in ((2, 2, 4, 2, 150, 2), (1, 3
     sums = torch.full((batch * groups, parts, rows, 32), torch.nan)
     maxima, weights = (torch.full((batch * groups, parts, rows), torch.nan) for _ in range(2))
     result = torch.empty(batch, queries, groups * heads, 32, dtype=torch.half)
-    decoding.start_parts(query, keys, values, seen, *[None] * 5, sums, maxima, weights, 0.2)
-    decoding.start_joining(sums, maxima, weights, result, groups)
+    decoding.parts_call(query, keys, values, seen, *[None] * 5, sums, maxima, weights, 0.2).start()
+    decoding.joining_call(sums, maxima, weights, result, groups).start()
     wide = [each.float().repeat_interleave(heads, 1) for each in (keys, values)]
     wanted = torch.nn.functional.scaled_dot_product_attention(query.float(), *wide, mask.float(), scale=0.2)
     torch.testing.assert_close(result.transpose(1, 2).float(), wanted, atol=2e-3, rtol=2e-3)
     nothing = torch.zeros_like(mask, dtype=torch.bool)
-    decoding.start_parts(query, keys, values, nothing, *[None] * 5, sums, maxima, weights, 0.2)
-    decoding.start_joining(sums, maxima, weights, result, groups)
+    decoding.parts_call(query, keys, values, nothing, *[None] * 5, sums, maxima, weights, 0.2).start()
+    decoding.joining_call(sums, maxima, weights, result, groups).start()
     assert not result.any()  # what sees nothing
 
 for batch, groups, heads, length, turns, places in (
@@ -666,8 +689,8 @@ for batch, groups, heads, length, turns, places in (
     sums = torch.full((batch * groups, parts, rows, 32), torch.nan)
     maxima, weights = (torch.full((batch * groups, parts, rows), torch.nan) for _ in range(2))
     result = torch.empty(batch, 1, groups * heads, 32, dtype=torch.half)
-    decoding.start_parts(query, keys, values, mask, *updates, sums, maxima, weights, 0.2)
-    decoding.start_joining(sums, maxima, weights, result, groups)
+    decoding.parts_call(query, keys, values, mask, *updates, sums, maxima, weights, 0.2).start()
+    decoding.joining_call(sums, maxima, weights, result, groups).start()
     torch.testing.assert_close(result.float(), wanted.float(), atol=4e-3, rtol=4e-3)
     torch.testing.assert_close(keys, wanted_keys, atol=4e-3, rtol=4e-3)
     assert torch.equal(values, wanted_values)
@@ -758,7 +781,7 @@ def test_products_of_codes_on_a_gpu(
     wanted = wide @ few.decoded(codes, scale, form, torch.float32).t() + residual.float()
     for index in range(len(codes_forms_for(rows))):
         result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
-        start_codes_product(x, codes, *folded, *parts, None, levels_of(form), 0, False, result, index)
+        codes_call(x, codes, *folded, *parts, None, levels_of(form), 0, False, result, index).start()
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index
     if rows > 16:
         return
@@ -797,5 +820,5 @@ def test_products_of_chosen_codes_on_a_gpu(columns: int, has_offset: bool) -> No
     for index in range(len(codes_forms_for(1))):
         result = torch.full((5, columns), torch.nan, dtype=x.dtype, device="cuda")
         parts = few.parts(scale, form)
-        start_codes_product(x, codes, *[None] * 4, *parts, places, levels_of(form), count, False, result, index)
+        codes_call(x, codes, *[None] * 4, *parts, places, levels_of(form), count, False, result, index).start()
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,15 @@ EVERYTHING: Final = [
 ]
 
 
+def convolved(x: torch.Tensor, kernel: torch.Tensor, *given: Any, form: Any) -> torch.Tensor:
+    """What one of our kernels computes."""
+    from trt_portable.builder.inductor import depthwise
+
+    result = depthwise.like_result(x, kernel, *given[1:4])
+    depthwise.convolution_call(x, kernel, *given, result, depthwise._FORMS.index(form)).start()
+    return result
+
+
 def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
     """The distance of the result of one of our kernels from PyTorch's, over its size."""
     from trt_portable.builder.inductor import depthwise
@@ -45,8 +55,7 @@ def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
     geometry = (list(stride), list(padding), list(dilation))
     laid_out = WeightLayout.taps_first(tuple(kernel.shape)).of(kernel.reshape(-1))
     assert torch.equal(laid_out, kernel)
-    form = getattr(depthwise, kernel_form)
-    found, _ = depthwise.convolve(x, laid_out, bias, *geometry, activation, form=form)
+    found = convolved(x, laid_out, bias, *geometry, activation, form=getattr(depthwise, kernel_form))
     plain = F.conv2d(x.float(), kernel.float(), None if bias is None else bias.float(), *geometry, groups=channels)
     wanted = ACTIVATIONS[activation](plain)
     assert found.shape == wanted.shape and found.is_contiguous(memory_format=torch.channels_last)
@@ -82,15 +91,13 @@ def test_the_faster_kernel_is_remembered() -> None:
     operands = (x, kernel, None, [2, 2], [1, 1], [1, 1], "relu")
     cache = ITimingCache()
     with building(Autotuner(cache, may_measure=True)):
-        found, _ = depthwise.convolve(*operands)
+        found = depthwise.convolve(*operands)
     (key,) = cache.queryKeys()
     for form in (depthwise.PIXELS, depthwise.STRIPS):
-        torch.testing.assert_close(depthwise.convolve(*operands, form=form)[0], found, rtol=2e-3, atol=2e-3)
-    again, launch = depthwise.convolve(*operands)
-    assert torch.equal(again, found)
+        torch.testing.assert_close(convolved(*operands, form=form), found, rtol=2e-3, atol=2e-3)
     forms = {tactic_hash(form.kernel.__name__): form for form in (depthwise.PIXELS, depthwise.STRIPS)}
     form = forms[cache.query(key).tacticHash]
-    assert launch.grid[0] == -(-16 * 32 * (32 // form.span) // form.spans)
+    assert torch.equal(depthwise.convolve(*operands), convolved(*operands, form=form))
 
 
 def test_recordings_know_all_operators_that_graphs_call() -> None:
@@ -99,18 +106,47 @@ def test_recordings_know_all_operators_that_graphs_call() -> None:
 
     own = _teach_own_operators()
     kernels = {operator.name() for operator in decoding._kernels().values()}
-    assert {operator.name() for operator in own.launched} == {depthwise.OPERATOR, unaligned_products.KERNEL, *kernels}
+    assert {operator.name() for operator in own.launched} == {depthwise.KERNEL, unaligned_products.KERNEL, *kernels}
     products = {decoding.PRODUCT, decoding.CODES_PRODUCT, decoding.CHOSEN_PRODUCT, decoding.GROUPED_PRODUCT}
     composed = {*products, decoding.DECODED, decoding.ATTENTION, decoding.UPDATING_ATTENTION}
-    assert {operator.name() for operator in own.composed} == {unaligned_products.OPERATOR, *composed}
+    assert {operator.name() for operator in own.composed} == {
+        depthwise.OPERATOR,
+        unaligned_products.OPERATOR,
+        *composed,
+    }
+
+
+def test_a_recording_holds_memory_for_the_result_and_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trt_portable.builder.inductor import depthwise
+    from trt_portable.builder.inductor.own_operators import KernelCall
+    from trt_portable.builder.inductor.tactic import LaunchRecorder, _teach_own_operators
+
+    compiled = SimpleNamespace(
+        asm={"ptx": ".entry depthwise(.param .b64 x)", "cubin": b"code"},
+        metadata=SimpleNamespace(name="depthwise", num_warps=4, shared=0, launch_pdl=False),
+    )
+    monkeypatch.setattr(KernelCall, "start", lambda call: compiled)
+    own = _teach_own_operators()
+    (operator,) = [each for each in own.composed if each.name() == depthwise.OPERATOR]
+    x, kernel = torch.zeros(1, 8, 4, 6).half(), torch.zeros(3, 3, 8, 1).half().permute(2, 3, 0, 1)
+    x = x.contiguous(memory_format=torch.channels_last)
+    recorder = LaunchRecorder([x, kernel], own)
+    with torch.no_grad(), recorder:
+        found = operator(x, kernel, None, [1, 1], [1, 1], [1, 1], "relu")
+    given = [{"slot": 0}, {"slot": 1}, {"slot": 0}, {"slot": recorder.slot(found)}, 24, 4, 6, 4, 6, 1]
+    assert recorder.steps == [
+        ["empty", 2, [1, 8, 4, 6], [192, 1, 48, 8], "float16"],
+        ["kernel", 0, [2, 1, 1], given],
+    ]
+    assert recorder.blobs == {"kernel 0": b"code"} and recorder.kernels[0]["types"] == "OOOO" + "i" * 6
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:
-    from trt_portable.builder.inductor.depthwise import convolve
+    from trt_portable.builder.inductor.depthwise import convolution_call
 
     x, kernel = torch.zeros(1, 8, 4, 4).half(), torch.zeros(8, 1, 3, 3).half()
     with pytest.raises(RuntimeError, match="another way"):
-        convolve(x, kernel, None, [1, 1], [1, 1], [1, 1], "none")
+        convolution_call(x, kernel, None, [1, 1], [1, 1], [1, 1], "none", torch.zeros_like(x), 0)
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from recorded_tactic import CPU
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic, low_precision_choice
 from trt_portable.builder.autotune.engine_tactic import Trial
-from trt_portable.builder.inductor.own_operators import KernelLaunch, OwnOperators, define_operator
+from trt_portable.builder.inductor.own_operators import KernelCall, OwnOperators, define_operator
 from trt_portable.builder.inductor.repetition import places_of
 from trt_portable.builder.inductor.tactic import (
     FixedSizes,
@@ -425,25 +425,27 @@ class _Started:
 def test_a_kernel_of_our_own_is_recorded_without_data_where_its_extents_are_known() -> None:
     schema = "(Tensor x, Tensor(a!) y) -> ()"
     operator = define_operator("trt_portable_test::doubled", lambda x, y: None, writes_to=("y",), schema=schema)
-    seen: list[tuple[torch.Tensor, ...]] = []
+    seen: list[Any] = []
 
-    def start(x: torch.Tensor, y: torch.Tensor) -> tuple[None, KernelLaunch]:
-        seen.append((x, y))
-        return None, KernelLaunch(_Started, (3, 1, 1), (x, y))
+    def compile_kernel(*kinds: Any, grid: tuple[int, int, int], **settings: Any) -> type[_Started]:
+        seen.append((*kinds, settings))
+        return _Started
+
+    def launch(x: torch.Tensor, y: torch.Tensor) -> KernelCall:
+        return KernelCall.of(SimpleNamespace(warmup=compile_kernel), (3, 1, 1), (x, y), TILE=16)
 
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
     x, y = (mode.from_tensor(torch.randn(4, 3), static_shapes=True) for _ in range(2))
-    recorder = LaunchRecorder([x, y], OwnOperators({operator: start}), {})
+    recorder = LaunchRecorder([x, y], OwnOperators({operator: launch}), {})
     with torch.no_grad(), mode, recorder:
         operator(x, y)
     assert recorder.steps == [["kernel", 0, [3, 1, 1], [{"slot": 0}, {"slot": 1}]]]
     assert recorder.blobs == {"kernel 0": b"code"}
-    ((given, written),) = seen
-    assert type(given) is type(written) is torch.Tensor and not given.any()
+    assert seen == [(torch.float32, torch.float32, {"TILE": 16})]
     varying = mode.from_tensor(torch.randn(4, 3), static_shapes=False)
-    recorder = LaunchRecorder([varying, y], OwnOperators({operator: start}), {})
+    recorder = LaunchRecorder([varying, y], OwnOperators({operator: launch}), {})
     with torch.no_grad(), mode, recorder, pytest.raises(RecordingFailure, match="for one shape"):
         operator(varying, y)

@@ -45,7 +45,7 @@ def difference(device: str, case: Any, form: int, dtype: torch.dtype) -> float:
     x, matrix = (torch.randn(extent, depth, device=device).to(dtype) for extent in (rows, columns))
     bias = torch.randn(columns, device=device).to(dtype) if has_bias else None
     result = torch.full((rows, columns), torch.nan, dtype=dtype, device=device)
-    unaligned_products.start_product(x, matrix, bias, result, form)
+    unaligned_products.product_call(x, matrix, bias, result, form).start()
     wanted = F.linear(x.float(), matrix.float(), None if bias is None else bias.float())
     return ((result.float() - wanted).norm() / wanted.norm()).item()
 
@@ -91,7 +91,7 @@ def test_operands_that_lie_in_another_way_are_refused() -> None:
     pytest.importorskip("triton")
     x, matrix, result = torch.zeros(8, 16).half().T, torch.zeros(19, 8).half(), torch.zeros(16, 19).half()
     with pytest.raises(RuntimeError, match="another way"):
-        unaligned_products.start_product(x, matrix, None, result, 0)
+        unaligned_products.product_call(x, matrix, None, result, 0)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

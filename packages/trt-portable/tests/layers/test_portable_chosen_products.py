@@ -226,7 +226,6 @@ import torch
 from trt_portable.builder.inductor import decoding
 
 torch.manual_seed(0)
-decoding.KernelLaunch = lambda *given: None  # nothing is compiled here
 places = torch.tensor([3, 0, 4, 5, -1])
 is_there = ((places >= 0) & (places < 5)).unsqueeze(1)
 for is_transposed in (False, True):
@@ -235,7 +234,7 @@ for is_transposed in (False, True):
     x, result = torch.randn(5, 96).half(), torch.full((5, 40), torch.nan, dtype=torch.half)
     name = "CHOSEN_COLUMNS" if is_transposed else "CHOSEN_ROWS"
     setattr(decoding, name, (decoding.Form(16, 64, 4, 1),))
-    decoding.start_chosen_product(x, places, given, result, 0)
+    decoding.chosen_call(x, places, given, result, 0).start()
     wanted = torch.bmm(matrices[places.clamp(0, 4)].float(), x.float().unsqueeze(2)).squeeze(2)
     torch.testing.assert_close(result.float(), torch.where(is_there, wanted, 0), atol=2e-2, rtol=2e-3)
     decoding.GROUPED_ROWS = (decoding.Form(32, 64, 4, 1, 16),)
@@ -244,11 +243,11 @@ for is_transposed in (False, True):
         is_known = (many >= 0) & (many < 5)
         choice, order = torch.where(is_known, many, 5).sort()
         ends = torch.searchsorted(choice, torch.arange(5), right=True).int()
-        decoding.start_grouped_product(x, order, ends, given, result, 0)
+        decoding.grouped_call(x, order, ends, given, result, 0).start()
         wanted = torch.bmm(matrices[many.clamp(0, 4)].float(), x.float().unsqueeze(2)).squeeze(2)
         torch.testing.assert_close(result.float(), wanted * is_known.unsqueeze(1), atol=2e-2, rtol=2e-3)
         apart = torch.full_like(result, torch.nan)
-        decoding.start_grouped_product(x[order], None, ends, given, apart, 0)
+        decoding.grouped_call(x[order], None, ends, given, apart, 0).start()
         torch.testing.assert_close(apart, result[order])
 """
 

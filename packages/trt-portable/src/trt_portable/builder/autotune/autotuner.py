@@ -132,11 +132,22 @@ class Autotuner:
 
 
 _current: ContextVar[Autotuner | None] = ContextVar("the autotuner of the build that goes on", default=None)
+_is_trying: ContextVar[bool] = ContextVar("whether kernels are tried, and not measured", default=False)
 
 
 def building(autotuner: Autotuner) -> contextlib.AbstractContextManager[Autotuner]:
     """Makes an autotuner the one that operators ask which run while a build goes on."""
     return with_value(_current, autotuner)
+
+
+def trying_all() -> contextlib.AbstractContextManager[bool]:
+    """Has every kernel that may be the fastest started once, and none measured: operands need no data."""
+    return with_value(_is_trying, True)
+
+
+def is_trying() -> bool:
+    """Whether `trying_all` holds."""
+    return _is_trying.get()
 
 
 def tactic_hash(name: str) -> int:
@@ -260,6 +271,11 @@ def fastest(
         The first name where nothing can be measured: inside of a capture, or because a build may not.
     """
     first = next(iter(starts))
+    if is_trying():
+        for start in starts.values():
+            with contextlib.suppress(Exception):  # whoever runs it in earnest hears of it
+                start()
+        return first
     if len(starts) == 1:
         return first
     key = TimingCacheKey.of("kernel", str(device), *map(repr, form), *starts)

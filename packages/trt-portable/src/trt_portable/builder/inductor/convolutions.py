@@ -7,17 +7,14 @@ arguments, so one serves all of a network that have the same epilogue; a product
 
 from __future__ import annotations
 
-import functools
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import fx
 
-from trt_portable.builder.inductor.own_operators import KernelLaunch, start_compiling
+from trt_portable.builder.inductor.own_operators import KernelCall
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _UNIT: Final = 8
@@ -194,7 +191,7 @@ def _has_channels_last(tensor: torch.Tensor) -> bool:
     return _are_equal([tensor.stride(axis) for axis in told], [dense[axis] for axis in told])
 
 
-def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], result: Any) -> KernelLaunch | None:
+def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], result: Any) -> KernelCall | None:
     """The launch that computes what an operator does, and plans nothing; it is not started.
 
     Args:
@@ -207,6 +204,8 @@ def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], res
         The launch, whose last argument that is a tensor is the result; None for other operators, and where the kernel
         does not take the operands.
     """
+    from trt_portable.builder.inductor.triton_kernels import convolution
+
     found = Convolution.of(operator, given, named)
     if found is None or not found.suits(images := _as_images(result)):
         return None
@@ -217,9 +216,8 @@ def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], res
     depth, maps = (count // unit for count, unit in zip((found.x.shape[1], found.maps), found.units, strict=True))
     sizes = (pixels, *found.x.shape[2:], *images.shape[2:], depth, maps, *found.kernel.shape[2:])
     geometry = [number for numbers in found.geometry for number in _pair(numbers)]
-    return KernelLaunch(
-        _compiled(found, form), grid, (x, kernel, *optional, result, *sizes, *geometry, *found.x.stride())
-    )
+    arguments = (x, kernel, *optional, result, *sizes, *geometry, *found.x.stride())
+    return KernelCall(convolution, grid, arguments, found.flags() | form.tiles())
 
 
 def _pair(numbers: Sequence[int]) -> Sequence[int]:
@@ -238,37 +236,3 @@ def form_for(pixels: int, maps: int) -> Form:
         if is_filled and (form is NARROW or maps > _FEW_MAPS):
             return form
     return SMALL
-
-
-@functools.cache
-def _compiled_kernel(dtype: torch.dtype, device: int, **settings: Any) -> Any:
-    """The kernel for operands that begin at multiples of 16 bytes."""
-    from trt_portable.builder.inductor.triton_kernels import CONVOLUTION_SIZES, convolution
-
-    tensors, sizes = [dtype] * 5, [1] * len(CONVOLUTION_SIZES)
-    return convolution.warmup(*tensors, *sizes, **settings, grid=(1, 1, 1))
-
-
-def _compiled(found: Convolution, form: Form) -> Any:
-    return _compiled_kernel(found.x.dtype, torch.cuda.current_device(), **found.flags(), **form.tiles())
-
-
-def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thread:
-    """Starts a thread that compiles the kernels of a graph whose sizes vary.
-
-    Args:
-        graph: Calls ATen's operators.
-        device: Where it will run.
-    """
-    calls = []
-    for node in graph.graph.nodes:
-        given = [each.meta.get("val") if isinstance(each, fx.Node) else each for each in node.args]
-        found = Convolution.of(node.target, given, node.kwargs)
-        if found is not None and found.suits(result := _as_images(node.meta["val"])):
-            calls.append((found, found.form(result)))
-
-    def run() -> None:
-        for found, form in calls:
-            _compiled(found, form)
-
-    return start_compiling(run, device)

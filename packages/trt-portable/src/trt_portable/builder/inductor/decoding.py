@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -20,15 +19,14 @@ import torch.nn.functional as F
 from torch import fx
 
 from trt_core.graph_search import reachable
+from trt_core.internals import FakeTensor
 from trt_portable.builder.autotune.autotuner import SameResult, fastest
 from trt_portable.builder.inductor.own_operators import (
-    KernelLaunch,
+    KernelCall,
     Launch,
     OwnOperators,
-    calls_of,
     define_kernel,
     define_operator,
-    start_compiling,
     teach_compilers,
 )
 from trt_portable.errors import present
@@ -608,12 +606,12 @@ def multiply(
             result.add_(residual)
 
     def by_one_kernel(matrix: torch.Tensor, form: int) -> None:
-        _kernels()[start_product](x, matrix, bias, gain, epsilon, residual, is_gated, is_weight, result, form)
+        _kernels()[product_call](x, matrix, bias, gain, epsilon, residual, is_gated, is_weight, result, form)
 
     def by_two_kernels(matrix: torch.Tensor, form: int) -> None:
         """Rows are normalized once for all blocks of the product, instead of in each of them."""
         rows = _normalized(x, gain, epsilon)
-        _kernels()[start_product](rows, matrix, bias, None, None, residual, is_gated, is_weight, result, form)
+        _kernels()[product_call](rows, matrix, bias, None, None, residual, is_gated, is_weight, result, form)
 
     if not x.is_cuda:
         by_library(matrix)
@@ -670,6 +668,9 @@ def _fastest_way(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
     matrices: list[torch.Tensor] = []
 
     def start(run: _Way) -> None:
+        if isinstance(matrix, FakeTensor):  # of which nothing is read
+            run(matrix)
+            return
         if not matrices:
             count = min(math.ceil(_MORE_THAN_CACHED / matrix.nbytes), _MOST_COPIES)
             matrices.extend([matrix, *(matrix.clone() for _ in range(count - 1))])
@@ -685,22 +686,19 @@ def _fastest_way(ways: Mapping[str, _Way], matrix: torch.Tensor, result: torch.T
 def _normalized(x: torch.Tensor, gain: torch.Tensor | None, epsilon: torch.Tensor | None) -> torch.Tensor:
     """Rows divided by the root of their mean square, and multiplied by the gain, by a kernel of its own."""
     rows = torch.empty_like(x)
-    _kernels()[start_normalization](x, gain, epsilon, rows)
+    _kernels()[normalization_call](x, gain, epsilon, rows)
     return rows
 
 
-def start_normalization(
-    x: torch.Tensor, gain: torch.Tensor, epsilon: torch.Tensor, result: torch.Tensor
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel that normalizes rows."""
+def normalization_call(x: torch.Tensor, gain: torch.Tensor, epsilon: torch.Tensor, result: torch.Tensor) -> KernelCall:
+    """The kernel that normalizes rows."""
     from trt_portable.builder.inductor.triton_kernels import normalize_rows
 
     rows, depth = x.shape
     grid, arguments = (rows, 1, 1), (x, gain, epsilon, result)
-    compiled = normalize_rows[grid](
-        *arguments, DEPTH=depth, TILE=1 << (depth - 1).bit_length(), num_warps=8, **_early(x)
+    return KernelCall.of(
+        normalize_rows, grid, arguments, DEPTH=depth, TILE=1 << (depth - 1).bit_length(), num_warps=8, **_early(x)
     )
-    return None, KernelLaunch(compiled, grid, arguments)
 
 
 def forms_for(rows: int, depth: int, *, is_gated: bool = False) -> tuple[Form, ...]:
@@ -728,7 +726,7 @@ def _early(x: torch.Tensor) -> dict[str, bool]:
     return {"IS_EARLY": True, "launch_pdl": True} if is_early else {"IS_EARLY": False}
 
 
-def start_product(
+def product_call(
     x: torch.Tensor,
     matrix: torch.Tensor,
     bias: torch.Tensor | None,
@@ -739,8 +737,8 @@ def start_product(
     is_weight: bool,
     result: torch.Tensor,
     form: int,
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel on the current stream; `form` is one of `forms_for`.
+) -> KernelCall:
+    """The kernel of a product of few rows; `form` is one of `forms_for`.
 
     Raises:
         RuntimeError: The operands lie in another way.
@@ -756,8 +754,10 @@ def start_product(
     optional = [x if each is None else each for each in (bias, gain, epsilon, residual)]
     arguments = (x, matrix, *optional, result, columns)
     kernel: Any = one_row_product if rows == 1 else few_rows_product
-    compiled = kernel[grid](
-        *arguments,
+    return KernelCall.of(
+        kernel,
+        grid,
+        arguments,
         **({"IS_WEIGHT": is_weight} if rows == 1 else {"ROWS": rows}),
         DEPTH=depth,
         HAS_BIAS=bias is not None,
@@ -770,7 +770,6 @@ def start_product(
         num_stages=tile.stages,
         **_early(x),
     )
-    return None, KernelLaunch(compiled, grid, arguments)
 
 
 def multiply_by_codes(
@@ -810,15 +809,13 @@ def multiply_by_codes(
     forms = codes_forms_for(1 if matrices else len(x))
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels()[start_codes_product](x, each, *folded, *rest, index)
+        return lambda each: _kernels()[codes_call](x, each, *folded, *rest, index)
 
     def by_two_kernels(index: int) -> _Way:
         """The row is normalized once for all blocks of the product, instead of in each of them."""
 
         def run(each: torch.Tensor) -> None:
-            _kernels()[start_codes_product](
-                _normalized(x, gain, epsilon), each, bias, None, None, residual, *rest, index
-            )
+            _kernels()[codes_call](_normalized(x, gain, epsilon), each, bias, None, None, residual, *rest, index)
 
         return run
 
@@ -847,7 +844,7 @@ def codes_forms_for(rows: int) -> tuple[Form, ...]:
     return CODES_ONE_ROW if rows == 1 else CODES_SEVERAL_ROWS
 
 
-def start_codes_product(
+def codes_call(
     x: torch.Tensor,
     codes: torch.Tensor,
     bias: torch.Tensor | None,
@@ -862,8 +859,8 @@ def start_codes_product(
     is_gated: bool,
     result: torch.Tensor,
     form: int,
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel on the current stream; `form` is one of `codes_forms_for`.
+) -> KernelCall:
+    """The kernel of a product with codes; `form` is one of `codes_forms_for`.
 
     Raises:
         RuntimeError: The operands lie in another way.
@@ -905,8 +902,10 @@ def start_codes_product(
         else:
             kernel = one_row_codes_product
             extents |= {"MATRICES": matrices, "TILE_WORDS": tile.depth}
-    compiled = kernel[grid](
-        *arguments,
+    return KernelCall.of(
+        kernel,
+        grid,
+        arguments,
         **extents,
         DEPTH=depth,
         GROUP=depth // groups,
@@ -919,7 +918,6 @@ def start_codes_product(
         num_warps=tile.warps,
         **_early(x),
     )
-    return None, KernelLaunch(compiled, grid, arguments)
 
 
 def decode(
@@ -932,7 +930,7 @@ def decode(
         dtype: float16 or bfloat16.
     """
     result = _decoded_like(codes, scales, offsets, levels, dtype)
-    _kernels()[start_decoding](codes, scales, offsets, levels, result)
+    _kernels()[decoding_call](codes, scales, offsets, levels, result)
     return result
 
 
@@ -945,14 +943,14 @@ _DECODED: Final = 8
 """Units that are decoded at a time."""
 
 
-def start_decoding(
+def decoding_call(
     codes: torch.Tensor,
     scales: torch.Tensor,
     offsets: torch.Tensor | None,
     levels: Sequence[float],
     result: torch.Tensor,
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel that decodes on the current stream.
+) -> KernelCall:
+    """The kernel that decodes.
 
     Raises:
         RuntimeError: The operands lie in another way.
@@ -966,8 +964,10 @@ def start_decoding(
     words = present(words_of_unit(slots, depth, len(scales)))
     grid = (math.ceil(columns / 16) * math.ceil(depth / (words * slots * _DECODED)), 1, 1)
     arguments = (codes, scales, scales if offsets is None else offsets, result, columns)
-    compiled = decode_codes[grid](
-        *arguments,
+    return KernelCall.of(
+        decode_codes,
+        grid,
+        arguments,
         DEPTH=depth,
         GROUP=depth // len(scales),
         SLOTS=slots,
@@ -978,7 +978,6 @@ def start_decoding(
         num_warps=4,
         **_early(result),
     )
-    return None, KernelLaunch(compiled, grid, arguments)
 
 
 def multiply_by_chosen(x: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
@@ -993,7 +992,7 @@ def multiply_by_chosen(x: torch.Tensor, places: torch.Tensor, matrices: torch.Te
     result = torch.empty((x.shape[0], matrices.shape[1]), dtype=x.dtype, device=x.device)
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels()[start_chosen_product](x, places, each, result, index)
+        return lambda each: _kernels()[chosen_call](x, places, each, result, index)
 
     ways = {f"{form}": by(index) for index, form in enumerate(chosen_forms_for(matrices))}
     _run_fastest(ways, matrices, result, "chosen", len(x), tuple(matrices.shape), matrices.stride(), x.dtype)
@@ -1005,10 +1004,10 @@ def chosen_forms_for(matrices: torch.Tensor) -> tuple[Form, ...]:
     return CHOSEN_ROWS if matrices.stride(2) == 1 else CHOSEN_COLUMNS
 
 
-def start_chosen_product(
+def chosen_call(
     x: torch.Tensor, places: torch.Tensor, matrices: torch.Tensor, result: torch.Tensor, form: int
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel on the current stream; `form` is one of `chosen_forms_for`.
+) -> KernelCall:
+    """The kernel of a product with chosen matrices; `form` is one of `chosen_forms_for`.
 
     Raises:
         RuntimeError: The operands lie in another way.
@@ -1020,12 +1019,7 @@ def start_chosen_product(
     columns, tile = matrices.shape[1], chosen_forms_for(matrices)[form]
     grid = (math.ceil(columns / tile.columns), len(x), 1)
     arguments = (x, places, matrices, result, columns)
-    compiled = chosen_product[grid](
-        *arguments,
-        **_matrices_in(matrices, tile),
-        **_early(x),
-    )
-    return None, KernelLaunch(compiled, grid, arguments)
+    return KernelCall.of(chosen_product, grid, arguments, **_matrices_in(matrices, tile), **_early(x))
 
 
 def _matrices_in(matrices: torch.Tensor, tile: Form) -> dict[str, int]:
@@ -1076,7 +1070,7 @@ def multiply_by_groups(
         return torch.where((choice < len(each))[back, None], made[back], 0)
 
     def by(index: int) -> _Way:
-        return lambda each: _kernels()[start_grouped_product](x, order, ends, each, result, index)
+        return lambda each: _kernels()[grouped_call](x, order, ends, each, result, index)
 
     is_aligned = matrices.shape[1] % _ALIGNED == 0 and matrices.shape[2] % _ALIGNED == 0
     is_known = x.dtype is torch.bfloat16 and is_aligned
@@ -1090,15 +1084,15 @@ _ALIGNED: Final = 8
 """Numbers of half precision in 16 bytes, at whose multiples the library's rows begin."""
 
 
-def start_grouped_product(
+def grouped_call(
     x: torch.Tensor,
     order: torch.Tensor | None,
     ends: torch.Tensor,
     matrices: torch.Tensor,
     result: torch.Tensor,
     form: int,
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel on the current stream; `form` is one of `GROUPED_ROWS`.
+) -> KernelCall:
+    """The kernel of a grouped product; `form` is one of `GROUPED_ROWS`.
 
     Raises:
         RuntimeError: The operands lie in another way.
@@ -1111,15 +1105,16 @@ def start_grouped_product(
     tiles = math.ceil(rows / tile.rows) + count  # each matrix, and what chooses none, may have one that is not full
     grid = (tiles, math.ceil(columns / tile.columns), 1)
     arguments = (x, ends if order is None else order, ends, matrices, result, rows, columns)
-    compiled = grouped_product[grid](
-        *arguments,
+    return KernelCall.of(
+        grouped_product,
+        grid,
+        arguments,
         HAS_ORDER=order is not None,
         MATRICES_TILE=1 << count.bit_length(),
         TILE_ROWS=tile.rows,
         **_matrices_in(matrices, tile),
         **_early(x),
     )
-    return None, KernelLaunch(compiled, grid, arguments)
 
 
 def attend(
@@ -1208,8 +1203,8 @@ def _attend_on_gpu(
     maxima = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     weights = torch.empty((batch * groups, parts, rows), dtype=torch.float32, device=query.device)
     kernels = _kernels()
-    kernels[start_parts](query, keys, values, mask, *updates, sums, maxima, weights, scale)
-    kernels[start_joining](sums, maxima, weights, result, groups)
+    kernels[parts_call](query, keys, values, mask, *updates, sums, maxima, weights, scale)
+    kernels[joining_call](sums, maxima, weights, result, groups)
 
 
 def _attention_result(query: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -1228,7 +1223,7 @@ def _part_of(groups: int, length: int) -> int:
     return math.ceil(math.ceil(length / parts) / _TILE) * _TILE
 
 
-def start_parts(
+def parts_call(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
@@ -1242,8 +1237,8 @@ def start_parts(
     maxima: torch.Tensor,
     weights: torch.Tensor,
     scale: float,
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel that attends to parts of the keys, and updates them first."""
+) -> KernelCall:
+    """The kernel that attends to parts of the keys, and updates them first."""
     from trt_portable.builder.inductor.triton_kernels import attend_to_part
 
     batch, heads, queries, width = query.shape
@@ -1252,8 +1247,10 @@ def start_parts(
     optional = [query if each is None else each for each in (new_keys, new_values, start, cosines, sines)]
     arguments = (query, keys, values, mask, *optional, sums, maxima, weights)
     key_strides, value_strides = ((0, 0) if each is None else each.stride()[:2] for each in (new_keys, new_values))
-    compiled = attend_to_part[grid](
-        *arguments,
+    return KernelCall.of(
+        attend_to_part,
+        grid,
+        arguments,
         SCALE=scale,
         GROUPS=groups,
         HEADS=heads // groups,
@@ -1285,21 +1282,22 @@ def start_parts(
         num_stages=2,
         **_early(query),
     )
-    return None, KernelLaunch(compiled, grid, arguments)
 
 
-def start_joining(
+def joining_call(
     sums: torch.Tensor, maxima: torch.Tensor, weights: torch.Tensor, result: torch.Tensor, groups: int
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel that joins the parts."""
+) -> KernelCall:
+    """The kernel that joins the parts."""
     from trt_portable.builder.inductor.triton_kernels import join_parts
 
     batch, queries, heads, width = result.shape
     parts, rows = sums.shape[1:3]
     grid = (batch * groups, heads // groups * queries, 1)
     arguments = (sums, maxima, weights, result)
-    compiled = join_parts[grid](
-        *arguments,
+    return KernelCall.of(
+        join_parts,
+        grid,
+        arguments,
         GROUPS=groups,
         HEADS=heads // groups,
         QUERIES=queries,
@@ -1310,95 +1308,27 @@ def start_joining(
         num_warps=2,
         **_early(sums),
     )
-    return None, KernelLaunch(compiled, grid, arguments)
-
-
-def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thread:
-    """Starts a thread that compiles the kernels of a graph; whoever runs the graph waits for it.
-
-    Args:
-        graph: Calls the operators.
-        device: Where it will run.
-    """
-    products = {
-        (
-            *x.shape,
-            x.dtype,
-            *node.args[6:],
-            *(each if each is None else each.meta["val"].dtype for each in node.args[2:6]),
-        )
-        for node in calls_of(graph, PRODUCT)
-        for x in (node.args[0].meta["val"],)
-    }
-
-    by_codes: dict[Any, fx.Node] = {}
-    for node in calls_of(graph, CODES_PRODUCT):
-        given = [each.meta["val"] if isinstance(each, fx.Node) else each for each in node.args]
-        kinds = (each.dtype if isinstance(each, torch.Tensor) else repr(each) for each in given)
-        by_codes.setdefault((given[0].shape, len(given[6]), *kinds), node)
-
-    def run() -> None:
-        for node in by_codes.values():
-            _compile_codes_product(node, device)
-        for rows, depth, dtype, is_gated, is_weight, *optional in products:
-            x, matrix = (torch.zeros(count, depth, dtype=dtype, device=device) for count in (rows, 64))
-            shapes = (64, depth, 1, (rows, 64))
-            bias, gain, epsilon, residual = (
-                None if kind is None else torch.zeros(shape, dtype=kind, device=device)
-                for kind, shape in zip(optional, shapes, strict=True)
-            )
-            result = torch.empty(rows, 64, dtype=dtype, device=device)
-            for form in range(len(forms_for(rows, depth, is_gated=is_gated))):
-                for norm in ((gain, epsilon), (None, None))[: 1 + (gain is not None and rows > 1)]:
-                    start_product(x, matrix, bias, *norm, residual, is_gated, is_weight, result, form)
-
-    return start_compiling(run, device)
-
-
-def _compile_codes_product(node: fx.Node, device: torch.device) -> None:
-    """Starts each form of the kernel for operands like those of a node, but with few columns."""
-    matrices: Any = node.args[_MATRICES]
-    is_gated = bool(node.args[_GATE])
-    columns = 64 * max(matrices, 1)
-
-    def like(index: int, *shape: int) -> torch.Tensor | None:
-        each: Any = node.args[index]
-        return None if each is None else torch.zeros(shape, dtype=each.meta["val"].dtype, device=device)
-
-    (rows, depth), row_bytes = (node.args[index].meta["val"].shape for index in (0, 1))  # type: ignore[union-attr]
-    groups = len(node.args[6].meta["val"])  # type: ignore[union-attr]
-    x, codes = like(0, rows, depth), like(1, columns, row_bytes[1])
-    assert x is not None and codes is not None
-    folded = (like(2, 64), like(3, depth), like(4, 1), like(5, rows, 64))
-    scales = present(like(6, groups, columns))
-    result = x.new_empty(rows, 64 // (1 + is_gated))
-    rest = (scales, like(7, groups, columns), like(8, rows), node.args[9], matrices, is_gated, result)
-    operands: list[Any] = [x, codes, *folded, *rest]
-    for index in range(len(codes_forms_for(1 if matrices else rows))):
-        start_codes_product(*[*operands, index])
-        if folded[1] is not None:
-            start_codes_product(*[*operands[:3], None, None, *operands[5:], index])
 
 
 _KERNELS: Final[Mapping[str, Launch]] = {
-    "few_rows_product": start_product,
-    "attend_to_part": start_parts,
-    "join_parts": start_joining,
-    "few_rows_codes_product": start_codes_product,
-    "decode_codes": start_decoding,
-    "chosen_product": start_chosen_product,
-    "grouped_product": start_grouped_product,
-    "normalize_rows": start_normalization,
+    "few_rows_product": product_call,
+    "attend_to_part": parts_call,
+    "join_parts": joining_call,
+    "few_rows_codes_product": codes_call,
+    "decode_codes": decoding_call,
+    "chosen_product": chosen_call,
+    "grouped_product": grouped_call,
+    "normalize_rows": normalization_call,
 }
 
 
 @functools.cache
 def _kernels() -> Mapping[Launch, Any]:
-    """The kernels as operators, by what starts them."""
-    others: Mapping[Launch, tuple[str, ...]] = {start_parts: ("keys", "values", "sums", "maxima", "weights")}
+    """The kernels as operators, by what says their calls."""
+    others: Mapping[Launch, tuple[str, ...]] = {parts_call: ("keys", "values", "sums", "maxima", "weights")}
     return {
-        start: define_kernel(f"trt_portable::{name}", start, others.get(start, ("result",)))
-        for name, start in _KERNELS.items()
+        launch: define_kernel(f"trt_portable::{name}", launch, others.get(launch, ("result",)))
+        for name, launch in _KERNELS.items()
     }
 
 
@@ -1439,5 +1369,5 @@ def teach_decoding_operators() -> OwnOperators:
     Returns:
         Those for compilers, which are composed, and those of the kernels, which are launched.
     """
-    launched = {operator: start for start, operator in _kernels().items()}
+    launched = {operator: launch for launch, operator in _kernels().items()}
     return OwnOperators(launched, {operator: _COMPUTED[name][0] for name, operator in _operators().items()})

@@ -13,23 +13,20 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 import triton  # type: ignore[import-untyped]
-from torch import fx
 from triton import language as tl
 
 from trt_portable.builder.autotune.autotuner import fastest
 from trt_portable.builder.inductor.own_operators import (
-    KernelLaunch,
+    KernelCall,
     OwnOperators,
-    calls_of,
+    define_kernel,
     define_operator,
-    start_compiling,
     teach_compilers,
 )
 from trt_portable.layers.windows import convolved_extents
@@ -177,6 +174,7 @@ def depthwise_strips(  # type: ignore[no-untyped-def]
 
 
 OPERATOR: Final = "trt_portable::depthwise_convolution"
+KERNEL: Final = "trt_portable::depthwise_kernel"
 _ACTIVATIONS: Final = {"none": 0, "relu": 1, "hardswish": 2, "swish": 3}
 _MOST_ELEMENTS: Final = 2**31  # places are 32-bit numbers
 _MANY_RESULTS: Final = 1 << 20  # fill a large GPU in blocks of strips, as far as registers let them
@@ -216,10 +214,8 @@ def convolve(
     padding: Sequence[int],
     dilation: Sequence[int],
     activation: str,
-    *,
-    form: Form | None = None,
-) -> tuple[torch.Tensor, KernelLaunch]:
-    """Starts a kernel on the current stream.
+) -> torch.Tensor:
+    """A convolution by the kernel that is the fastest for these extents, measured the first time.
 
     Args:
         x: (N, C, H, W) in float16, channels varying fastest; C a multiple of 8.
@@ -229,49 +225,67 @@ def convolve(
         padding: Of rows and columns, on both sides.
         dilation: Of rows and columns.
         activation: ``none``, ``relu``, ``hardswish`` or ``swish``.
-        form: Which kernel; by default the fastest for these extents.
 
     Returns:
-        The result, with channels varying fastest, and what was started.
+        The result, with channels varying fastest.
+    """
+    given = (x, kernel, bias, stride, padding, dilation, activation)
+    result = like_result(x, kernel, stride, padding, dilation)
+    starts = {
+        form.kernel.__name__: functools.partial(_kernel_operator(), *given, result, _FORMS.index(form))
+        for form in forms_for(tuple(result.shape), dilation)
+    }
+    extents = tuple(x.shape), tuple(kernel.shape), *map(tuple, (stride, padding, dilation))
+    kind = ("depthwise convolution", *extents, bias is not None, activation)
+    starts[fastest(starts, x.device, *kind, replayed=True)]()
+    return result
+
+
+def convolution_call(
+    x: torch.Tensor,
+    kernel: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    activation: str,
+    result: torch.Tensor,
+    form: int,
+) -> KernelCall:
+    """The kernel of a convolution, whose arguments are those of `convolve`; `form` is one of two.
 
     Raises:
         RuntimeError: The operands lie in another way, or are too large.
     """
-    taps = kernel.permute(2, 3, 0, 1)
-    result = like_result(x, kernel, stride, padding, dilation)
-    if not x.is_contiguous(memory_format=torch.channels_last) or not taps.is_contiguous() or x.shape[1] % 8:
+    is_last = x.is_contiguous(memory_format=torch.channels_last) and kernel.permute(2, 3, 0, 1).is_contiguous()
+    if not is_last or x.shape[1] % 8:
         raise RuntimeError("operands of a depthwise convolution lie in another way")
     if max(x.numel(), result.numel()) >= _MOST_ELEMENTS:
         raise RuntimeError("a depthwise convolution is too large")
     batch, channels, height, width = x.shape
     rows, columns = result.shape[2:]
-    settings = {
-        "STRIDE_ROWS": stride[0],
-        "STRIDE_COLUMNS": stride[1],
-        "PADDING_ROWS": padding[0],
-        "PADDING_COLUMNS": padding[1],
-        "DILATION_ROWS": dilation[0],
-        "DILATION_COLUMNS": dilation[1],
-        "WINDOW_ROWS": taps.shape[0],
-        "WINDOW_COLUMNS": taps.shape[1],
-        "HAS_BIAS": bias is not None,
-        "ACTIVATION": _ACTIVATIONS[activation],
-    }
-
-    def start(form: Form) -> KernelLaunch:
-        spans = batch * rows * -(-columns // form.span)
-        grid = (-(-spans // form.spans), -(-channels // form.channels), 1)
-        arguments = (x, taps, x if bias is None else bias, result, spans, height, width, rows, columns, channels // 8)
-        compiled = form.kernel[grid](
-            *arguments, **settings, PIXELS=form.spans, CHANNELS=form.channels, num_warps=form.warps
-        )
-        return KernelLaunch(compiled, grid, (arguments[0], kernel, *arguments[2:]))
-
-    if form is None:
-        forms = {each.kernel.__name__: each for each in forms_for(tuple(result.shape), dilation)}
-        starts = {name: functools.partial(start, each) for name, each in forms.items()}
-        form = forms[fastest(starts, x.device, "depthwise convolution", tuple(x.shape), *settings.values())]
-    return result, start(form)
+    way = _FORMS[form]
+    spans = batch * rows * -(-columns // way.span)
+    grid = (-(-spans // way.spans), -(-channels // way.channels), 1)
+    arguments = (x, kernel, x if bias is None else bias, result, spans, height, width, rows, columns, channels // 8)
+    return KernelCall.of(
+        way.kernel,
+        grid,
+        arguments,
+        STRIDE_ROWS=stride[0],
+        STRIDE_COLUMNS=stride[1],
+        PADDING_ROWS=padding[0],
+        PADDING_COLUMNS=padding[1],
+        DILATION_ROWS=dilation[0],
+        DILATION_COLUMNS=dilation[1],
+        WINDOW_ROWS=kernel.shape[2],
+        WINDOW_COLUMNS=kernel.shape[3],
+        HAS_BIAS=bias is not None,
+        ACTIVATION=_ACTIVATIONS[activation],
+        PIXELS=way.spans,
+        CHANNELS=way.channels,
+        num_warps=way.warps,
+    )
 
 
 def forms_for(result: Sequence[int], dilation: Sequence[int]) -> tuple[Form, ...]:
@@ -294,30 +308,10 @@ def like_result(
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
-def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thread:
-    """Starts a thread that compiles the kernels of a graph; whoever runs the graph waits for it.
-
-    Args:
-        graph: Calls the operator.
-        device: Where it will run.
-    """
-    kinds = {
-        (tuple(kernel.meta["val"].shape[2:]), bias is not None, *map(tuple, geometry), activation, _FORMS.index(form))
-        for node in calls_of(graph, OPERATOR)
-        for _, kernel, bias, *geometry, activation in (node.args,)
-        for form in forms_for(node.meta["val"].shape, geometry[2])
-    }
-
-    def run() -> None:
-        for window, has_bias, stride, padding, dilation, activation, form in sorted(kinds):
-            spans = [step * extent for step, extent in zip(dilation, window, strict=True)]
-            x = torch.zeros(1, 8, *spans, dtype=torch.float16, device=device)
-            kernel = torch.zeros(*window, 8, 1, dtype=torch.float16, device=device).permute(2, 3, 0, 1)
-            bias = torch.zeros(8, dtype=torch.float16, device=device) if has_bias else None
-            last = x.contiguous(memory_format=torch.channels_last)
-            convolve(last, kernel, bias, stride, padding, dilation, activation, form=_FORMS[form])
-
-    return start_compiling(run, device)
+@functools.cache
+def _kernel_operator() -> Any:
+    """The kernels as an operator."""
+    return define_kernel(KERNEL, convolution_call)
 
 
 @functools.cache
@@ -325,9 +319,8 @@ def teach_depthwise_operator() -> OwnOperators:
     """Makes the operator known to PyTorch, to traces without data, and to Inductor; once per process.
 
     Returns:
-        The operator, which has the arguments of `convolve` and is launched.
+        The operator for compilers, which is composed, and that of the kernels, which is launched.
     """
-    arguments = "Tensor x, Tensor kernel, Tensor? bias, int[] stride, int[] padding, int[] dilation, str activation"
-    operator = define_operator(OPERATOR, lambda *given: convolve(*given)[0], schema=f"({arguments}) -> Tensor")
+    operator = define_operator(OPERATOR, convolve)
     teach_compilers(operator, lambda x, kernel, bias, *geometry: like_result(x, kernel, *geometry[:3]))
-    return OwnOperators({operator: convolve})
+    return OwnOperators({_kernel_operator(): convolution_call}, {operator: convolve})

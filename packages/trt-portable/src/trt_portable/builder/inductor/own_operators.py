@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -21,31 +19,49 @@ from trt_portable.layers.windows import convolved_extents
 
 
 @dataclass(frozen=True)
-class KernelLaunch:
-    """A kernel that was started.
+class KernelCall:
+    """A call of a kernel; what it reads and writes needs no data before it starts.
 
     Attributes:
-        compiled: Triton's compiled kernel.
+        kernel: Triton's function.
         grid: Three extents, in blocks.
         arguments: A tensor or a number for each parameter that the kernel's source names.
+        settings: What the kernel is compiled with, by name.
     """
 
-    compiled: Any
-    grid: tuple[int, int, int]
+    kernel: Any
+    grid: tuple[Any, int, int]
     arguments: tuple[Any, ...]
+    settings: Mapping[str, Any]
 
-    @property
-    def types(self) -> str:
+    @classmethod
+    def of(cls, kernel: Any, grid: tuple[Any, int, int], arguments: tuple[Any, ...], **settings: Any) -> KernelCall:
+        """A call with settings by name."""
+        return cls(kernel, grid, arguments, settings)
+
+    def start(self) -> Any:
+        """Starts the kernel on the current stream; returns it as Triton compiled it."""
+        return self.kernel[self.grid](*self.arguments, **self.settings)
+
+    def compile(self) -> Any:
+        """Returns the kernel, compiled for tensors that begin at multiples of 16 bytes; starts nothing."""
+        kinds = [
+            each.dtype if isinstance(each, torch.Tensor) else 1 if isinstance(each, torch.SymInt) else each
+            for each in self.arguments
+        ]
+        return self.kernel.warmup(*kinds, grid=(1, 1, 1), **self.settings)
+
+    def types(self, compiled: Any) -> str:
         """A letter per parameter of the machine code, which may have more than the source: scratch memory."""
         named = "".join(POINTER if isinstance(argument, torch.Tensor) else "i" for argument in self.arguments)
-        found = re.search(r"\.entry\s+\w+\s*\((.*?)\)", self.compiled.asm["ptx"], re.DOTALL)
+        found = re.search(r"\.entry\s+\w+\s*\((.*?)\)", compiled.asm["ptx"], re.DOTALL)
         if found is None:
             raise RuntimeError("a kernel without an entry")
         return named + POINTER * (found[1].count(".param") - len(named))
 
 
-Launch: TypeAlias = Callable[..., tuple[torch.Tensor | None, KernelLaunch]]
-"""Starts the kernel of an operator; returns the result, None where it got memory for that, and what it started."""
+Launch: TypeAlias = Callable[..., KernelCall]
+"""Says which call of a kernel computes an operator, in memory that it gets for the result."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +69,7 @@ class OwnOperators:
     """Operators that a list of launches cannot call, and what it does in their place.
 
     Attributes:
-        launched: What starts the kernel of an operator that is written down as that kernel.
+        launched: Which call of a kernel an operator is that is written down as that kernel.
         composed: What computes an operator that is written down as all that this runs.
         unplanned: What says which kernel computes what an operator of ATen does where sizes vary, and plans nothing:
             from the operator, its arguments, those by name, and its result; None where none does.
@@ -61,7 +77,7 @@ class OwnOperators:
 
     launched: Mapping[Any, Launch] = field(default_factory=dict)
     composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
-    unplanned: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], KernelLaunch | None] = lambda *_: None
+    unplanned: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], KernelCall | None] = lambda *_: None
 
 
 def define_operator(
@@ -84,12 +100,12 @@ def define_operator(
     return getattr(getattr(torch.ops, namespace), rest).default
 
 
-def define_kernel(name: str, start: Launch, writes_to: tuple[str, ...] = ("result",)) -> Any:
+def define_kernel(name: str, launch: Launch, writes_to: tuple[str, ...] = ("result",)) -> Any:
     """Makes an operator known to PyTorch that starts a kernel, so that a recording sees it start.
 
     Args:
         name: With its namespace.
-        start: What starts it, in memory that it gets for the result; the operator has its parameters.
+        launch: Which call of the kernel; the operator has its parameters.
         writes_to: The parameters that it writes to.
 
     Returns:
@@ -97,9 +113,9 @@ def define_kernel(name: str, start: Launch, writes_to: tuple[str, ...] = ("resul
     """
 
     def run(*given: Any) -> None:
-        start(*given)
+        launch(*given).start()
 
-    return define_operator(name, run, writes_to=writes_to, schema=_schema_of(start, writes_to, None))
+    return define_operator(name, run, writes_to=writes_to, schema=_schema_of(launch, writes_to, None))
 
 
 def _schema_of(run: Callable[..., Any], writes_to: tuple[str, ...], result: Any) -> str:
@@ -136,23 +152,6 @@ def calls_of(graph: fx.GraphModule, name: str) -> list[Any]:
     """
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     return [node for node in calls if isinstance(node.target, OpOverload) and node.target._schema.name == name]
-
-
-def start_compiling(run: Callable[[], None], device: torch.device) -> threading.Thread:
-    """Starts a thread that compiles kernels; whoever runs them waits for it, and hears of what is wrong with them.
-
-    Args:
-        run: Starts them on operands that do not matter.
-        device: Where.
-    """
-
-    def compile_all() -> None:
-        with contextlib.suppress(Exception), torch.cuda.device(device), torch.no_grad():
-            run()
-
-    thread = threading.Thread(target=compile_all, daemon=True)
-    thread.start()
-    return thread
 
 
 _RELU: Final = "cudnn_convolution_relu"

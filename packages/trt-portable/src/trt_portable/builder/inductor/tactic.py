@@ -37,7 +37,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
 from trt_core.sizes.grid import SizeGrid, runs
 from trt_core.temporary import with_attributes
-from trt_portable.builder.inductor.own_operators import KernelLaunch, Launch, OwnOperators, teach_cudnn_operators
+from trt_portable.builder.autotune.autotuner import trying_all
+from trt_portable.builder.inductor.own_operators import (
+    KernelCall,
+    Launch,
+    OwnOperators,
+    calls_of,
+    teach_cudnn_operators,
+)
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, places_of, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
@@ -179,33 +186,26 @@ class LaunchRecorder(TorchDispatchMode):
         shape, strides = self._numbers(made.shape), self._numbers(made.stride())
         return ["empty", self.slot(made), shape, strides, str(made.dtype).removeprefix("torch.")]
 
-    def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> torch.Tensor | None:
-        """Starts the one kernel of an operator, and notes it."""
-        given: dict[int, torch.Tensor] = {}  # operands without data by what stands for them
-        if self.fakes is None:
-            result, started = launch(*arguments)
-        else:
-            with _unseen():
-                stand_ins = [_stand_in(each) for each in arguments]
-                result, started = launch(*stand_ins)
-            given = {id(real): fake for real, fake in zip(stand_ins, arguments, strict=True) if real is not fake}
-            if result is not None:
-                made = result
-                result = given[id(made)] = self.fakes.from_tensor(made)
-        if result is not None:
-            self._note_allocation(result)
-        arguments = [given.get(id(each), each) for each in started.arguments]
-        self.steps.append(self._launch_of(self._own_kernel(started), started.grid, arguments))
-        return result
+    def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> None:
+        """Starts the kernel of an operator, or compiles it where nothing has data, and notes it.
 
-    def _own_kernel(self, started: KernelLaunch) -> Any:
-        """What stands for a kernel of ours, which is noted."""
-        kernel = started.compiled
+        Raises:
+            RecordingFailure: Extents vary, and what kernels of our own start with follows from extents.
+        """
+        with _unseen():
+            call = launch(*arguments) if self.fakes is None or all(map(_is_fixed, arguments)) else None
+            if call is None:
+                raise RecordingFailure("a kernel of our own is started for one shape")
+            compiled = call.start() if self.fakes is None else call.compile()
+        self.steps.append(self._launch_of(self._own_kernel(call, compiled), call.grid, call.arguments))
+
+    def _own_kernel(self, call: KernelCall, kernel: Any) -> Any:
+        """A kernel of ours as it was compiled, which is noted."""
         if id(kernel) not in self._kernel_at:
             self._compiled.append(kernel)  # alive, so that nothing else gets its id
             code, facts = kernel.asm["cubin"], kernel.metadata
             sizes = facts.num_warps, facts.shared
-            self._note_kernel(kernel, code, facts.name, started.types, *sizes, is_early=facts.launch_pdl)
+            self._note_kernel(kernel, code, facts.name, call.types(kernel), *sizes, is_early=facts.launch_pdl)
         return kernel
 
     def _launch_of(self, kernel: Any, grid: Sequence[int], arguments: Sequence[Any]) -> list[Any]:
@@ -235,7 +235,8 @@ class LaunchRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func in self._own.launched:
-            return self._launch_own(self._own.launched[func], args)
+            self._launch_own(self._own.launched[func], args)
+            return None
         if func in self._own.composed:
             with self:
                 return self._own.composed[func](*args)
@@ -267,7 +268,8 @@ class LaunchRecorder(TorchDispatchMode):
             with _unseen():
                 unplanned = self._own.unplanned(func, args, kwargs, found)
         if unplanned is not None:
-            launch = self._launch_of(self._own_kernel(unplanned), unplanned.grid, unplanned.arguments)
+            kernel = self._own_kernel(unplanned, unplanned.compile())
+            launch = self._launch_of(kernel, unplanned.grid, unplanned.arguments)
             step = ["late", step, [*([self._allocation_of(found)] if is_made else []), launch]]
         self.steps.append(step)
         return found
@@ -341,18 +343,10 @@ def record(
     }
 
 
-def _stand_in(argument: Any) -> Any:
-    """An argument with data, zeros, in place of a tensor without.
-
-    Raises:
-        RecordingFailure: Its extents vary, and what kernels of our own start with follows from extents.
-    """
-    if not isinstance(argument, FakeTensor):
-        return argument
-    extents = (*argument.shape, *argument.stride())
-    if not all(isinstance(extent, int) for extent in extents):
-        raise RecordingFailure("a kernel of our own is started for one shape")
-    return torch.empty_strided(argument.shape, argument.stride(), dtype=argument.dtype, device=argument.device).zero_()
+def _is_fixed(argument: Any) -> bool:
+    """Whether an argument is the same for all sizes, as far as its extents tell."""
+    sizes = (*argument.shape, *argument.stride()) if isinstance(argument, torch.Tensor) else (argument,)
+    return not any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _does_anything(func: Any, results: Sequence[Any]) -> bool:
@@ -864,13 +858,12 @@ class Inductor(Tactic):
         inputs = [as_tensor(value) for value in subject.example_inputs(profile, shapes)]
         arguments = [*(parameter.value for parameter in weights), *inputs]
         fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        if dynamic and any(node.target in own.launched for node in graph.graph.nodes):
+        if dynamic and _has_depthwise(graph):
             raise RecordingFailure("kernels of our own are started for one shape")
         order_collectives(graph)
-        ahead = _compile_ahead(graph, subject.device, dynamic=dynamic)
+        ahead = _compile_ahead(graph, own, subject.device, dynamic=dynamic)
         compiled = compile_graph(graph, arguments, self._options)
-        for thread in ahead:
-            thread.join()
+        ahead.join()
         compiled(list(arguments))
         varying: tuple[Varying, ...] = ()
         equal: tuple[tuple[Expression, Expression], ...] = ()
@@ -975,18 +968,84 @@ def _teach_own_operators() -> OwnOperators:
     )
 
 
-def _compile_ahead(graph: fx.GraphModule, device: torch.device, *, dynamic: bool) -> list[threading.Thread]:
-    """Starts threads that compile our own kernels of a graph; whoever runs the graph waits for them.
+def _has_depthwise(graph: fx.GraphModule) -> bool:
+    """Whether a graph calls kernels of our own that are for one shape."""
+    from trt_portable.builder.inductor.depthwise import OPERATOR
+
+    return bool(calls_of(graph, OPERATOR))
+
+
+def _compile_ahead(
+    graph: fx.GraphModule, own: OwnOperators, device: torch.device, *, dynamic: bool
+) -> threading.Thread:
+    """Starts a thread that compiles our own kernels of a graph; whoever runs the graph waits for it.
 
     Args:
         graph: Calls the operators.
+        own: What they are.
         device: Where it will run.
         dynamic: Whether its sizes vary.
     """
-    from trt_portable.builder.inductor import convolutions, decoding, depthwise, unaligned_products
+    calls = kernels_of(graph, own, dynamic=dynamic)
 
-    used = (convolutions,) if dynamic else (decoding, depthwise, unaligned_products)
-    return [each.compile_ahead(graph, device) for each in used]
+    def run() -> None:
+        for call in calls:
+            with contextlib.suppress(Exception), torch.cuda.device(device):
+                call.compile()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+class _KernelCalls(TorchDispatchMode):
+    """Collects the kernels of operators of ours, in place of starting them."""
+
+    def __init__(self, own: OwnOperators) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._own = own
+        self.found: list[KernelCall] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func not in self._own.launched:
+            return func(*args, **(kwargs or {}))
+        self.found.append(self._own.launched[func](*args))
+        return None
+
+
+def kernels_of(graph: fx.GraphModule, own: OwnOperators, *, dynamic: bool) -> list[KernelCall]:
+    """The kernels of ours that may compute what a graph calls, for each kind of call once.
+
+    Args:
+        graph: Of operators, with metadata.
+        own: The operators.
+        dynamic: Whether its sizes vary.
+    """
+    calls, seen = _KernelCalls(own), set()
+    for node in graph.graph.nodes:
+        if node.op != "call_function":
+            continue
+        given, named = fx.map_arg((node.args, node.kwargs), lambda operand: operand.meta.get("val"))
+        kind = (node.target, *map(_described, given))
+        if kind in seen:
+            continue
+        seen.add(kind)
+        if node.target in own.composed and all(map(_is_fixed, given)):
+            fakes = next(each.fake_mode for each in given if isinstance(each, FakeTensor))
+            with contextlib.suppress(Exception), trying_all(), fakes, calls:  # whoever runs it hears of what is wrong
+                own.composed[node.target](*given)
+        elif dynamic and (found := own.unplanned(node.target, given, named, node.meta.get("val"))) is not None:
+            calls.found.append(found)
+    return calls.found
+
+
+def _described(argument: Any) -> str:
+    """What decides which kernels take an argument."""
+    if isinstance(argument, torch.Tensor):
+        return f"{argument.dtype} {tuple(argument.shape)} {argument.stride()}"
+    return repr(argument)
 
 
 def _write_decoding_operators(graph: fx.GraphModule, weights: int) -> None:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import fx
 
 from trt_core.internals import FakeTensor
-from trt_portable.builder.autotune.autotuner import SameResult, fastest
+from trt_portable.builder.autotune.autotuner import SameResult, fastest, is_trying
 from trt_portable.builder.inductor.own_operators import (
-    KernelLaunch,
+    KernelCall,
     OwnOperators,
-    calls_of,
     define_kernel,
     define_operator,
-    start_compiling,
     teach_compilers,
 )
 from trt_portable.fusion.cuda_products import period_of, write_interleaved, write_joined
@@ -77,7 +73,7 @@ def multiply(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -
         bias: (N,), or None.
     """
     result = torch.empty((x.shape[0], matrix.shape[0]), dtype=x.dtype, device=x.device)
-    if isinstance(x, FakeTensor):  # a recording for sizes that vary, of which none can be measured
+    if isinstance(x, FakeTensor) and not is_trying():  # a recording for sizes that vary, of which none can be measured
         write_joined(x, matrix, bias, result)
         return result
     ways = _ways(x, matrix, bias)
@@ -117,10 +113,10 @@ def form_for(rows: int, columns: int) -> Form:
     return WIDE if is_many else NARROW
 
 
-def start_product(
+def product_call(
     x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None, result: torch.Tensor, form: int
-) -> tuple[None, KernelLaunch]:
-    """Starts the kernel on the current stream.
+) -> KernelCall:
+    """The kernel that computes a product by tiles.
 
     Args:
         x: (M, K) in half precision, dense; K a multiple of 8.
@@ -128,9 +124,6 @@ def start_product(
         bias: (N,), or None.
         result: (M, N), dense, at a multiple of 16 bytes.
         form: Which of `FORMS`.
-
-    Returns:
-        Nothing, and what was started.
 
     Raises:
         RuntimeError: The operands lie in another way.
@@ -145,8 +138,10 @@ def start_product(
     across = math.ceil((columns + 7) / tile.columns)
     grid = (down * across, 1, 1)
     arguments = (x, matrix, x if bias is None else bias, result, rows)
-    compiled = unaligned_product[grid](
-        *arguments,
+    return KernelCall.of(
+        unaligned_product,
+        grid,
+        arguments,
         COLUMNS=columns,
         DEPTH=depth,
         HAS_BIAS=bias is not None,
@@ -158,36 +153,12 @@ def start_product(
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    return None, KernelLaunch(compiled, grid, arguments)
-
-
-def compile_ahead(graph: fx.GraphModule, device: torch.device) -> threading.Thread:
-    """Starts a thread that compiles the kernels of a graph; whoever runs the graph waits for it.
-
-    Args:
-        graph: Calls the operator.
-        device: Where it will run.
-    """
-    products = {
-        (len(matrix), *x.shape, node.args[2] is not None, x.dtype)
-        for node in calls_of(graph, OPERATOR)
-        for x, matrix in ([argument.meta["val"] for argument in node.args[:2]],)
-    }
-
-    def run() -> None:
-        for columns, rows, depth, has_bias, dtype in products:
-            x, matrix = (torch.zeros(extent, depth, dtype=dtype, device=device) for extent in (1, columns))
-            bias = torch.zeros(columns, dtype=dtype, device=device) if has_bias else None
-            result = torch.empty(1, columns, dtype=dtype, device=device)
-            start_product(x, matrix, bias, result, FORMS.index(form_for(rows, columns)))
-
-    return start_compiling(run, device)
 
 
 @functools.cache
 def _kernel_operator() -> Any:
     """The kernel as an operator."""
-    return define_kernel(KERNEL, start_product)
+    return define_kernel(KERNEL, product_call)
 
 
 @functools.cache
@@ -199,4 +170,4 @@ def teach_unaligned_products() -> OwnOperators:
     """
     operator = define_operator(OPERATOR, multiply)
     teach_compilers(operator, lambda x, matrix, bias: x.new_empty((x.shape[0], matrix.shape[0])))
-    return OwnOperators({_kernel_operator(): start_product}, {operator: multiply})
+    return OwnOperators({_kernel_operator(): product_call}, {operator: multiply})
