@@ -6,7 +6,7 @@ names only values before its own, so a program has neither cycles nor values tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias
@@ -17,7 +17,7 @@ from trt_core.errors import PlanError
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.sizes.conditions import Condition
-from trt_core.sizes.expressions import Extent
+from trt_core.sizes.expressions import Expression, Extent, evaluate_extent
 from trt_runtime.bindings import MAX_RANK
 from trt_runtime.header import PlanHeader
 from trt_runtime.program import fields, literals
@@ -504,6 +504,50 @@ def depends_on_data(kind: ValueType | None) -> bool:
     if isinstance(kind, SequenceType):
         return any(map(depends_on_data, kind.items))
     return isinstance(kind, NumberType) or (isinstance(kind, TensorType) and None in kind.shape)
+
+
+def engine_result(header: PlanHeader, shapes: Sequence[tuple[Extent, ...]]) -> ValueType:
+    """What an engine makes of inputs of these shapes; its symbols are its own, and its inputs show them.
+
+    Raises:
+        ArithmeticError, ValueError: An extent makes no sense for such inputs.
+    """
+    values = {symbol: shapes[index][axis] for symbol, (index, axis) in header.symbols.items()}
+    outputs = []
+    for binding in header.outputs:
+        found = [_substituted(extent, values) for extent in binding.shape]
+        shape = tuple(None if isinstance(extent, float) else extent for extent in found)
+        outputs.append(TensorType(binding.dtype, shape))
+    return SequenceType(tuple(outputs)) if header.returns_tuple else outputs[0]
+
+
+def _substituted(extent: Expression, values: Mapping[str, Extent]) -> Any:
+    if isinstance(extent, str):
+        return values.get(extent)
+    if not isinstance(extent, list):
+        return extent
+    name, *operands = extent
+    found = [_substituted(operand, values) for operand in operands]
+    if any(operand is None for operand in found):
+        return None
+    if all(isinstance(operand, (int, float)) for operand in found):
+        value = evaluate_extent([name, *found], {})
+        return value if isinstance(value, (int, float)) else None
+    return [name, *found] if _is_short(found) else None
+
+
+_MOST_NAMES: Final = 1 << 10
+"""Most numbers, symbols and functions in a size: each engine of a chain may say the one before twice."""
+
+
+def _is_short(operands: Sequence[Extent]) -> bool:
+    waiting, count = list(operands), 0
+    while waiting and count < _MOST_NAMES:
+        extent = waiting.pop()
+        count += 1
+        if isinstance(extent, list):
+            waiting += extent[1:]
+    return not waiting
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar
 
 from trt_core.dtypes import dtype_name
 from trt_core.files.records import Form, Row
 from trt_core.sizes.conditions import Home
-from trt_core.sizes.expressions import Expression, Extent, evaluate_extent, format_extent, symbols_in
+from trt_core.sizes.expressions import Extent, evaluate_extent, format_extent, symbols_in
 from trt_core.wording import printable
 from trt_runtime.program import fields, literals
 from trt_runtime.program.fields import Dtype, malformed
@@ -28,6 +28,7 @@ from trt_runtime.program.graph import (
     TensorInput,
     TensorType,
     ValueType,
+    engine_result,
 )
 from trt_runtime.program.input_reader import Symbols, homes_of, places_of
 from trt_runtime.program.literals import Value
@@ -249,7 +250,8 @@ def _types(program: Program) -> list[Any]:
     known += [TensorType(tensor.dtype, tuple(tensor.shape)) for tensor in program.tensors]
     for step in program.steps:
         if isinstance(step, EngineCall):
-            known.append(_of_engine(program, step, known))
+            header = program.engines[step.engine].header
+            known.append(engine_result(header, [known[index].shape for index in step.inputs]))
         elif isinstance(step, OperatorCall | ControlFlowCall):
             known.append(step.result)
         elif isinstance(step, ItemCall):
@@ -259,44 +261,3 @@ def _types(program: Program) -> list[Any]:
         else:
             known.append(NumberType(int))
     return known
-
-
-def _of_engine(program: Program, step: EngineCall, known: Sequence[Any]) -> ValueType:
-    """An engine has symbols of its own, which its inputs show."""
-    header = program.engines[step.engine].header
-    shapes = [known[index].shape for index in step.inputs]
-    values = {symbol: shapes[index][axis] for symbol, (index, axis) in header.symbols.items()}
-    outputs = [
-        TensorType(binding.dtype, tuple(_substituted(extent, values) for extent in binding.shape))
-        for binding in header.outputs
-    ]
-    return SequenceType(tuple(outputs)) if header.returns_tuple else outputs[0]
-
-
-def _substituted(extent: Expression, values: Mapping[str, Extent]) -> Any:
-    if isinstance(extent, str):
-        return values.get(extent)
-    if not isinstance(extent, list):
-        return extent
-    name, *operands = extent
-    found = [_substituted(operand, values) for operand in operands]
-    if any(operand is None for operand in found):
-        return None
-    if all(isinstance(operand, (int, float)) for operand in found):
-        value = evaluate_extent([name, *found], {})
-        return value if isinstance(value, (int, float)) else None
-    return [name, *found] if _is_short(found) else None
-
-
-_MOST_NAMES: Final = 1 << 10
-"""Most numbers, symbols and functions in a size: each engine of a chain may say the one before twice."""
-
-
-def _is_short(operands: Sequence[Extent]) -> bool:
-    waiting, count = list(operands), 0
-    while waiting and count < _MOST_NAMES:
-        extent = waiting.pop()
-        count += 1
-        if isinstance(extent, list):
-            waiting += extent[1:]
-    return not waiting

@@ -11,7 +11,7 @@ import copyreg
 import io
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, overload
 
@@ -34,7 +34,6 @@ from trt_core.wording import kind_of
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.engine import ENGINES
 from trt_runtime.engine_file import PLAN
-from trt_runtime.header import PlanHeader
 from trt_runtime.module import TRTModule
 from trt_runtime.plan_notes import Bounds, is_own, note_bounds, note_own, vouch
 from trt_runtime.plan_notes import allow_host_code as permit
@@ -69,6 +68,7 @@ from trt_runtime.program.graph import (
     TensorType,
     ValueType,
     WriteCall,
+    engine_result,
     operator_calls,
 )
 from trt_runtime.program.input_reader import homes_of
@@ -241,8 +241,7 @@ class _Agreement:
             shapes.append(tensor.shape)
         for number, _ in header.updates:
             self._require_written(step.inputs[number], place)
-        outputs = _engine_outputs(header, shapes)
-        return SequenceType(tuple(outputs)) if header.returns_tuple else outputs[0]
+        return engine_result(header, shapes)
 
     def _operator_call(self, step: OperatorCall, operator: OpOverload, place: str) -> Known:
         place = f"{place}, {step.name}"
@@ -360,24 +359,6 @@ def check_stored(tensors: tuple[StoredTensor, ...], device: str) -> None:
     for index, tensor in enumerate(tensors):
         if tensor.device not in ("cpu", device):
             raise malformed(f"tensor {index}", f"it lies on {tensor.device}, and the program runs on {device}")
-
-
-def _engine_outputs(header: PlanHeader, shapes: list[Any]) -> list[TensorType]:
-    """Types of an engine's outputs for the shapes of its inputs."""
-    known: Mapping[str, int] = {
-        name: shapes[index][axis] for name, (index, axis) in header.symbols.items() if shapes[index][axis] is not None
-    }
-    outputs = []
-    for binding in header.outputs:
-        shape: list[int | None] = []
-        for extent in binding.shape:
-            try:
-                value = None if extent is None else evaluate_extent(extent, known)
-            except KeyError:
-                value = None
-            shape.append(value if isinstance(value, int) else None)
-        outputs.append(TensorType(binding.dtype, tuple(shape)))
-    return outputs
 
 
 def _tensor_types(kind: ValueType | None) -> list[TensorType]:
