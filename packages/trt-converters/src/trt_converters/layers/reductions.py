@@ -132,10 +132,8 @@ def first_extremum(ctx: ConversionContext, value: Operand, axis: int, size: Size
         return cast(ctx, values, torch.bool), indices
     found = extremum(ctx, value, (axis,), True, largest)
     hits = binary(ctx, "EQUAL", value, found)
-    if dtype.is_floating_point:
-        # where the extremum is NaN nothing equals it, and the NaNs are the hits
+    if dtype.is_floating_point:  # there is a NaN only where the extremum is one, which nothing equals
         hits = binary(ctx, "OR", hits, is_nan(ctx, value))
-        hits = select(ctx, is_nan(ctx, found), is_nan(ctx, value), hits)
     rank = rank_of(value)
     count = ctx.size(size)  # behind all places, and no greater number than needed: some kernels compute with floats
     behind = torch.tensor(count) if isinstance(count, int) else reshape(ctx, count, [1] * rank)
