@@ -54,8 +54,8 @@ from trt_runtime.sharded import MANIFEST
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200, func_only=True)]
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT = 4.0
-"""Seconds after which a process group gives up, where a rank is meant to fail."""
+LIMIT = 4.0 if "TRT_STRESS" in os.environ else 2.0
+"""Seconds after which a process group gives up, where a rank is meant to fail; more ranks compile more at once."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +68,9 @@ STRESSED = pytest.mark.skipif("TRT_STRESS" not in os.environ, reason="takes many
 
 
 @pytest.mark.parametrize(
-    ("world", "groups"), [(2, [[0, 1]]), (1, [[0]]), (4, [[0, 2], [1, 3]])], ids=["pair", "alone", "sub-groups"]
+    ("world", "groups"),
+    [pytest.param(2, [[0, 1]], marks=STRESSED), (1, [[0]]), (4, [[0, 2], [1, 3]])],
+    ids=["pair", "alone", "sub-groups"],
 )
 def test_collectives_run_in_engines(world: int, groups: list[list[int]], tmp_path: Path) -> None:
     for found in run_ranks(world, tmp_path, rank_programs.compile_collectives, groups):
@@ -100,22 +102,28 @@ def test_what_no_graph_can_hold_is_refused_before_it_is_lost(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("world", "way", "kinds"),
+    ("world", "way", "kinds", "batches"),
     [
-        (2, "compile", ["tensor", "uneven", "sequence", "distributed output"]),
-        (2, "torch.compile", ["sequence"]),
-        pytest.param(4, "compile", ["tensor", "uneven", "sequence", "distributed output"], marks=STRESSED),
+        (2, "compile", ["uneven", "sequence", "distributed output"], [4, 3, 16]),
+        (2, "torch.compile", ["sequence"], [4]),
+        pytest.param(2, "torch.compile", ["sequence"], [4, 16], marks=STRESSED),
+        pytest.param(4, "compile", ["tensor", "uneven", "sequence", "distributed output"], [4, 3, 16], marks=STRESSED),
     ],
-    ids=["compile", "torch.compile", "compile for 4"],
+    ids=["compile", "torch.compile", "torch.compile again", "compile for 4"],
 )
-def test_sharded_models_compile_in_both_ways(world: int, way: str, kinds: list[str], tmp_path: Path) -> None:
-    for found in run_ranks(world, tmp_path, rank_programs.compile_parallel, kinds, way):
+def test_sharded_models_compile_in_both_ways(
+    world: int, way: str, kinds: list[str], batches: list[int], tmp_path: Path
+) -> None:
+    for found in run_ranks(world, tmp_path, rank_programs.compile_parallel, kinds, way, batches):
         assert found == {kind: {"engines": 1, "coverage": 1.0} for kind in kinds}
 
 
-def test_losses_of_sharded_logits_have_the_value_of_whole_ones(tmp_path: Path) -> None:
-    for engines in run_ranks(2, tmp_path, rank_programs.compile_losses):
-        assert engines.keys() == {"compile", "left to PyTorch", "traced", "gathered"}
+@pytest.mark.parametrize(
+    "ways", [("compile", "left to PyTorch"), pytest.param(("traced", "gathered"), marks=STRESSED)], ids=str
+)
+def test_losses_of_sharded_logits_have_the_value_of_whole_ones(ways: tuple[str, ...], tmp_path: Path) -> None:
+    for engines in run_ranks(2, tmp_path, rank_programs.compile_losses, ways):
+        assert engines.keys() == {*ways}
         assert min(engines.values()) > 0, engines
 
 
@@ -138,27 +146,25 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
     assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]
 
 
-@pytest.mark.parametrize(
-    ("way", "told"),
-    [
-        ("unchanged", ("it ran", "it ran")),
-        ("swapped", ("it was saved for rank 1 of 2 with", "it was saved for rank 0 of 2 with")),
-        ("collectives", ("it was saved for rank 0 of 2 with", "it was saved for rank 1 of 2 with")),
-        ("another save", ("rank 1 runs another program than rank 0", "rank 0 runs another program than rank 1")),
-        ("an earlier release", ("it ran", "it ran")),
-    ],
-)
-def test_signed_files_are_held_to_the_manifest(
-    way: str, told: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+CHANGED = {
+    "unchanged": ("it ran", "it ran"),
+    "swapped": ("it was saved for rank 1 of 2 with", "it was saved for rank 0 of 2 with"),
+    "collectives": ("it was saved for rank 0 of 2 with", "it was saved for rank 1 of 2 with"),
+    "another save": ("rank 1 runs another program than rank 0", "rank 0 runs another program than rank 1"),
+    "an earlier release": ("it ran", "it ran"),
+}
+
+
+def test_signed_files_are_held_to_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cryptography")
     monkeypatch.setenv("TRT_KEY_DIR", str(tmp_path / "keys"))
-    found = run_ranks(2, tmp_path, rank_programs.load_changed, str(tmp_path / "model"), way)
-    for said, wanted in zip(found, told, strict=True):
-        assert wanted in said
+    found = run_ranks(2, tmp_path, rank_programs.load_changed, str(tmp_path), [*CHANGED])
+    for said, rank in zip(found, (0, 1), strict=True):
+        for way, wanted in CHANGED.items():
+            assert wanted[rank] in said[way], way
 
 
-@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+@pytest.mark.parametrize("way", ["compile", pytest.param("torch.compile", marks=STRESSED)])
 def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: str, tmp_path: Path) -> None:
     assert run_ranks(2, tmp_path, rank_programs.differ, way) == [
         "rank 1 runs another program than rank 0",
@@ -170,10 +176,12 @@ def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: s
     ("kinds", "rows", "told"),
     [
         (("", ""), (6, 8), ("rank 1 runs another program than rank 0", "rank 0 runs another program than rank 1")),
-        (("", ""), (4, 8), ("Timed out", "rank 0 did not come to the same call of the model")),
+        pytest.param(
+            *(("", ""), (4, 8), ("Timed out", "rank 0 did not come to the same call of the model")), marks=STRESSED
+        ),
         (("", "gather"), (4, 4), ("Timed out", "rank 0 did not come to the same call of the model")),
         (("mean", "mean"), (4, 8), ("eager's values", "eager's values")),
-        (("gather", "gather"), (6, 6), ("eager's values", "eager's values")),
+        pytest.param(("gather", "gather"), (6, 6), ("eager's values", "eager's values"), marks=STRESSED),
     ],
     ids=["both with other sizes", "one with another size", "another branch", "right with sizes of its own", "right"],
 )
@@ -289,11 +297,6 @@ def test_a_folder_that_cannot_be_locked_is_not_begun(tmp_path: Path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-def test_a_rank_that_does_not_come_is_named(tmp_path: Path) -> None:
-    first, _ = run_failing_ranks(2, tmp_path, rank_programs.never_come, group_seconds=LIMIT, only=(0,))
-    assert first.error.startswith("ExecutionError: rank 1 did not come to the same call of the model")
-
-
 FAILED_COLLECTIVES = [
     pytest.param(*case, marks=() if case in (("engine", "compile"), ("PyTorch", "torch.compile")) else STRESSED)
     for case in itertools.product(("engine", "PyTorch"), ("compile", "load", "torch.compile"))
@@ -317,9 +320,8 @@ def test_a_collective_that_fails_is_named_with_the_rank_that_says_so(where: str,
 
 
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGSTOP")
-QUICK = {("build", "throws", 1), ("build", "SIGSTOP", 0), ("load", "SIGKILL", 1), ("call", "throws", 1)}
-QUICK |= {("call", "SIGTERM", 0), ("save", "throws", 1), ("save", "SIGKILL", 0), ("save", "SIGINT", 1)}
-QUICK |= {("exchange", "SIGKILL", 1)}
+QUICK = {("build", "throws", 1), ("build", "SIGSTOP", 0), ("load", "hangs", 1), ("call", "throws", 1)}
+QUICK |= {("save", "throws", 1), ("save", "SIGTERM", 0), ("save", "SIGINT", 1), ("exchange", "SIGKILL", 1)}
 WHEN = ("build", "save", "load", "call", "exchange", "recompile")
 WAYS = ("throws", "hangs", *SIGNALS)
 FAILURES = [
@@ -377,8 +379,7 @@ FAULTS += [
     (world, rank, way, step)
     for world, way, rank, step in itertools.product((2, 3), ("at once", "late"), (0, 1), (1, 2, 3))
 ]
-QUICK_FAULTS = {(3, 0, "dies", 1), (3, 0, "dies", 6), (3, 0, "dies", 7), (3, 2, "dies", 3)}
-QUICK_FAULTS |= {(2, 1, "at once", 2), (2, 1, "late", 2), (2, 1, "at once", 3), (2, 0, "at once", 3)}
+QUICK_FAULTS = {(3, 0, "dies", 6), (3, 0, "dies", 7), (3, 2, "dies", 3), (2, 1, "late", 2), (2, 0, "at once", 3)}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
@@ -406,7 +407,7 @@ def test_ranks_say_truly_whether_a_model_was_saved(
 
 
 KILLS = [
-    pytest.param(when, failing, marks=() if (when, failing) in (("save", 0), ("load", 1)) else STRESSED)
+    pytest.param(when, failing, marks=() if (when, failing) == ("save", 0) else STRESSED)
     for when, failing in itertools.product(("save", "save anew", "load"), (0, 1))
 ]
 
@@ -427,10 +428,8 @@ def test_a_folder_is_the_old_one_or_the_new_one_whenever_a_rank_is_killed(
             shutil.copytree(old, target)
         return when.split()[0], str(new), str(target)
 
-    values = {
-        name: run_ranks(2, tmp_path, rank_programs.save_model, str(tmp_path / name), factor)
-        for name, factor in (("old", 1.0), ("new", 3.0))
-    }
+    saves = [(rank_programs.save_model, str(folder), factor) for folder, factor in ((old, 1.0), (new, 3.0))]
+    values = run_ranks(2, tmp_path, rank_programs.in_turn, saves)
     steps = run_ranks(2, tmp_path, run, failing, 0, *begin_anew())[failing]
     assert ({"open", "set", "check"} if when == "load" else {"write", "fsync", "replace", "allgather"}) <= {*steps}
     renames = [number for number, step in enumerate(steps, 1) if step in ("rename", "allgather", "check")]
@@ -444,12 +443,14 @@ def test_a_folder_is_the_old_one_or_the_new_one_whenever_a_rank_is_killed(
         if when == "load":
             assert not other.error or other.error.startswith("ExecutionError: "), (place, other.error)
         is_saved = when != "load" and not other.error.startswith("FileError: ")
-        if when == "save anew" and not is_saved:
-            assert not target.exists(), place
-        else:
-            told = run_ranks(2, tmp_path, rank_programs.load_and_call, str(target))
-            assert told == values["new" if is_saved else "old"], place
-        run_ranks(2, tmp_path, run, failing, 0, "save", str(new), str(target))
+        is_there = when != "save anew" or is_saved
+        assert target.exists() == is_there, place
+        loads = [(rank_programs.load_and_call, str(target))] * is_there
+        again = (run, failing, 0, "save", str(new), str(target))
+        for (*told, _), saved in zip(
+            run_ranks(2, tmp_path, rank_programs.in_turn, [*loads, again]), values, strict=True
+        ):
+            assert told == [saved[is_saved]] * is_there, place
         assert list(target.parent.iterdir()) == [target], place
 
 
@@ -475,9 +476,8 @@ def test_stages_run_under_every_schedule(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("world", "kind"),
     [
-        (2, "plain"),
         (2, "mixed precision"),
-        *(pytest.param(4, kind, marks=STRESSED) for kind in ("plain", "two dimensions")),
+        *(pytest.param(*case, marks=STRESSED) for case in ((2, "plain"), (4, "plain"), (4, "two dimensions"))),
     ],
 )
 def test_fully_sharded_models_keep_their_weights_in_parts(world: int, kind: str, tmp_path: Path) -> None:
@@ -512,7 +512,8 @@ SAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs/howto/distributed.md"
 NAMES = ["tensor", "pipeline", "data"]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=NAMES)
+# that of tensor parallelism runs under torchrun, below
+@pytest.mark.parametrize("sample", [pytest.param(SAMPLES[0], marks=STRESSED), *SAMPLES[1:]], ids=NAMES)
 def test_scripts_of_the_documentation_run(sample: str, tmp_path: Path) -> None:
     if "from accelerate" in sample:
         pytest.importorskip("accelerate")
@@ -634,19 +635,32 @@ def test_tensors_that_lie_in_any_way_have_eagers_values(
     def hold(cases: list[dict[str, object]]) -> None:
         nonlocal ran
         world = mesh[0] * mesh[-1] if len(mesh) > 1 else mesh[0]
-        found = run_ranks(world, tmp_path_factory.mktemp("meet"), rank_programs.hold_placements_to_eager, cases, way)
+        run, others = rank_programs.hold_placements_to_eager, [*{str(case): case for case in cases}.values()]
+        found = run_ranks(world, tmp_path_factory.mktemp("meet"), run, others, way)
         ran += found[0]
 
     hold()
     assert ran > 5
 
 
-def test_operators_on_distributed_tensors_have_the_values_of_whole_ones(tmp_path: Path) -> None:
-    for ran in run_ranks(2, tmp_path, rank_programs.hold_operators_to_whole):
-        attention = {name: nodes for name, nodes in ran.items() if name.startswith("attention")}
-        assert len(attention) == 6
-        for nodes in attention.values():
-            assert "torch.ops.aten.scaled_dot_product_attention.default" in nodes
+LAID_OUT = {"largest of an axis", "rows of a table", "covariance", "resized"}
+LAID_OUT |= {"attention by head", "attention with a mask", "attention by row"}
+ALSO_LAID_OUT = {"largest of all", "outer product", "differences"}
+ALSO_LAID_OUT |= {"attention by batch", "attention of groups", "attention by whatever"}
+
+
+@pytest.mark.parametrize("names", [LAID_OUT, pytest.param(ALSO_LAID_OUT, marks=STRESSED)], ids=["first", "others"])
+def test_operators_on_distributed_tensors_have_the_values_of_whole_ones(names: set[str], tmp_path: Path) -> None:
+    for ran in run_ranks(2, tmp_path, rank_programs.hold_operators_to_whole, names):
+        assert ran.keys() == names
+        for name, nodes in ran.items():
+            is_attention = "torch.ops.aten.scaled_dot_product_attention.default" in nodes
+            assert is_attention == name.startswith("attention"), name
+
+
+def test_sharded_models_look_at_numbers_of_one_row(tmp_path: Path) -> None:
+    """As masks of transformers do, which the comparison at that size did not let them."""
+    run_ranks(2, tmp_path, rank_programs.look_at_one_row)
 
 
 def test_ranks_share_a_data_set(tmp_path: Path) -> None:
@@ -657,7 +671,7 @@ def test_a_group_may_be_made_again_after_compiling(tmp_path: Path) -> None:
     run_ranks(2, tmp_path, rank_programs.compile_for_a_group_made_later)
 
 
-@pytest.mark.parametrize("way", ["compile", "torch.compile"])
+@pytest.mark.parametrize("way", ["compile", pytest.param("torch.compile", marks=STRESSED)])
 def test_processes_that_come_later_are_compared_with_those_that_stayed(way: str, tmp_path: Path) -> None:
     run_ranks(3, tmp_path, rank_programs.call_with_newcomers, way, group_seconds=20)
 
@@ -668,8 +682,8 @@ def test_sharded_models_generate_text(tmp_path: Path) -> None:
     run_ranks(2, tmp_path, rank_programs.generate_text, str(tmp_path / "model"))
 
 
+@STRESSED
 def test_sharded_models_of_transformers_take_one_row(tmp_path: Path) -> None:
-    """Masks of one row are made by looking at numbers, which the comparison at that size did not let them."""
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     run_ranks(2, tmp_path, rank_programs.compile_transformers, "llama", "compile", str(tmp_path / "model"), 1)

@@ -58,6 +58,11 @@ class Collectives(nn.Module):
         return summed, gathered, scattered, exchanged, sent, largest
 
 
+def in_turn(rank: int, calls: list[tuple[Any, ...]]) -> list[Any]:
+    """Calls several functions with the rank and what is given for each, in ranks that import what they need once."""
+    return [function(rank, *args) for function, *args in calls]
+
+
 def share_a_data_set(rank: int) -> None:
     """Holds a loop over this rank's share of a data set, of a size that ranks do not divide, to eager on all of it."""
     from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -240,12 +245,12 @@ def whole(value: Any) -> torch.Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else value  # type: ignore[no-any-return]
 
 
-def compile_parallel(rank: int, kinds: list[str], way: str) -> dict[str, Any]:
+def compile_parallel(rank: int, kinds: list[str], way: str, batches: list[int]) -> dict[str, Any]:
     """Compiles sharded `Perceptron`s in one of two ways and compares them with eager, for several batches."""
-    return {kind: _compile_parallel(kind, way) for kind in kinds}
+    return {kind: _compile_parallel(kind, way, batches) for kind in kinds}
 
 
-def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
+def _compile_parallel(kind: str, way: str, batches: list[int]) -> dict[str, Any]:
     torch._dynamo.reset()
     model = parallel_perceptron(kind, 33 if kind == "uneven" else 32)
     if way == "compile":
@@ -254,7 +259,9 @@ def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
     else:
         compiled = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
     torch.manual_seed(1)
-    for batch in (4, 16) if kind == "distributed output" or way != "compile" else (4, 3, 16):  # it shards the batch
+    for batch in batches:
+        if kind == "distributed output" and batch % dist.get_world_size():
+            continue  # it shards the batch
         x = torch.randn(batch, 4, 16)
         with torch.no_grad():
             wanted, found = model(x), compiled(x)
@@ -267,7 +274,7 @@ def _compile_parallel(kind: str, way: str) -> dict[str, Any]:
     return {"engines": told.engines // len(told.graphs), "coverage": told.coverage}
 
 
-def compile_losses(rank: int) -> dict[str, int]:
+def compile_losses(rank: int, wanted_ways: tuple[str, ...]) -> dict[str, int]:
     """Holds losses of logits that are sharded over classes to that of whole logits; returns engines of each way."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -299,7 +306,8 @@ def compile_losses(rank: int) -> dict[str, int]:
         "gathered": (nn.functional.cross_entropy, distributed, "torch.compile"),
     }
     engines = {}
-    for name, (loss, given, way) in ways.items():
+    for name in wanted_ways:
+        loss, given, way = ways[name]
         torch._dynamo.reset()
         model = parallelize_module(Loss(loss).eval().requires_grad_(False), mesh, plan)
         if way == "compile":
@@ -404,19 +412,27 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
     return {**told, "gone": _exchange(rank, wrong["mesh"]["mesh"], directory)}
 
 
-def load_changed(rank: int, directory: str, way: str) -> str:
-    """Says what becomes of a folder whose files are all signed, and whose manifest was made to fit other ones."""
-    folder, x = Path(directory), torch.ones(4, 16)
-    compiled = trt.compile(parallel_perceptron("tensor"), arg_inputs=(x,), min_block_size=1)
-    runtime.save_sharded(compiled, folder)
-    if way == "another save":
-        runtime.save_sharded(compiled, f"{folder}-other")
-    elif way == "an earlier release":
-        runtime.save(compiled, folder / f"rank-{rank}.trtp", metadata={})
+def load_changed(rank: int, directory: str, ways: list[str]) -> dict[str, str]:
+    """Says what becomes of folders whose files are all signed, and whose manifests were made to fit other ones."""
+    compiled = trt.compile(parallel_perceptron("tensor"), arg_inputs=(torch.ones(4, 16),), min_block_size=1)
+    runtime.save_sharded(compiled, f"{directory}/saved")
+    runtime.save_sharded(compiled, f"{directory}/saved again")
+    if rank == 0:
+        for way in ways:
+            shutil.copytree(f"{directory}/saved", f"{directory}/{way}")
+    dist.barrier()
+    if "an earlier release" in ways:
+        runtime.save(compiled, f"{directory}/an earlier release/rank-{rank}.trtp", metadata={})
     dist.barrier()
     if rank == 0:
-        _change(folder, way)
+        for way in ways:
+            _change(Path(directory, way), way)
     dist.barrier()
+    return {way: _load_changed(Path(directory, way), rank, compiled) for way in ways}
+
+
+def _load_changed(folder: Path, rank: int, compiled: nn.Module) -> str:
+    x = torch.ones(4, 16)
     key = signatures.verified_signer(folder / f"rank-{rank}.trtp")
     try:
         loaded = runtime.load(folder, trusted_keys=[str(key)])
@@ -438,7 +454,7 @@ def _change(folder: Path, way: str) -> None:
         second.rename(first)
         (folder / "kept").rename(second)
     elif way == "another save":
-        shutil.copy(f"{folder}-other/rank-1.trtp", second)
+        shutil.copy(folder.with_name("saved again") / "rank-1.trtp", second)
     for path, program in zip((first, second), manifest["programs"], strict=True):
         content = path.read_bytes()
         program.update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
@@ -608,6 +624,22 @@ def die_at_a_step(rank: int, failing: int, fatal: int, when: str, source: str, t
     return taken
 
 
+def look_at_one_row(rank: int) -> None:
+    """Holds a sharded model to eager that looks at the numbers of a batch of one row."""
+
+    class Looking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = parallel_perceptron("tensor")
+
+        def forward(self, x: torch.Tensor) -> Any:
+            if x.shape[0] == 1 and bool((x == x).all()):
+                return self.model(x)
+            return self.model(torch.where(x == x, x, 0))
+
+    _hold_to_eager(Looking().eval(), "compile", Input(min_shape=(1, 4, 16), opt_shape=(2, 4, 16), max_shape=(4, 4, 16)))
+
+
 class UnevenExchange(nn.Module):
     """Exchanges parts of different sizes, which PyTorch does between two engines."""
 
@@ -636,17 +668,6 @@ def call_alone(rank: int, where: str, way: str, directory: str) -> None:
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         compiled(x)
-
-
-def never_come(rank: int) -> None:
-    """One rank compiles and does not call."""
-    model = parallel_perceptron("tensor")
-    x = torch.randn(2, 4, 16)
-    compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1)
-    wait_no_longer()
-    if rank == 0:
-        compiled(x)
-    time.sleep(15)
 
 
 def build_once(rank: int, directory: str) -> dict[str, int]:
@@ -906,7 +927,7 @@ class Called(nn.Module):
         return found.full_tensor()  # type: ignore[no-any-return]
 
 
-def hold_operators_to_whole(rank: int) -> dict[str, list[str]]:
+def hold_operators_to_whole(rank: int, names: set[str]) -> dict[str, list[str]]:
     """Compares operators on distributed tensors with those on whole ones; returns what they became, by name.
 
     Eager is no measure of attention: PyTorch takes long to find out how it lies on the CPU, and refuses masks.
@@ -935,7 +956,7 @@ def hold_operators_to_whole(rank: int) -> dict[str, list[str]]:
         "attention by whatever": (attend, "30R", *[pictures] * 3),
     }
     ran = {}
-    for name, (function, lie, *tensors) in cases.items():
+    for name, (function, lie, *tensors) in ((name, cases[name]) for name in sorted(names)):
         placed = zip(tensors, _placements([*lie]), strict=True)
         shards = [distribute_tensor(tensor, mesh, [how]).to_local() for tensor, how in placed]
         model = Called(function, mesh, lie).eval()
