@@ -140,7 +140,9 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
         assert "saved with the mesh 2x2 (data, model) of ranks 0 to 3, and here is the mesh 4" in told["mesh"]
         assert rank > 1 or told["world"] == "the model was compiled for 4 processes, and here are 2"
         assert told["gone"].startswith("this process has no process group ")
+        assert f"rank {rank or 1} was told to save another folder than rank 0" in told["folders"]
         assert told["outside"] == f"the model communicates with the ranks {rank ^ 1}, which do not save it"
+    assert not list(tmp_path.glob(".*"))
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", *(f"rank-{n}.trtp" for n in range(4))]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert sorted(manifest["groups"].values()) == [[0, 1], [2, 3]]
@@ -281,6 +283,29 @@ def test_savers_of_one_folder_leave_each_other_what_they_have_just_made(
     trt_runtime.save_sharded(compiled, tmp_path / "m")
     torch.testing.assert_close(trt.load(tmp_path / "m")(torch.ones(2, 4)), compiled(torch.ones(2, 4)))
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize("step", ["mkdir", "write_text", "rename"])
+def test_a_full_disk_leaves_the_old_folder_and_says_which_cannot_be_written(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    trt_runtime.save_sharded(compiled, tmp_path / "m")
+    work, is_full = getattr(Path, step), True
+
+    def refuse(path: Path, *args: object, **options: object) -> object:
+        nonlocal is_full
+        if is_full and path.name != "m" and (step != "rename" or ".saving-" in path.name):
+            is_full = False  # what clears up needs no room
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return work(path, *args, **options)
+
+    monkeypatch.setattr(Path, step, refuse)
+    with pytest.raises(FileError, match=r"the model cannot be written(.|\n)*/m\n.*No space left") as told:
+        trt_runtime.save_sharded(compiled, tmp_path / "m")
+    assert told.value.errno == errno.ENOSPC
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    torch.testing.assert_close(trt.load(tmp_path / "m")(torch.ones(2, 4)), compiled(torch.ones(2, 4)))
 
 
 def test_a_folder_that_cannot_be_locked_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

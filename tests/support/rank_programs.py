@@ -23,7 +23,7 @@ from torch.distributed import distributed_c10d
 
 import trt_frontends as trt
 import trt_runtime as runtime
-from trt_core import ExecutionError, Input, InputError, PlanError
+from trt_core import ExecutionError, FileError, Input, InputError, PlanError
 from trt_frontends import engine_source
 from trt_runtime import signatures
 
@@ -402,6 +402,10 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
         runtime.save_sharded(compiled, f"{directory}-other", group=mesh["data"].get_group())
     except InputError as error:
         told["outside"] = error.what
+    try:
+        runtime.save_sharded(compiled, f"{directory}-of-{rank}")
+    except (InputError, FileError) as error:
+        told["folders"] = str(error)
     for name, options in wrong.items():
         if name == "world" and rank > 1:
             continue

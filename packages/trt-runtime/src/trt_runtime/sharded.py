@@ -38,7 +38,7 @@ from trt_core.files import records, typed
 from trt_core.files.folder import Folder
 from trt_core.files.opening import FileOfFolder, opened, read_file
 from trt_core.files.replacing import Path as FilePath
-from trt_core.files.replacing import file_name
+from trt_core.files.replacing import explaining_no_room, file_name
 from trt_core.files.staging import leftovers, locked_folder, take_away
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
@@ -211,24 +211,31 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
     Raises:
         FileError: A rank could not write its part, or is gone; nothing is left of the folder then, an old one stays.
             Where a rank goes once the folder is complete the model is saved, and no rank raises this.
-        InputError: `directory` is a file.
+        InputError: `directory` is a file, or another folder than that of the first rank, where other ranks raise a
+            `FileError`.
         PlanError: The ranks would not communicate in the same order.
         ExportError: See `save`.
     """
     target = Path(file_name(directory))
     rank, world = _rank_and_world(group)
     members = _ranks_of(group)
-    together = _Together(group, world)
+    together = _Together(group, world, target)
     with contextlib.ExitStack() as held:
 
-        def begin() -> tuple[Mesh | None, str, str]:
+        def begin() -> tuple[Mesh | None, str, str, str]:
             shape = None if mesh is None else Mesh.of(mesh)
-            return shape, held.enter_context(_new_folder_for(target)) if rank == 0 else "", secrets.token_hex(16)
+            folder = held.enter_context(_new_folder_for(target)) if rank == 0 else ""
+            return shape, folder, target.name, secrets.token_hex(16)
 
-        shape, folder, model = together.each(begin)[0]
+        shape, folder, name, model = together.each(begin)[0]
         staged, seen = Path(folder), _identity(Path(folder))
+
+        def write() -> tuple[RankProgram, Mapping[str, Ranks]]:
+            _require_same_folder(staged, name, target, rank)
+            return _write_part(compiled, staged, rank, members, model)
+
         try:
-            made = together.each(lambda: _write_part(compiled, staged, rank, members, model))
+            made = together.each(write)
             groups: dict[str, Ranks] = {}
             for _, known in made:
                 groups.update(known)
@@ -552,10 +559,11 @@ class _Together:
     Args:
         group: The process group.
         world: Its size.
+        target: What they save.
     """
 
-    def __init__(self, group: Any, world: int) -> None:
-        self._group, self._world = group, world
+    def __init__(self, group: Any, world: int, target: Path) -> None:
+        self._group, self._world, self._target = group, world, target
 
     def each(self, work: Any) -> list[Any]:
         """Runs something on every rank and returns what each of them returned.
@@ -565,7 +573,8 @@ class _Together:
         """
         own: BaseException | None = None
         try:
-            told: tuple[bool, Any] = (True, work())
+            with explaining_no_room("the model", self._target):
+                told: tuple[bool, Any] = (True, work())
         except Exception as error:
             own, told = error, (False, f"{type(error).__name__}: {error}")
         found = self._exchange(told)
@@ -593,6 +602,34 @@ class _Together:
         return found
 
 
+def _require_same_folder(staged: Path, name: str, target: Path, rank: int) -> None:
+    """Refuses to write for a rank that cannot see what the first one has made, or was told to save another folder.
+
+    Args:
+        staged: What the first rank has made, beside what it saves.
+        name: What that is called.
+        target: What this rank was told to save.
+        rank: This rank.
+
+    Raises:
+        FileError: This rank does not see it.
+        InputError: It was told to save another one.
+    """
+    if not staged.is_dir():
+        raise FileError(
+            f"rank {rank} does not see the folder that rank 0 has made",
+            where=str(staged),
+            hint="save to a file system that all ranks see",
+        )
+    if name != target.name or not target.parent.is_dir() or not target.parent.samefile(staged.parent):
+        raise InputError(
+            f"rank {rank} was told to save another folder than rank 0",
+            where=str(target),
+            why=f"rank 0 saves {staged.with_name(name)}",
+            hint="name one folder on all ranks: each finds its program in it",
+        )
+
+
 def _write_part(
     compiled: nn.Module, folder: Path, rank: int, members: Ranks, model: str
 ) -> tuple[RankProgram, Mapping[str, Ranks]]:
@@ -600,12 +637,6 @@ def _write_part(
     from trt_runtime.program.saving import save
 
     collectives, groups = _communication_of(compiled, rank, members)
-    if not folder.is_dir():
-        raise FileError(
-            f"rank {rank} does not see the folder that rank 0 has made",
-            where=str(folder),
-            hint="save to a file system that all ranks see",
-        )
     path = folder / f"rank-{rank}.trtp"
     meta = compiled.meta if isinstance(compiled, LoadedProgram) else {}
     kept = {name: text for name, text in meta.items() if isinstance(text, str)}

@@ -65,28 +65,48 @@ def replacing(path: Path, folder: Folder | None = None, *, is_new: bool = False)
             error.filename = os.fspath(path)  # what the caller knows of
         raise
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            if old is not None:
-                _keep_permissions(descriptor, old)
-            yield file
-            file.flush()
-            os.fsync(descriptor)
-            if _LOCKS_OPEN_FILES:  # before the lock goes, so that nobody takes it for a leftover
+        with explaining_no_room("the file", path):
+            with os.fdopen(descriptor, "wb") as file:
+                if old is not None:
+                    _keep_permissions(descriptor, old)
+                yield file
+                file.flush()
+                os.fsync(descriptor)
+                if _LOCKS_OPEN_FILES:  # before the lock goes, so that nobody takes it for a leftover
+                    put(temporary, base)
+            if not _LOCKS_OPEN_FILES:
                 put(temporary, base)
-        if not _LOCKS_OPEN_FILES:
-            put(temporary, base)
-        folder.sync()
-    except BaseException as error:
+            folder.sync()
+    except BaseException:
         folder.remove(temporary)
-        if isinstance(error, OSError) and error.errno and error.errno in _NO_ROOM:
-            raise FileError(
-                "the file cannot be written",
-                where=os.fspath(path),
-                why=os.strerror(error.errno),
-                hint="free space on the disk, or choose another folder; what was there before is unchanged",
-                number=error.errno,
-            ) from error
         raise
+
+
+@contextmanager
+def explaining_no_room(what: str, path: Path) -> Iterator[None]:
+    """Says of what cannot be written for lack of room, or since the disk fails, where that is and what to do.
+
+    Args:
+        what: What is written.
+        path: Where it was to be.
+
+    Raises:
+        FileError: There is no room, or the disk fails.
+    """
+    try:
+        yield
+    except FileError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise FileError(
+            f"{what} cannot be written",
+            where=os.fspath(path),
+            why=os.strerror(error.errno),
+            hint="free space on the disk, or choose another folder; what was there before is unchanged",
+            number=error.errno,
+        ) from error
 
 
 def _status(folder: Folder, name: str) -> os.stat_result | None:
