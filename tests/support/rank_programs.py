@@ -969,10 +969,18 @@ def hold_operators_to_whole(rank: int, names: set[str]) -> dict[str, list[str]]:
         ran[name] = [node.op for node in compiled.meta["partition_report"].nodes]
     rows = Input(min_shape=(2, 2, 6, 8), opt_shape=(4, 2, 6, 8), max_shape=(6, 2, 6, 8))
     compiled = trt.compile(Called(lambda q: attend(q, q, q), mesh, "1").eval(), arg_inputs=(rows,), min_block_size=1)
+    places = trt.compile(Called(_places, mesh, "0").eval(), arg_inputs=(rows,), min_block_size=1)
     for extent in (2, 6):
         whole = pictures[:1].expand(extent, 4, 6, 8)
         torch.testing.assert_close(compiled(whole.chunk(2, 1)[rank].contiguous()), attend(whole, whole, whole))
+        whole = torch.linspace(-9, 9, 2 * extent * 96).cos().reshape(2 * extent, 2, 6, 8)
+        torch.testing.assert_close(places(whole.chunk(2)[rank]), _places(whole))
     return ran
+
+
+def _places(x: torch.Tensor) -> torch.Tensor:
+    """x: (N, ...); where the largest number of each row is, and the least of all."""
+    return x.argmax(0) * 1000 + x.argmin()
 
 
 def gather_varying_rows(rank: int) -> list[str]:

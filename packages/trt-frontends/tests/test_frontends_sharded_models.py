@@ -140,6 +140,21 @@ def test_distributed_inputs_and_results() -> None:
         compiled(distribute_tensor(torch.randn(8, 8), mesh, [Shard(0)]))
 
 
+def test_composite_operators_leave_results_as_they_lie_in_eager_under_torch_compile() -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def compute(table: Any, places: Any) -> Any:
+        return torch.take_along_dim(table, places, 0)
+
+    lying = ((torch.randn(5, 5), Shard(0)), (torch.zeros(5, 5).long(), Replicate()))
+    given = [distribute_tensor(tensor, _mesh(), [how]) for tensor, how in lying]
+    compiled = torch.compile(compute, backend="torch_tensorrt", options={"min_block_size": 1})
+    with torch.no_grad():
+        found, wanted = compiled(*given), compute(*given)
+    assert (found.placements, found.shape) == (wanted.placements, wanted.shape)
+    assert trt.model_report(compiled).engines == 1
+
+
 def test_operators_on_lists_of_distributed_tensors_are_taken_apart() -> None:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

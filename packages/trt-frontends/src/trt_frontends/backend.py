@@ -32,7 +32,7 @@ from trt_frontends.torch_compile.model_report import CapturedGraph, GraphKeeper,
 from trt_lowering import declare_results, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
 from trt_lowering.operator_traits import is_kept_in_torch
-from trt_lowering.sharded_modules import sizes_taken_apart
+from trt_lowering.sharded_modules import shards_taken_apart, sizes_taken_apart
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -183,6 +183,7 @@ def _compile(
             keep_recurrent_layers(),
             keep_whole(whole),
             sizes_taken_apart(),
+            shards_taken_apart(),
         ):
             return backend(gm, sample_inputs)
     except TorchDynamoException:  # Dynamo is asked to start again, or to break the graph

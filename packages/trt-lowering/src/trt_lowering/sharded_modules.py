@@ -308,13 +308,12 @@ def _shardings_kept() -> contextlib.AbstractContextManager[None]:
 
     propagator: Any = DTensor._op_dispatcher.sharding_propagator
     ask, known = propagator.propagate_op_sharding_non_cached, dict[Any, Any]()
-    composite = DispatchKey.CompositeImplicitAutograd
     depth = 0  # rules of operators without one are found by asking for those that they are decomposed to
 
     def find(schema: Any, varies: bool) -> Any:
         nonlocal depth
-        if not depth and schema.op not in _RULES and has_kernel(schema.op.name(), composite):
-            raise NotImplementedError(f"{schema.op} is to be taken apart")
+        if not depth and schema.op not in _RULES:
+            _require_no_composite(schema.op)
         settings: Any = symbolic_settings
         is_answered = any(map(_shards_varying_size, schema.args_spec))
         depth += 1
@@ -343,6 +342,38 @@ def _shardings_kept() -> contextlib.AbstractContextManager[None]:
 
     rules = propagator.op_strategy_funcs | _RULES
     return with_attributes(propagator, propagate_op_sharding_non_cached=found, op_strategy_funcs=rules)
+
+
+def shards_taken_apart() -> contextlib.AbstractContextManager[None]:
+    """Lets `DTensor` take composite operators apart that a trace keeps whole, as it gets them outside of a trace.
+
+    Where it is asked how the result of such an operator lies it looks for a rule in all of what that is made of, which
+    takes long, and may find another answer than eager has.
+    """
+    loaded: Any = sys.modules.get("torch.distributed.tensor")
+    if loaded is None:
+        return contextlib.nullcontext()
+    propagator: Any = loaded.DTensor._op_dispatcher.sharding_propagator
+    ask, depth = propagator.propagate_op_sharding_non_cached, 0
+
+    def found(schema: Any) -> Any:
+        nonlocal depth
+        if not depth:
+            _require_no_composite(schema.op)
+        depth += 1
+        try:
+            with keep_nothing():
+                return ask(schema)
+        finally:
+            depth -= 1
+
+    return with_attributes(propagator, propagate_op_sharding_non_cached=found)
+
+
+def _require_no_composite(operator: OpOverload) -> None:
+    """Raises what `DTensor` takes for an order to take an operator apart."""
+    if has_kernel(operator.name(), DispatchKey.CompositeImplicitAutograd):
+        raise NotImplementedError(f"{operator} is to be taken apart")
 
 
 def _ways_of_attention(schema: Any) -> Any:
@@ -413,8 +444,11 @@ def _shards_varying_size(spec: Any) -> bool:
 def _offsets_as_numbers() -> contextlib.AbstractContextManager[None]:
     """Lets `DTensor` count where the shard of this process begins, which it does with a tensor that it reads.
 
-    A trace knows no numbers of tensors. Sizes that vary do not count where they are not sharded.
+    A trace knows no numbers of tensors. Sizes that vary do not count where they are not sharded, and where they are
+    the shards before this one are counted.
     """
+    from torch.distributed.tensor import Shard
+
     from trt_lowering.internals import parts_of_tensors, without_modes
 
     compute: Any = parts_of_tensors._compute_local_shape_and_global_offset
@@ -422,11 +456,22 @@ def _offsets_as_numbers() -> contextlib.AbstractContextManager[None]:
     def computed(shape: Any, mesh_shape: Any, coordinate: Any, placements: Any, *rest: Any, **named: Any) -> Any:
         sharded = {placement.dim for placement in placements if hasattr(placement, "dim")}
         if not all(isinstance(shape[axis], int) for axis in sharded):
-            return compute(shape, mesh_shape, coordinate, placements, *rest, **named)
+            if any(hasattr(placement, "dim") and type(placement) is not Shard for placement in placements):
+                return compute(shape, mesh_shape, coordinate, placements, *rest, **named)
+            return counted(shape, mesh_shape, coordinate, placements)
         known = [extent if axis in sharded else 1 for axis, extent in enumerate(shape)]
         with without_modes():
             local, offset = compute(known, mesh_shape, coordinate, placements, *rest, **named)
         return tuple(local[axis] if axis in sharded else extent for axis, extent in enumerate(shape)), offset
+
+    def counted(shape: Any, mesh_shape: Any, coordinate: Any, placements: Any) -> Any:
+        local, offset = list(shape), [0] * len(shape)
+        for dimension, placement in enumerate(placements):
+            if isinstance(placement, Shard):
+                axis, place = placement.dim, coordinate(dimension) if callable(coordinate) else coordinate[dimension]
+                local[axis], begin = Shard.local_shard_size_and_offset(local[axis], mesh_shape[dimension], place)
+                offset[axis] += begin
+        return tuple(local), tuple(offset)
 
     return with_attributes(parts_of_tensors, _compute_local_shape_and_global_offset=computed)
 
