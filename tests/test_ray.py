@@ -279,15 +279,15 @@ def test_what_the_page_shows_runs(cluster: Any, tmp_path: Path, capsys: pytest.C
 
     rows, service = re.findall(r"```python\n(.*?)```", PAGE, re.S)
     (command,) = re.findall(r"```sh\n(curl.*?)```", PAGE, re.S)
-    exec(compile(rows.replace("/tmp/", f"{tmp_path}/"), "infer.py", "exec"), {"__name__": "__main__"})
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(rows.replace("/tmp/", f"{tmp_path}/"), "infer.py", "exec"), names)
     assert capsys.readouterr().out.strip().endswith("4000")
-    model = _saved(tmp_path / "one.trtp")
     serve.start(http_options={"port": 18232})
     try:
-        exec(compile(service.replace("/models/", f"{tmp_path}/").replace(": 2", ": 1"), "service.py", "exec"), {})
+        exec(compile(service.replace("/tmp/", f"{tmp_path}/").replace(": 2", ": 1"), "service.py", "exec"), {})
         run = command.replace("localhost:8000", "127.0.0.1:18232")
         answer = subprocess.run(run, shell=True, capture_output=True, text=True, check=True, timeout=60).stdout
-        wanted = model(torch.tensor([0.1, 0.2, 0.3, 0.4]))
+        wanted = names["model"](torch.tensor([0.1, 0.2, 0.3, 0.4]))
         torch.testing.assert_close(torch.tensor(json.loads(answer)["output"]), wanted)
     finally:
         serve.shutdown()
