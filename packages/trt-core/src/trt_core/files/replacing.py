@@ -98,7 +98,7 @@ def explaining_no_room(what: str, path: Path) -> Iterator[None]:
     except FileError:
         raise
     except OSError as error:
-        if error.errno not in _NO_ROOM:
+        if not error.errno or error.errno not in _NO_ROOM:
             raise
         raise FileError(
             f"{what} cannot be written",
