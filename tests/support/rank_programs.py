@@ -1158,8 +1158,9 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
 
     Args:
         rank: The rank.
-        when: In what it fails: `build`, `exchange` (ranks compare what they are about to communicate), `recompile`
-            (they compare a graph that `torch.compile` captures for another size), `call`, `save` or `load`.
+        when: In what it fails: `build`, `shared build` (that others wait for), `exchange` (ranks compare what they are
+            about to communicate), `recompile` (they compare a graph that `torch.compile` captures for another size),
+            `call`, `save` or `load`.
         way: `throws`, `hangs`, or the signal that it gets.
         failing: The rank that fails.
         directory: Where models are saved.
@@ -1169,6 +1170,9 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
 
     model = parallel_perceptron("tensor")
     x = torch.randn(2, 4, 16)
+    store: Any = distributed_c10d._get_default_store()
+    builds = "build" in when
+    shared: Any = {"refit": True, "engine_cache_dir": Path(directory).parents[1] / "cache"}
 
     def fail(*_: Any, **__: Any) -> Any:
         if way.startswith("SIG"):
@@ -1177,12 +1181,19 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
             time.sleep(600)
         raise ValueError("this rank has had enough")
 
+    def fail_when_awaited(*_: Any, **__: Any) -> Any:
+        store.set("builds", b"")
+        while store.add("others", 0) < dist.get_world_size() - 1:
+            time.sleep(0.01)
+        fail()
+
     def half_save(_: nn.Module, path: Any, **__: Any) -> None:
         path.write_bytes(b"half")
         fail()
 
     places: Any = {
         "build": (engine_source, "build_block", fail),
+        "shared build": (engine_source, "build_block", fail_when_awaited),
         "save": (saving, "save", half_save),
         "load": (sharded.RankPart, "check", fail),
         "exchange": (sharded, "said_in", fail),
@@ -1193,18 +1204,24 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
         if rank == failing and when in places:
             setattr(*places[when])
 
-    if when == "build":
+    if builds:
         begin_to_fail()
+    if when == "shared build":
+        if rank != failing:
+            store.wait(["builds"])
+            store.add("others", 1)
+        wait_no_longer()
     if when == "recompile":
         compiled: Any = torch.compile(model, backend="torch_tensorrt", options={"min_block_size": 1})
         with torch.no_grad():
             compiled(x)
     else:
-        compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, pass_through_build_failures=True)
+        options = {"min_block_size": 1, "pass_through_build_failures": True}
+        compiled = trt.compile(model, arg_inputs=(x,), **options, **(shared if when == "shared build" else {}))
     if when == "load":
         runtime.save_sharded(compiled, directory)
-    if when != "build" or failing > 0:  # the first rank keeps the store
-        meet("made", absent=int(when == "build"))
+    if not builds or failing > 0:  # the first rank keeps the store
+        meet("made", absent=int(builds))
     wait_no_longer()
     begin_to_fail()
     if when == "save":
