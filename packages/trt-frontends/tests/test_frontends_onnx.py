@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import trt_frontends
 import trt_portable
+from trt_converters import DYNAMO_CONVERTERS
 from trt_core import Input, InputError, SettingsError
 from trt_frontends import onnx_models
 from trt_frontends.custom_engine_cache import BaseEngineCache
@@ -156,7 +157,28 @@ def test_a_compilation_tells_its_phases(tmp_path: Path, batch: Input, caplog: py
 
 def test_a_dry_run_is_refused(tmp_path: Path, batch: Input) -> None:
     with pytest.raises(SettingsError, match=r"explain_onnx\('.*m.onnx'\)"):
-        trt_frontends.compile(save_model(tmp_path / "m.onnx"), [batch], dryrun=True)
+        trt_frontends.compile(save_model(tmp_path / "m.onnx"), [batch], dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"precision": "half"}, {"enable_autocast": True}, {"torch_executed_ops": {"aten.relu"}}, {"max_error": 0.1}],
+    ids=lambda given: next(iter(given)),
+)
+def test_settings_of_graphs_are_refused(given: dict[str, Any], tmp_path: Path, batch: Input) -> None:
+    path, wanted = save_model(tmp_path / "m.onnx"), f"{next(iter(given))} is for models of PyTorch"
+    with pytest.raises(SettingsError, match=wanted):
+        trt_frontends.compile(path, [batch], **given)
+    with pytest.raises(SettingsError, match=wanted):
+        export_onnx(path, **given)
+
+
+def test_converters_and_settings_make_nothing_of_nodes_of_onnx(tmp_path: Path, batch: Input) -> None:
+    path = save_model(tmp_path / "m.onnx")
+    with pytest.raises(SettingsError, match="registry is for models of PyTorch"):
+        trt_frontends.compile(path, [batch], registry=DYNAMO_CONVERTERS.copy())
+    for option in (["--setting", "min_block_size=3"], ["--min-block-size", "3"]):
+        assert CliRunner().invoke(app, ["explain", str(path), *option]).exit_code == 2
 
 
 class Kept(BaseEngineCache):

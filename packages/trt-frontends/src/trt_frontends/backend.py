@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
@@ -22,6 +23,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExecutionError, InputError, SettingsError, logger, read_settings
 from trt_core.internals import OpOverload
+from trt_core.settings_reader import level_of_caller
 from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
 from trt_frontends.custom_engine_cache import CustomCache
@@ -106,7 +108,17 @@ def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
 
     Raises:
         SettingsError: One of them is set.
+
+    Warns:
+        UserWarning: `require_full_compilation` is set, which changes nothing here.
     """
+    if settings.require_full_compilation:  # scripts have one set of settings for this and for `compile`
+        warnings.warn(
+            "require_full_compilation=True has no effect under torch.compile, which has cut the model into graphs "
+            "before a backend sees any: fullgraph=True refuses that, and model_report tells what runs where",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
     if settings.max_error is not None:
         raise SettingsError(
             "precision cannot be chosen under torch.compile",

@@ -62,7 +62,8 @@ def trace(
         kwarg_inputs: Inputs by keyword.
         strict: Whether export runs in strict mode.
         registry: Where converters are looked up: what one takes whole is not decomposed. Give `compile` the same.
-        settings: Compilation settings that decide what is decomposed; see `CompilationSettings`.
+        settings: Compilation settings; see `CompilationSettings`. Here they decide what is decomposed, so that those of
+            types, blocks and engines wait for `compile`, which has to be given them.
 
     Returns:
         A program that `compile` takes, several times with different settings if need be.

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
+from trt_core import SettingsError
 from trt_frontends.capture import device_of
 from trt_frontends.compiled_module import CompiledModule, move, offload
 from trt_frontends.custom_engine_cache import CustomCache
@@ -87,12 +88,19 @@ def compile(
 
         del settings["ir"]
         model: Any = module
-        optimized: CompiledModule = optimize(model, registry=registry, **settings)
+        data: Any = {CALIBRATION: autocast_calibration_dataloader}  # which is refused there
+        optimized: CompiledModule = optimize(
+            model, registry=registry, custom_engine_cache=custom_engine_cache, **data, **settings
+        )
         return optimized
     given = {**settings, CALIBRATION: autocast_calibration_dataloader}
     if isinstance(module, (str, os.PathLike)):
         from trt_frontends.onnx_models import compile_onnx  # which few calls need
 
+        if registry is not DYNAMO_CONVERTERS:
+            raise SettingsError(
+                "registry is for models of PyTorch", why="the provider's own parser makes layers of ONNX's nodes"
+            )
         positional = inputs if arg_inputs is None else arg_inputs
         return compile_onnx(module, positional, kwarg_inputs, given, progress, custom_engine_cache)
     captured = capture_model(module, inputs, arg_inputs, kwarg_inputs, given, progress, registry, needs_weights=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -9,13 +10,13 @@ import torch
 from torch import fx, nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
-from trt_core import Input, InputError, PlanError, RefitError, logger
+from trt_core import Input, InputError, PlanError, RefitError, logger, read_settings
 from trt_core.exported_programs import module_of
 from trt_core.files.replacing import Path, file_name
 from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
-from trt_core.settings_reader import present_settings
+from trt_core.settings_reader import level_of_caller, present_settings
 from trt_core.weight_recipes import opened_weights
 from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
@@ -170,7 +171,10 @@ class MutableModule:
         settings: Compilation settings; `refit=True` is always set, whatever is given.
 
     Raises:
-        SettingsError: A setting is unknown, or cannot be had.
+        SettingsError: A setting is unknown, or cannot be had; or its value cannot be read.
+
+    Warns:
+        UserWarning: `refit=False` was given.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU()).eval()
@@ -187,8 +191,15 @@ class MutableModule:
         self, module: nn.Module, *, registry: ConverterRegistry = DYNAMO_CONVERTERS, **settings: Unpack[SettingKeywords]
     ) -> None:
         given: dict[str, Any] = {**settings}
-        inputs = {name: given.pop(name) for name in (CALIBRATION,) if name in given}
-        self._own = _State(module, registry, {**present_settings(given), "refit": True, **inputs})
+        others = {name: given.pop(name) for name in (CALIBRATION, "settings") if given.get(name) is not None}
+        present = present_settings(given)
+        if not read_settings({"refit": True, **present}, settings=others.get("settings")).refit:
+            warnings.warn(
+                "refit=False has no effect: engines of a MutableModule follow its weights",
+                UserWarning,
+                stacklevel=level_of_caller(),
+            )
+        self._own = _State(module, registry, {**present, "refit": True, **others})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model in engines; see `compile` for what can go wrong the first time."""

@@ -25,6 +25,7 @@ from trt_converters import DYNAMO_CONVERTERS, BuiltEngine
 from trt_converters.block_key import digest_of, digest_of_parts
 from trt_converters.build import TimingCacheFile, build_network, new_builder, new_network
 from trt_core import (
+    CompilationSettings,
     ExportError,
     Input,
     InputError,
@@ -54,6 +55,8 @@ from trt_frontends.pipeline import (
     dynamic_shapes_of,
     log_phase,
     no_progress,
+    settings_in,
+    settings_to_build,
     visible_log,
 )
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
@@ -208,13 +211,12 @@ def compile_onnx(
 
     Raises:
         InputError: There is no such file, nodes are not supported, or the inputs do not fit the model.
-        SettingsError: A setting cannot be read, or `dryrun` is set.
+        SettingsError: A setting cannot be read, or says what becomes of a graph of PyTorch's.
         BuildError: The engine cannot be built.
     """
     start = time.perf_counter()
     file = _existing(path)
-    if given.get("dryrun"):
-        raise SettingsError("dryrun is for models of PyTorch", hint=f"explain_onnx({str(path)!r}) says what would run")
+    _require_settings_of_engines(settings_in(given), str(path))
     progress("parsing", 0, 1)
     builder = new_builder(file.stem)
     network = new_network(builder)
@@ -285,6 +287,34 @@ def compile_onnx(
     called = {symbol: titles.get(name, name) for symbol, name in captured.dimensions.items()}
     compiled.meta["model_facts"] = ModelFacts(called)
     return compiled
+
+
+def _require_settings_of_engines(settings: CompilationSettings, path: str) -> None:
+    """Refuses what says something of a graph of PyTorch's, of which a model in ONNX's format has none."""
+    if settings.dryrun:
+        raise SettingsError("dryrun is for models of PyTorch", hint=f"explain_onnx({path!r}) says what would run")
+    usual = CompilationSettings()
+    for name in _OF_GRAPHS:
+        if getattr(settings, name) != getattr(usual, name):
+            raise SettingsError(
+                f"{name} is for models of PyTorch",
+                where=path,
+                why="all nodes of a model in ONNX's format go into one engine, and compute in the types that they have",
+                hint="change the model before, or leave the setting out",
+            )
+
+
+_OF_GRAPHS: Final = (
+    "precision",
+    "enable_autocast",
+    "max_error",
+    "truncate_long_and_double",
+    "torch_executed_ops",
+    "torch_executed_modules",
+    "check_indices",
+    "enable_experimental_decompositions",
+    "lowering_passes",
+)
 
 
 def inputs_of_types(path: str | os.PathLike[str], shapes: Mapping[str, Sequence[tuple[int, ...]]]) -> dict[str, Input]:
@@ -661,7 +691,8 @@ def export_onnx(
 
     Args:
         model, arg_inputs, kwarg_inputs: See `compile`.
-        settings: Compilation settings; those of precision decide about types.
+        settings: Compilation settings; those of precision decide about types. No engine is built, so that those of
+            building count where one is built of the file.
 
     Returns:
         The bytes of an `.onnx` file.
@@ -671,6 +702,7 @@ def export_onnx(
         InputError: The inputs do not fit, the model returns what no engine computes (an input, a view of another
             result, a number), or the provider is TensorRT, whose networks cannot be read.
         IncompleteCompilationError: Some operators cannot run in an engine.
+        SettingsError: A setting cannot be read, or asks for what no network is.
     """
     if current_provider() is not Provider.PORTABLE:
         raise InputError("TensorRT does not show its networks", hint='call set_provider("portable") first')
@@ -678,11 +710,13 @@ def export_onnx(
     from trt_portable.onnx_export import export_onnx as export_network
 
     keeper: SingleEngine | None = None
+    chosen = settings_to_build(settings)
     if isinstance(model, (str, os.PathLike)):
+        _require_settings_of_engines(chosen, str(model))
         network = new_network(trt.Builder(provider_logger()))
         _parse(_existing(model), network)
     else:
-        given = {**settings, "min_block_size": 1, "require_full_compilation": True}
+        given = {"min_block_size": 1, **settings, "require_full_compilation": True}
         captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
         keeper = SingleEngine.of(captured, type(model).__name__)
         require_nothing_beside(keeper.call.graph, 1)

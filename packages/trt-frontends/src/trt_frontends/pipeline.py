@@ -376,6 +376,21 @@ def settings_in(given: Mapping[str, Any]) -> CompilationSettings:
     return read_settings({name: value for name, value in given.items() if name != CALIBRATION})
 
 
+def settings_to_build(given: Mapping[str, Any]) -> CompilationSettings:
+    """Reads the settings among such keywords where engines are asked for, of which a dry run has none.
+
+    Raises:
+        SettingsError: A setting cannot be read, or `dryrun` is set.
+    """
+    settings = settings_in(given)
+    if settings.dryrun:
+        raise SettingsError(
+            f"dryrun={settings.dryrun!r} builds no engines, which are what is asked for here",
+            hint="explain, and compile with dryrun, report what would run where; leave it out here",
+        )
+    return settings
+
+
 def _refuse_settings_of_graphs(settings: CompilationSettings) -> None:
     """The counterpart of `backend.refuse_settings_of_whole_models`."""
     if settings.gradients == "pytorch":
@@ -385,13 +400,15 @@ def _refuse_settings_of_graphs(settings: CompilationSettings) -> None:
             hint='write torch.compile(model, backend="torch_tensorrt", options={"gradients": "pytorch"}), or leave it '
             "out",
         )
+    idle = []
     if settings.torch_fallback != "eager":
-        warnings.warn(
-            f'torch_fallback="{settings.torch_fallback}" has no effect outside torch.compile: '
-            "what stays in PyTorch runs operator by operator, as it does in a saved program",
-            UserWarning,
-            stacklevel=level_of_caller(),
-        )
+        why = "what stays in PyTorch runs operator by operator, as it does in a saved program"
+        idle.append((f'torch_fallback="{settings.torch_fallback}"', why))
+    if not settings.check_weights:
+        idle.append(("check_weights=False", "a compiled model has the weights of its time, and looks at no others"))
+    for what, why in idle:
+        text = f"{what} has no effect outside torch.compile: {why}"
+        warnings.warn(text, UserWarning, stacklevel=level_of_caller())
 
 
 def _require_device(device: Device) -> None:

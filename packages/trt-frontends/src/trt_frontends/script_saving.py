@@ -124,9 +124,10 @@ def convert_exported_program_to_serialized_trt_engine(
     names = (arg_input_binding_names, kwarg_input_binding_names, output_binding_names)
     if all(given is None for given in names):
         return _engine_of(exported_program, inputs, arg_inputs, kwarg_inputs, settings)
-    from trt_frontends.pipeline import capture_model
+    from trt_frontends.pipeline import capture_model, settings_to_build
     from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 
+    settings_to_build(settings)
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
     captured = capture_model(exported_program, inputs, arg_inputs, kwarg_inputs, demands, needs_weights=True)
     engine = SingleEngine.of(captured, "engine")
@@ -168,8 +169,10 @@ def convert_method_to_trt_engine(
 
 def _engine_of(model: Any, inputs: Any, arg_inputs: Any, kwarg_inputs: Any, settings: Mapping[str, Any]) -> bytes:
     from trt_frontends.compiler import compile  # saving a model that is compiled needs no compiler
+    from trt_frontends.pipeline import settings_to_build
     from trt_frontends.single_engine import require_nothing_beside
 
+    settings_to_build(settings)
     demands = {"min_block_size": 1, **settings, "require_full_compilation": True}
     compiled = compile(model, inputs, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **demands)
     engines = engine_modules(compiled)

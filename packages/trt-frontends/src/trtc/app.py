@@ -106,6 +106,24 @@ def read_assignments(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
+def read_options(texts: list[str] | None) -> dict[str, Any]:
+    """Reads the settings that a command was given, and holds them to those that there are before it begins.
+
+    Raises:
+        InputError: One has no `=`.
+        SettingsError: One is no setting, or cannot be had; or its value cannot be read.
+    """
+    import warnings
+
+    from trt_core import read_settings
+
+    given = read_assignments(texts or ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the function that takes them says what is retired or has no effect
+        read_settings(**given)
+    return given
+
+
 _PATTERNS: Final = frozenset({"autocast_excluded_nodes"})
 _LISTS: Final = _PATTERNS | {
     "autocast_excluded_ops",
@@ -375,7 +393,7 @@ def compile_model(
     from trt_runtime.command_line.commands import read_ranges
     from trtc.progress import shown_phases
 
-    given = read_assignments(setting or ())
+    given = read_options(setting)
     module, arg_inputs, kwarg_inputs = _read_model(model, read_ranges(shape or ()), dtype, device, random_weights)
     with shown_phases(quiet=quiet) as progress:
         compiled = compile_(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, progress=progress, **given)
@@ -422,7 +440,7 @@ def export_onnx_model(
     from trt_frontends.onnx_models import export_onnx, is_onnx_path
     from trt_runtime.command_line.commands import read_ranges
 
-    given = read_assignments(setting or ())
+    given = read_options(setting)
     if shape and is_onnx_path(model):
         raise InputError("an ONNX model goes out with the shapes that it has", where="--shapes", hint="leave them out")
     module, arg_inputs, kwarg_inputs = _read_model(model, read_ranges(shape or ()), None, None, random_weights)
@@ -481,7 +499,7 @@ def verify(
         require_new(path)
     from trt_frontends.accuracy import verify as verify_model
 
-    given = read_assignments(setting or ())
+    given = read_options(setting)
     report = _examined(
         verify_model,
         model,
@@ -519,7 +537,7 @@ def bisect(
     from trt_frontends.accuracy import Stage
     from trt_frontends.accuracy import bisect as bisect_model
 
-    given = read_assignments(setting or ())
+    given = read_options(setting)
     report = _examined(
         bisect_model,
         model,
@@ -554,7 +572,7 @@ def precision(
     from trt_core.settings_reader import DEFAULT_MAX_ERROR
     from trt_frontends.precision.automatic import choose_precision
 
-    given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_assignments(setting or ())}
+    given = {"precision": dtype, "max_error": DEFAULT_MAX_ERROR, **read_options(setting)}
     if max_error is not None:
         given["max_error"] = max_error
     report = _examined(choose_precision, model, random_weights, engines=engines, **given)
@@ -687,7 +705,7 @@ def why_miss(
     from trt_frontends.stages import lower
     from trtc.model_source import load_model
 
-    given = read_assignments(setting or ())
+    given = read_options(setting)
     given |= _cache_settings(directory)
     module, arg_inputs, kwarg_inputs = load_model(model, random_weights=random_weights)
     lowered = lower(capture_model(module, None, arg_inputs, kwarg_inputs, given, needs_weights=True))
@@ -895,7 +913,9 @@ def quickstart(
 
 def explain(
     model: _ModelOrOnnx,
-    min_block_size: Annotated[str, typer.Option(help="Fewest operators per engine; a number or inf.")] = "5",
+    min_block_size: Annotated[
+        str | None, typer.Option(help="Fewest operators per engine; a number or inf; by default 5.")
+    ] = None,
     setting: Settings = None,
     html: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as an HTML page.")] = None,
     json: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")] = None,
@@ -910,10 +930,14 @@ def explain(
     """
     for path in (html, json):
         require_new(path)
-    size = _block_size(min_block_size)
+    size = {} if min_block_size is None else {"min_block_size": _block_size(min_block_size)}
     if model.endswith(".onnx"):
         if html is not None:
             raise typer.BadParameter("reports of .onnx models are text and JSON", param_hint="'--html'")
+        for option, is_given in (("--setting", setting), ("--min-block-size", size)):
+            if is_given:
+                why = "a model in ONNX's format is one engine: its nodes are looked at alone, whatever is set"
+                raise typer.BadParameter(why, param_hint=f"'{option}'")
         from trt_frontends.onnx_models import explain_onnx
 
         of_nodes = explain_onnx(model)
@@ -923,7 +947,7 @@ def explain(
     from trtc.model_source import load_model
 
     module, arg_inputs, kwarg_inputs = load_model(model, random_weights=True)  # no weights are read
-    given = {"min_block_size": size, **read_assignments(setting or ())}
+    given = {**size, **read_options(setting)}
     report = explain_model(module, arg_inputs=arg_inputs, kwarg_inputs=kwarg_inputs, **given)
     say(report.to_text(), end="")
     if html is not None:

@@ -38,7 +38,7 @@ from trt_frontends.capture import require_weights
 from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.entry_point import outside_autocast
-from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, no_progress
+from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, no_progress, settings_to_build
 from trt_frontends.precision.graph_run import GraphRun, PrecisionTrials, worst_error
 from trt_frontends.stages import lower
 from trt_lowering.precision_rules import reduced_type
@@ -274,10 +274,12 @@ def bisect(
     Raises:
         InputError: There are no inputs, the model has engines already or no weights, or `state` belongs to another
             search.
+        SettingsError: A setting cannot be read, or is `dryrun`.
         TrtError: What compiling raises.
     """
     model = without_wrapper(model)
     require_no_engines(model)
+    settings_to_build(settings)
     require_weights(model)
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
     require_tolerance(tolerance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
@@ -15,6 +16,7 @@ from trt_core import ExecutionError, InputError, TrtError, logger, operator_name
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
 from trt_core.reports import DataReport
+from trt_core.settings_reader import level_of_caller
 from trt_core.wording import printable
 from trt_frontends.accuracy.subject import (
     Model,
@@ -41,7 +43,7 @@ from trt_frontends.comparison.sample_inputs import SampleInputs, read_inputs, sa
 from trt_frontends.compiled_module import CompiledModule
 from trt_frontends.entry_point import entry_point, outside_autocast
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.pipeline import BuiltModel, Progress, no_progress, settings_in
+from trt_frontends.pipeline import CALIBRATION, BuiltModel, Progress, no_progress, settings_in, settings_to_build
 from trt_frontends.stages import build
 from trt_partition.report.partition_report import page_template
 
@@ -268,7 +270,8 @@ def verify(
         depth: Whether to compare the values inside the engines too, which builds every engine once more.
         progress: Told what is being done.
         registry: Where converters are looked up, when `compiled` is left out, and for `depth`.
-        settings: Compilation settings, when `compiled` is left out.
+        settings: Compilation settings, when `compiled` is left out, and for `depth`. Those of `compiled` that name
+            types decide what passes by default.
 
     Returns:
         The report; `report.passed` says whether every output is within the tolerance.
@@ -277,7 +280,11 @@ def verify(
         InputError: There are no inputs, the two return results of different structure, shape or type, or the model
             has no weights, or engines and `compiled` is left out.
         ExecutionError: One of the two fails on an input.
+        SettingsError: A setting cannot be read, or is `dryrun`.
         TrtError: What compiling raises.
+
+    Warns:
+        UserWarning: A setting was given that `compiled` leaves nothing to do for.
 
     Example:
         >>> report = verify(nn.Linear(3, 2).eval(), arg_inputs=(torch.randn(4, 3),), samples=1)
@@ -288,6 +295,7 @@ def verify(
         compiled = cast(nn.Module, model)
     if compiled is None:
         require_no_engines(model)
+    _require_settings(settings, is_compiled=compiled is not None, depth=depth)
     model = without_wrapper(model)
     require_weights(model)
     subject = Subject(model, arg_inputs, kwarg_inputs, registry, settings, progress)
@@ -314,6 +322,21 @@ def verify(
         depth=errors_inside,
         skipped_exact=comparison.skipped_exact,
     )
+
+
+def _require_settings(given: Mapping[str, Any], *, is_compiled: bool, depth: bool) -> None:
+    settings_to_build(given)
+    idle = sorted(given.keys() - _OF_TYPES - {"settings", CALIBRATION}) if is_compiled and not depth else ()
+    if idle:
+        warnings.warn(
+            f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect: what is compared is compiled already",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
+
+
+_OF_TYPES: Final = frozenset({"precision", "enabled_precisions", "enable_autocast", "autocast_dtype", "max_error"})
+"""Settings that `tolerance_of` reads."""
 
 
 @entry_point

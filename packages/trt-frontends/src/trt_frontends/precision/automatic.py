@@ -19,7 +19,15 @@ from trt_core.operators import draws_random_numbers
 from trt_core.provenance import module_path, node_location
 from trt_frontends.comparison.output_error import run_wide, tensors_of
 from trt_frontends.entry_point import outside_autocast
-from trt_frontends.pipeline import BuiltModel, CapturedModel, LoweredModel, Progress, capture_model, no_progress
+from trt_frontends.pipeline import (
+    BuiltModel,
+    CapturedModel,
+    LoweredModel,
+    Progress,
+    capture_model,
+    no_progress,
+    settings_to_build,
+)
 from trt_frontends.precision.exclusions import has_weights
 from trt_frontends.precision.graph_run import GraphRun, PrecisionTrials, worst_error
 from trt_frontends.precision.report import GroupPrecision, PrecisionReport
@@ -295,8 +303,10 @@ def choose_precision(
 
     Raises:
         InputError: See `AutomaticPrecision`.
+        SettingsError: A setting cannot be read, or is `dryrun`.
         TrtError: What compiling raises.
     """
+    settings_to_build(settings)
     captured = capture_model(model, None, arg_inputs, kwarg_inputs, settings, progress, registry, needs_weights=True)
     automatic = AutomaticPrecision(captured)
     if engines:
