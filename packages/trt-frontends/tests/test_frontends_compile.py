@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ class Result:
     shifted: torch.Tensor
 
 
-torch.export.register_dataclass(Result)
+torch.export.register_dataclass(Result, serialized_type_name=f"{__name__}.Result")
 
 Pair = collections.namedtuple("Pair", ["value", "shifted"])
 
@@ -75,6 +76,22 @@ def _engines(compiled: nn.Module) -> dict[str, TRTModule]:
 )  # fmt: skip
 def test_structures_of_results(function: Any, function_model: Make, compare: Compare) -> None:
     compare(function_model(function), torch.randn(2, 4))
+
+
+def test_sizes_vary_inside_of_classes_of_the_users(tmp_path: Path) -> None:
+    class Taken(nn.Module):
+        def forward(self, pair: Result, y: torch.Tensor) -> torch.Tensor:
+            return pair.value * 2 + pair.shifted["more"][0] - y
+
+    def given(x: Any) -> tuple[Any, Any]:
+        return Result(x, {"more": [x]}), x  # type: ignore[arg-type]
+
+    ranged = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), dimensions={0: "rows"})
+    compiled = trt_frontends.compile(Taken(), arg_inputs=given(ranged), min_block_size=1, optimization_level=0)
+    path, few, many = tmp_path / "x.pt2", torch.randn(2, 4), torch.randn(7, 4)
+    trt_frontends.save(compiled, path, arg_inputs=given(few), format="exported_program")
+    for model in (compiled, torch.export.load(path).module()):
+        torch.testing.assert_close(model(*given(many)), 2 * many)
 
 
 def test_an_input_that_is_returned_is_the_same_tensor(function_model: Make) -> None:

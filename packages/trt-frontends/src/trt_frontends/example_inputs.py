@@ -6,7 +6,7 @@ import inspect
 import keyword
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -201,7 +201,22 @@ def _dynamic_dims(value: Any, dims: Mapping[str, Any]) -> Any:
     def dims_of(leaf: Any) -> Any:
         return {axis: _dim(leaf, axis, dims) for axis in leaf.dynamic_axes} if isinstance(leaf, Input) else None
 
-    return pytree.tree_map(dims_of, value)
+    return map_as_export_nests(dims_of, value)
+
+
+def map_as_export_nests(function: Callable[[Any], Any], value: Any) -> Any:
+    """Maps leaves to what is said of them in `dynamic_shapes`, where for a class of the user's stands what it holds."""
+
+    def said_of(leaf: Any) -> Any:
+        if not is_users(leaf):
+            return function(leaf)
+        return map_as_export_nests(function, pytree.SUPPORTED_NODES[type(leaf)].flatten_fn(leaf)[0])
+
+    def is_users(node: Any) -> bool:
+        kind = type(node)
+        return kind in pytree.SUPPORTED_NODES and kind not in pytree.BUILTIN_TYPES and not hasattr(kind, "_fields")
+
+    return pytree.tree_map(said_of, value, is_leaf=is_users)
 
 
 def _dim(spec: Input, axis: int, dims: Mapping[str, Any]) -> Any:

@@ -65,7 +65,7 @@ from trt_frontends.capture import (
 from trt_frontends.compiled_module import CompiledModule, take_snapshot
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.engine_source import EngineSource
-from trt_frontends.example_inputs import ExampleInputs, dimension_names, require_names_of
+from trt_frontends.example_inputs import ExampleInputs, dimension_names, map_as_export_nests, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
 from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
 from trt_frontends.stored_layers import open_shards
@@ -716,10 +716,11 @@ def dynamic_shapes_of(graph: fx.GraphModule, ranges: ShapeRanges) -> dict[str, A
     info = getattr(graph.graph._codegen, "pytree_info", None)
     if info is None:
         return None
-    dims = [_dynamic_dims(node.meta.get("val"), ranges) for node in graph.graph.nodes if node.op == "placeholder"]
-    if not any(dims):
+    values = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]
+    if not any(_dynamic_dims(value, ranges) for value in values):
         return None
-    args, kwargs = pytree.tree_unflatten(dims, info.in_spec)
+    given = pytree.tree_unflatten(values, info.in_spec)
+    args, kwargs = map_as_export_nests(lambda value: _dynamic_dims(value, ranges), given)
     names = [name for name in info.orig_args if name not in kwargs]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
