@@ -1087,6 +1087,64 @@ def test_bytes_go_into_branches_and_around_loops() -> None:
         np.testing.assert_array_equal(z, np.maximum(a, b))
 
 
+def _graph(name: str, nodes: Sequence[tuple[str, list[str], list[str]]], inputs: Any, outputs: Any) -> Any:
+    """A graph inside of a node: `(operator, inputs, outputs)` of its nodes, and names of its ends with their types."""
+    made = [helper.make_node(kind, taken, given) for kind, taken, given in nodes]
+    ends = [[value(end, dtype=dtype) for end, dtype in ends.items()] for ends in (inputs, outputs)]
+    return helper.make_graph(made, name, *ends)
+
+
+def test_bytes_stay_bytes_in_graphs_inside_of_nodes() -> None:
+    """What went into branches and around loops went on as int32; beside bytes, integers became such."""
+    byte, whole, truth, long = TensorProto.UINT8, TensorProto.INT32, TensorProto.BOOL, TensorProto.INT64
+    then, other = (_graph(name, [(name, ["a", "b"], ["r"])], {}, {"r": byte}) for name in ("Add", "Mul"))
+    body = _graph(
+        "body",
+        [
+            *(("Identity", ["go"], ["on"]), ("Add", ["held", "a"], ["next"]), ("Add", ["sum", "ints"], ["more"])),
+            ("Mul", ["next", "b"], ["seen"]),
+        ],
+        {"i": long, "go": truth, "held": byte, "sum": whole},
+        {"on": truth, "next": byte, "more": whole, "seen": byte},
+    )
+    step = _graph(
+        "step",
+        [("Add", ["state", "row"], ["after"]), ("Sub", ["after", "b"], ["told"])],
+        {"state": byte, "row": byte},
+        {"after": byte, "told": byte},
+    )
+    nodes = [
+        helper.make_node("If", ["flag"], ["chosen"], then_branch=then, else_branch=other),
+        helper.make_node("Add", ["chosen", "chosen"], ["y0"]),
+        helper.make_node("Loop", ["trips", "yes", "b", "ints"], ["last", "y1", "all"], body=body),
+        helper.make_node("Add", ["last", "last"], ["y2"]),
+        helper.make_node("Add", ["all", "all"], ["y3"]),
+        helper.make_node("Add", ["y1", "ints"], ["y4"]),
+        helper.make_node("Scan", ["b", "rows"], ["state", "told"], body=step, num_scan_inputs=1),
+        helper.make_node("Add", ["state", "state"], ["y5"]),
+        helper.make_node("Add", ["told", "told"], ["y6"]),
+        helper.make_node("Split", ["rows"], ["top", "low"], axis=0, num_outputs=2),
+        helper.make_node("Add", ["top", "top"], ["y7"]),
+        helper.make_node("Add", ["low", "low"], ["y8"]),
+    ]
+    a, b = np.array([1, 200, 3], np.uint8), np.array([4, 150, 255], np.uint8)
+    nodes += [helper.make_node("Cast", [f"y{place}"], [f"z{place}"], to=whole) for place in range(9)]
+    held: dict[str, Any] = {"trips": np.array(3), "yes": np.array(True), "ints": np.array([300, -7, 1 << 20], np.int32)}
+    rows = np.random.default_rng(0).integers(0, 256, (4, 3)).astype(np.uint8)
+    constants = [numpy_helper.from_array(array, name) for name, array in held.items()]
+    inputs = [value("a", 3, dtype=byte), value("b", 3, dtype=byte), value("flag", dtype=truth)]
+    inputs.append(value("rows", 4, 3, dtype=byte))
+    names = [f"z{place}" for place in range(9)]
+    reference = ReferenceEvaluator(model_of(nodes, inputs, [value(name, dtype=0) for name in names], constants))
+    for flag in (True, False):
+        given = {"a": a, "b": b, "flag": np.array(flag), "rows": rows}
+        wanted = reference.run(None, given)
+        ends = [value(name, *array.shape, dtype=whole) for name, array in zip(names, wanted, strict=True)]
+        found = infer(model_of(nodes, inputs, ends, constants).SerializeToString(), given)
+        for name, got, want in zip(names, found, wanted, strict=True):
+            np.testing.assert_array_equal(got, want, name)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.int64, np.uint8])
 def test_weights_of_nodes_with_constants_of_the_parser_come_from_another_version(kind: Any) -> None:
     def model(table: list[int]) -> bytes:

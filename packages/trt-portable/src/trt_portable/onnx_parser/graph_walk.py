@@ -319,8 +319,10 @@ class GraphImporter:
             return results
         kinds = {schema.inputs[min(place, len(schema.inputs) - 1)].type_str for place in places}
         found = list(results)
-        for place, (value, end) in enumerate(zip(results, schema.outputs, strict=False)):
-            if isinstance(value, ITensor) and value.dtype is DataType.INT32 and end.type_str in kinds:
+        for place, value in enumerate(results):
+            end = schema.outputs[min(place, len(schema.outputs) - 1)]
+            has_type = end.is_homogeneous and end.type_str in kinds  # what graphs make is of types of its own
+            if isinstance(value, ITensor) and value.dtype is DataType.INT32 and has_type:
                 leaves = node.op_type in _BEYOND_BYTES
                 found[place] = self.writer.cast(value, DataType.UINT8) if leaves else self.writer.mark_byte(value)
         return found

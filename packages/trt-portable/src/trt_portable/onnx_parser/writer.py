@@ -277,6 +277,10 @@ class NetworkWriter:
         self._bytes[id(x)] = x
         return x
 
+    def byte_like(self, x: ITensor, *sources: Operand) -> ITensor:
+        """A tensor with the values of others, which is of type uint8 in the model where all of them are."""
+        return self.mark_byte(x) if x.dtype is DataType.INT32 and all(map(self.is_byte, sources)) else x
+
     def _within_bytes(self, x: ITensor) -> ITensor:
         """A tensor as int32 between 0 and 255: floats end there, of integers the lowest eight bits stay."""
         if x.dtype in FLOATS:

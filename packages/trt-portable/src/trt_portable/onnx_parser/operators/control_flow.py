@@ -39,13 +39,15 @@ def if_(net: Any, cond: Operand, *, then_branch: GraphProto, else_branch: GraphP
     net.layer(conditional.set_condition(net.scalar(net.tensor(cond))))
 
     def enter(tensor: ITensor) -> ITensor:
-        return net.output(conditional.add_input(net.tensor(tensor)))  # type: ignore[no-any-return]
+        return net.byte_like(net.output(conditional.add_input(net.tensor(tensor))), tensor)  # type: ignore[no-any-return]
 
     branches = [[net.tensor(value) for value in net.body(graph, [], enter)] for graph in (then_branch, else_branch)]
     if len(branches[0]) != len(branches[1]):
         raise Unsupported("the branches have different numbers of outputs", ErrorCode.INVALID_GRAPH)
-    pairs = [_of_equal_rank(net, *pair) for pair in zip(*branches, strict=True)]
-    return [net.output(conditional.add_output(*pair)) for pair in pairs]
+    return [
+        net.byte_like(net.output(conditional.add_output(*_of_equal_rank(net, *pair))), *pair)
+        for pair in zip(*branches, strict=True)
+    ]
 
 
 def _of_equal_rank(net: NetworkWriter, first: ITensor, second: ITensor) -> tuple[ITensor, ITensor]:
@@ -161,7 +163,7 @@ def _loop_that_grows(
         moved = net.transpose(whole, [*order[:axis], 0, *order[axis:]])
         extents = net.extents(moved)
         extents[axis : axis + 2] = [net.product(extents[axis : axis + 2])]
-        results[place] = net.concat([first, net.reshape(moved, extents)], axis)
+        results[place] = net.byte_like(net.concat([first, net.reshape(moved, extents)], axis), first, whole)
     return [*(results[place] for place in range(len(initial))), *scans[: len(scans) - len(grown)]]
 
 
@@ -174,7 +176,9 @@ def _drop(graph: GraphProto, name: str) -> None:
 
 
 def _recurrence(net: NetworkWriter, outer: ILoop, initial: ITensor) -> IRecurrenceLayer:
-    return net.layer(outer.add_recurrence(initial))
+    layer = net.layer(outer.add_recurrence(initial))
+    net.byte_like(net.output_of(layer), initial)
+    return layer
 
 
 def _is_always_true(net: NetworkWriter, condition: Operand, given: ITensor) -> bool:
@@ -198,7 +202,8 @@ def _close(
     for layer, value in zip(carried, following, strict=True):
         layer.set_input(1, value)
     for layer in carried:
-        results.append(net.output(outer.add_loop_output(net.output_of(layer), LoopOutput.LAST_VALUE)))
+        inside = net.output_of(layer)
+        results.append(net.byte_like(net.output(outer.add_loop_output(inside, LoopOutput.LAST_VALUE)), inside))
     return results
 
 
@@ -216,7 +221,7 @@ def _collected(
     layer = net.layer(outer.add_loop_output(value, kind, axis))
     layer.set_input(1, count)
     whole = net.output_of(layer)
-    return whole if trips is None else net.narrow(whole, axis, 0, trips)
+    return net.byte_like(whole if trips is None else net.narrow(whole, axis, 0, trips), value)
 
 
 @operator("Scan", since=9)
@@ -247,7 +252,7 @@ def scan(
     net.layer(outer.add_trip_limit(count, TripLimit.COUNT))
     carried = [_recurrence(net, outer, state) for state in states]
     elements = [
-        net.output(outer.add_iterator(x, axis, bool(reverse)))
+        net.byte_like(net.output(outer.add_iterator(x, axis, bool(reverse))), x)
         for x, axis, reverse in zip(sequences, axes, backwards, strict=True)
     ]
     following = [net.tensor(v) for v in net.body(body, [*(net.output_of(layer) for layer in carried), *elements])]
