@@ -61,7 +61,8 @@ class _Normalized(nn.Module):
 
     def forward(self, x: torch.Tensor, at: torch.Tensor) -> Any:
         normalized = self.norm(x.transpose(1, 2))
-        return normalized, normalized.transpose(1, 2) * 2, x[at.t()].relu()
+        places = torch.nonzero(x)  # which lie by columns
+        return normalized, normalized.transpose(1, 2) * 2, x[at.t()].relu(), places, places.t(), places + 1
 
 
 def test_results_lie_at_all_doors_as_kernels_write_them(tmp_path: Path) -> None:

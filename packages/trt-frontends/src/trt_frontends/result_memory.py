@@ -33,7 +33,7 @@ _LAYOUT_BOUND: Final = frozenset({aten.view.default, aten._unsafe_view.default})
 # Layouts -----------------------------------------------------------------------------------------------------------
 
 
-def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
+def keep_layouts(split: fx.GraphModule, engines: Collection[str]) -> None:
     """Rewrites engines' blocks, before they are built, and the calls of them.
 
     An output whose elements do not fill their memory, or overlap in it, such as a part of a larger tensor, stays dense.
@@ -50,13 +50,13 @@ def keep_layouts(split: fx.GraphModule, engines: Iterable[str]) -> None:
         output = block.graph.output_node()
         (result,) = output.args
         if isinstance(result, fx.Node):
-            changed |= _relay(block, output, result, calls)
+            changed |= _relay(block, output, result, calls, engines)
             continue
         assert isinstance(result, (tuple, list))
         for position, item in enumerate(result):
             if isinstance(item, fx.Node):
                 users = [user for call in calls for user in call.users if user.args[1:] == (position,)]
-                changed |= _relay(block, output, item, users)
+                changed |= _relay(block, output, item, users, engines)
     if changed:
         split.recompile()
 
@@ -78,22 +78,24 @@ def reshape_in_pytorch(split: fx.GraphModule, engines: Collection[str]) -> None:
             block.recompile()
 
 
-def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node]) -> bool:
+def _relay(
+    block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequence[fx.Node], engines: Collection[str]
+) -> bool:
     """Relays one output of a block through a permutation; whether it needs one.
 
-    An output whose size depends on data stays dense: no converter would take a permutation of it.
+    An output whose size depends on data leaves dense, as no converter would take a permutation of it, and is copied.
     """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
-    if any(isinstance(extent, torch.SymInt) and depends_on_data(extent) for extent in value.shape):
-        return False
     order = memory_order(value)
     if order is None or order == sorted(order):
         return False
-    inverse = [order.index(axis) for axis in range(len(order))]
     with torch.no_grad():
         moved = value.permute(order)
+    if any(isinstance(extent, torch.SymInt) and depends_on_data(extent) for extent in value.shape):
+        return _copy_received(node, received, moved, order, engines)
+    inverse = [order.index(axis) for axis in range(len(order))]
     with block.graph.inserting_before(output):
         leaving = insert_call(block.graph, aten.permute.default, (node, order), value=moved, origin=node)
     output.replace_input_with(node, leaving)
@@ -107,6 +109,27 @@ def _relay(block: fx.GraphModule, output: fx.Node, node: fx.Node, received: Sequ
             if user is not view:
                 user.replace_input_with(arriving, view)
     return True
+
+
+def _copy_received(
+    node: fx.Node, received: Sequence[fx.Node], moved: torch.Tensor, order: Sequence[int], engines: Collection[str]
+) -> bool:
+    """Copies what an engine gave in the order of its memory for those that are no engines; whether there are such."""
+    inverse, changed = [order.index(axis) for axis in range(len(order))], False
+    for arriving in received:
+        readers = [user for user in arriving.users if user.op != "call_module" or user.target not in engines]
+        graph = arriving.graph
+        with graph.inserting_after(arriving):
+            dense = insert_call(graph, aten.permute.default, (arriving, order), value=moved, origin=node)
+        with graph.inserting_after(dense):
+            keywords = {"memory_format": torch.contiguous_format}
+            dense = insert_call(graph, aten.clone.default, (dense,), keywords, value=moved, origin=node)
+        with graph.inserting_after(dense):
+            made = insert_call(graph, aten.permute.default, (dense, inverse), value=node.meta["val"], origin=node)
+        for user in readers:
+            user.replace_input_with(arriving, made)
+        changed |= bool(readers)
+    return changed
 
 
 # Views of results --------------------------------------------------------------------------------------------------
