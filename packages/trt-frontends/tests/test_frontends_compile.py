@@ -128,6 +128,42 @@ def test_a_state_that_the_model_computes_with_is_never_frozen(function_model: Ma
     torch.testing.assert_close(model.get_buffer("bias"), twin.get_buffer("bias"))
 
 
+@pytest.mark.filterwarnings("ignore:the model is in training mode")
+def test_running_statistics_of_training_are_written_to(tmp_path: Path) -> None:
+    """`aten::batch_norm` and `aten::instance_norm` say nothing of that in their schemas."""
+
+    class Norms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batch = nn.BatchNorm2d(3)
+            self.instance = nn.InstanceNorm2d(3, track_running_stats=True)
+
+        def forward(self, x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+            x = nn.functional.batch_norm(torch.relu(self.instance(self.batch(x))), mean, variance, training=True)
+            return torch.relu(x)
+
+    def given() -> tuple[torch.Tensor, ...]:
+        return torch.arange(96.0).reshape(2, 3, 4, 4).sin(), torch.zeros(3), torch.ones(3)
+
+    model, twin = Norms(), Norms()
+    compiled = trt_frontends.compile(model, arg_inputs=given(), min_block_size=1, optimization_level=0)
+    assert _engines(compiled)
+    trt_frontends.save(compiled, tmp_path / "x.trtp")
+    loaded = trt_frontends.load(tmp_path / "x.trtp")
+    for _ in range(2):
+        eager, ours, again = given(), given(), given()
+        with torch.no_grad():
+            result = twin(*eager)
+            torch.testing.assert_close(compiled(*ours), result)
+            torch.testing.assert_close(loaded(*again), result)
+        torch.testing.assert_close(ours, eager)
+        torch.testing.assert_close(again, eager)
+        torch.testing.assert_close(model.state_dict(), twin.state_dict())
+        for name, value in loaded.state_dict().items():
+            if "running" in name:
+                torch.testing.assert_close(value, twin.state_dict()[name])
+
+
 def test_inputs_that_the_model_writes_to_are_written_to(function_model: Make) -> None:
     def shift(module: Any, x: torch.Tensor) -> torch.Tensor:
         x.add_(1)

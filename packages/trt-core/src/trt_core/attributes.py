@@ -62,6 +62,8 @@ def is_written(node: fx.Node) -> bool:
 def _writes_to(user: fx.Node, node: fx.Node) -> bool:
     if user.op == "call_module":
         return _child_writes_to(user, node)
+    if has_hidden_state(user):
+        return node in user.args[3:5]
     target = user.target
     if not isinstance(target, OpOverload) or not target._schema.is_mutable:
         return False
@@ -72,6 +74,25 @@ def _writes_to(user: fx.Node, node: fx.Node) -> bool:
         if given is node or (isinstance(given, (list, tuple)) and node in given):
             return True
     return False
+
+
+_RUNNING_STATISTICS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index"),
+        "instance_norm",
+    )
+)
+"""Operators that write to running statistics in training; PyTorch keeps their schemas for old programs."""
+
+
+def has_hidden_state(node: fx.Node) -> bool:
+    """Whether the node updates running statistics that its schema does not declare as mutated."""
+    target = node.target
+    if not isinstance(target, OpOverload) or target._schema.name not in _RUNNING_STATISTICS:
+        return False
+    flag = 5  # `training`, of instance_norm `use_input_stats`, sits at the same position
+    return len(node.args) > flag and bool(node.args[flag]) and node.args[3] is not None
 
 
 def _child_writes_to(call: fx.Node, node: fx.Node) -> bool:

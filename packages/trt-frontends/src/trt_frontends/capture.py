@@ -17,6 +17,7 @@ from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExportError, Input, InputError, logger, read_settings
+from trt_core.attributes import has_hidden_state
 from trt_core.dtypes import dtype_name
 from trt_core.internals import FakeTensor, FakeTensorMode, pytree, schema_name
 from trt_core.log import unlogged
@@ -34,7 +35,6 @@ from trt_frontends.smallest_sizes import accepts_usual_sizes, fixes_an_extent_at
 from trt_frontends.stored_layers import open_shards, open_stored_layers, opened_after
 from trt_lowering import decompose_program, export_module
 from trt_lowering.export import SizeQuestion
-from trt_lowering.operator_traits import has_hidden_state
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

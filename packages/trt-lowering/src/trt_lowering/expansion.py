@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from trt_core import logger
-from trt_core.attributes import add_constant, read_attribute
+from trt_core.attributes import add_constant, has_hidden_state, read_attribute
 from trt_core.internals import (
     FakeTensor,
     FakeTensorMode,
@@ -29,7 +29,7 @@ from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.decomposition_table import Decomposition, DecompositionRules, Source, find_decomposition
 from trt_lowering.node_metadata import provenance_of
-from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, is_symbolic_function, mutated_arguments
+from trt_lowering.operator_traits import is_data_dependent, is_symbolic_function, mutated_arguments
 from trt_lowering.passes.functionalize import Functionalize
 
 

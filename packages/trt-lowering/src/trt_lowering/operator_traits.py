@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, operator_name
+from trt_core.attributes import has_hidden_state
 from trt_core.internals import HigherOrderOperator, OpOverload, schema_name
 from trt_core.operators import COPYING, argument, draws_random_numbers, packet_name
 from trt_core.sizes.functions import BY_TARGET
@@ -58,27 +59,6 @@ def is_symbolic_function(target: Any) -> bool:
     module = getattr(target, "__module__", None) or ""
     name = getattr(target, "__name__", "")
     return module == "math" or name.startswith(("sym_", "_sym_"))
-
-
-_RUNNING_STATISTICS: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_batch_norm_impl_index"),
-        "instance_norm",
-    )
-)
-"""Operators that write to running statistics in training; PyTorch keeps their schemas for old programs."""
-
-
-def has_hidden_state(node: fx.Node) -> bool:
-    """Whether the node updates running statistics that its schema does not declare as mutated."""
-    target = node.target
-    if not isinstance(target, OpOverload):
-        return False
-    if target._schema.name not in _RUNNING_STATISTICS:
-        return False
-    flag = 5  # `training`, of instance_norm `use_input_stats`, sits at the same position
-    return len(node.args) > flag and bool(node.args[flag]) and node.args[3] is not None
 
 
 def is_pure(node: fx.Node) -> bool:

@@ -16,7 +16,6 @@ from trt_core.internals import pytree
 from trt_core.temporary import seeded
 from trt_core.wording import kind_of
 from trt_frontends.example_inputs import ExampleInputs
-from trt_lowering.operator_traits import has_hidden_state
 from trt_runtime import TRTModule
 
 
@@ -281,7 +280,7 @@ def _state_of(function: Callable[..., Any]) -> list[torch.Tensor]:
 
 def _is_changed(module: fx.GraphModule, node: fx.Node) -> bool:
     """Whether a graph, or a part of it that is called with the value of a node, writes to that."""
-    if is_written(node) or any(has_hidden_state(user) for user in node.users):
+    if is_written(node):
         return True
     for user in node.users:
         part = module.get_submodule(str(user.target)) if user.op == "call_module" else None

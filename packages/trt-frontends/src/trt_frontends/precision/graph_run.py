@@ -15,12 +15,12 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, logger
+from trt_core.attributes import has_hidden_state
 from trt_core.internals import pytree
 from trt_core.precision import PrecisionRule, kept_in_float32
 from trt_core.temporary import seeded
 from trt_frontends.comparison.output_error import measure_error, tensors_of
 from trt_lowering import DecomposedGraph, PrecisionRules
-from trt_lowering.operator_traits import has_hidden_state
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from trt_core import CompilationSettings, SettingsError
-from trt_core.attributes import is_state, read_attribute
+from trt_core.attributes import has_hidden_state, is_state, read_attribute
 from trt_core.dtypes import FLOATS, dtype_name
 from trt_core.graph_search import reachable
 from trt_core.internals import FakeTensor, HigherOrderOperator, OpOverload, enable_python_dispatcher, schema_name
@@ -24,7 +24,7 @@ from trt_core.provenance import node_location
 from trt_core.quantization import is_scale
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call
-from trt_lowering.operator_traits import has_hidden_state, is_data_dependent, is_kept_in_torch, moves, tensor_value
+from trt_lowering.operator_traits import is_data_dependent, is_kept_in_torch, moves, tensor_value
 from trt_lowering.results import base_of, views_of_results
 
 aten = torch.ops.aten
