@@ -69,6 +69,11 @@ def test_keywords_that_scripts_bring_from_elsewhere(mlp: nn.Module, tmp_path: Pa
     assert torch.equal(trt_frontends.load(path)(x), compiled(x))
     trt_frontends.save(compiled, path, output_format="exported_program", inputs=[x])
     assert torch.equal(trt_frontends.load(path, trust=True)(x), compiled(x))
+    with pytest.warns(UserWarning, match="dynamic_shapes has no effect"):
+        trt_frontends.save(compiled, tmp_path / "model.trtp", dynamic_shapes={"x": {0: torch.export.Dim("rows")}})
+    for given in ({"sign": True}, {"metadata": {"version": "3"}}):
+        with pytest.raises(InputError, match="PyTorch's format has no place for"):
+            trt_frontends.save(compiled, path, format="exported_program", arg_inputs=[x], **given)  # type: ignore[arg-type]
     for twice in ({"inputs": [x], "arg_inputs": [x]}, {"format": "program", "output_format": "program"}):
         with pytest.raises(InputError, match="are the same thing"):
             trt_frontends.save(compiled, path, **twice)  # type: ignore[arg-type]

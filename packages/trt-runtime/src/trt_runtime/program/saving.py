@@ -8,6 +8,7 @@ import operator
 import os
 import re
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +31,7 @@ from trt_core.log import logger
 from trt_core.nesting import with_leaves
 from trt_core.operators import operator_name
 from trt_core.refit_table import recipe_text, why_unwritable
+from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.expressions import Extent, extent_of, is_extent, symbols_in
 from trt_core.sizes.functions import BY_TARGET
 from trt_core.sizes.guards import conditions_of
@@ -515,7 +517,7 @@ def save(
             takes and needs none in our own format; given, they are checked.
         kwarg_inputs: Example keyword inputs.
         dynamic_shapes: Dynamic dimensions as `torch.export.export` takes them, for modules that are exported; by
-            default `compiled.meta["dynamic_shapes"]`.
+            default `compiled.meta["dynamic_shapes"]`. In our own format a compiled model is not, and a warning says so.
         metadata: What to say of the program beside it, `meta` of what is loaded: at most 64 entries. None keeps that of
             a loaded program.
         sign: Sign the file with this user's key, so that `load` trusts it where this key is trusted. By default it is
@@ -551,6 +553,8 @@ def save(
     if format == EXPORTED_PROGRAM:
         if metadata is not None:
             raise InputError("PyTorch's format has no place for metadata", hint=f"choose {PROGRAM!r}")
+        if sign:
+            raise InputError("PyTorch's format has no place for a signature", hint=f"choose {PROGRAM!r}")
         write_exported_program(compiled, path, arg_inputs, kwarg_inputs, dynamic_shapes)
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
@@ -703,6 +707,12 @@ def _capture(
         assert isinstance(compiled, nn.Module)
         program = export(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
         return _from_exported(program)
+    if dynamic_shapes is not None:
+        warnings.warn(
+            "dynamic_shapes has no effect: what is saved is captured already, for the sizes that it takes",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
     if arg_inputs is not None or kwarg_inputs is not None:
         _check_examples(captured, compiled, arg_inputs or (), kwarg_inputs or {})
     return captured
