@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Final
 
 import pytest
@@ -48,8 +46,9 @@ NEVER_AT_IMPORT: Final = (
 """Modules that cost time or a device, and are loaded at first use."""
 
 _SCRIPT = """
-import os, sys, torch
+import os, sys, torch, warnings
 before = set(sys.modules)
+warnings.filterwarnings("error", category=DeprecationWarning, module="trt_")
 for package in sys.argv[1:]:
     if len(sys.argv) > 2:  # each in a fork, which has imported nothing but PyTorch
         child = os.fork()
@@ -72,8 +71,7 @@ def all_imported() -> dict[str, list[str]]:
         if hasattr(os, "fork")
         else [[package] for package in (*PACKAGES, *WITHOUT_DYNAMO)]
     ):
-        command = [sys.executable, "-W", "error::DeprecationWarning:trt_", "-c", _SCRIPT, *packages]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        done = run_python(_SCRIPT, *packages, bare=True)
         assert done.returncode == 0, done.stderr
         lines += done.stdout.splitlines()
     return {package: told for package, *told in map(str.split, lines)}

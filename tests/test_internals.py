@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any, Final
 import pytest
 import torch
 import torch.distributed as dist
+from fresh_process import run_python
 from torch import fx, nn
 from torch.autograd import forward_ad, profiler
 
@@ -140,7 +139,8 @@ for package in {sorted(SOURCES)}:
     import_module(package + ".internals")
 assert not [name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules]
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    done = run_python(script, bare=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_newest_release_that_is_tested_is_the_last_one_of_the_matrix() -> None:

@@ -1,8 +1,8 @@
 """Runs Python scripts in processes of their own, without paying for the import of PyTorch each time.
 
 A server process imports the libraries once; every script runs in a fork of it. None of this workspace's packages is
-imported there, so that a script finds them as any program would. Tests of what an import loads need a process that has
-imported nothing: they start an interpreter themselves.
+imported there, so that a script finds them as any program would. Tests of what an import loads ask another server, that
+has imported PyTorch alone; those of what happens before that start an interpreter themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ("torch", "torch._dynamo", "torch.export", "numpy", "torchvision.models", "transformers.modeling_utils")
+PRELOADED = ("torch", "torch._dynamo", "torch.export", "torch._functorch.aot_autograd", "torch._functorch.compilers")
+"""What most scripts that compile import: 1.5 of their 2 seconds."""
 
 
 def run_python(
@@ -31,6 +32,7 @@ def run_python(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float = 300.0,
+    bare: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a script as a program, and returns what it printed and how it ended.
 
@@ -40,6 +42,7 @@ def run_python(
         env: Environment variables beside those of this process; entries of its `PYTHONPATH` come first.
         cwd: Folder it runs in.
         timeout: Seconds after which it is killed.
+        bare: Whether nothing is to be imported in its process but PyTorch.
 
     Raises:
         subprocess.TimeoutExpired: It took longer.
@@ -56,7 +59,7 @@ def run_python(
                 "folder": str(cwd or Path.cwd()),
                 "outputs": [str(output) for output in outputs],
             }
-            status = _server().run(request, timeout)
+            status = _server("torch" if bare else ",".join(PRELOADED)).run(request, timeout)
             out, err = (output.read_text(encoding="utf-8", errors="replace") for output in outputs)
             return subprocess.CompletedProcess(request["arguments"], status, out, err)
         return subprocess.run(
@@ -73,10 +76,10 @@ def run_python(
 class _Server:
     """The process that scripts are forked from, one at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: str) -> None:
         self._turn = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, preloaded],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -104,18 +107,18 @@ class _Server:
         return int(answer)
 
 
-_running: list[_Server] = []
+_running: dict[str, _Server] = {}
 
 
-def _server() -> _Server:
-    if not _running or not _running[-1].alive:
-        _running.append(_Server())
-    return _running[-1]
+def _server(preloaded: str) -> _Server:
+    if preloaded not in _running or not _running[preloaded].alive:
+        _running[preloaded] = _Server(preloaded)
+    return _running[preloaded]
 
 
 def _serve() -> dict[str, Any] | None:
     """Answers requests until there are no more; in the fork of a request, returns that request."""
-    for name in PRELOADED:
+    for name in sys.argv[1].split(","):
         with contextlib.suppress(ImportError):  # a script that needs it says so itself
             importlib.import_module(name)
     gc.collect()

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from fresh_process import run_python
 
-def run_interpreted(file: str) -> Any:
-    """Runs a script whose kernels Triton interprets, and returns what its last line says in JSON.
 
-    It gets an interpreter of its own: Triton looks once, when it is imported, and others of this process compile.
+def run_interpreted(script: str | Path) -> Any:
+    """Runs a script whose kernels Triton interprets, and returns what its last line says in JSON, if it says anything.
+
+    It gets a process that has not imported Triton, which looks once, then; others of this process compile.
 
     Args:
-        file: The script.
+        script: Python source, or the path of a file of it.
     """
-    here = str(Path(__file__).parent)  # the script imports this module, too
-    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    run = subprocess.run(
-        [sys.executable, file],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    here = str(Path(__file__).parent)  # a script that is a test imports this module, too
+    run = run_python(script, env={"TRITON_INTERPRET": "1", "PYTHONPATH": here}, bare=True)
+    assert run.returncode == 0, run.stderr[-2000:]
+    return json.loads(run.stdout.splitlines()[-1]) if run.stdout else None

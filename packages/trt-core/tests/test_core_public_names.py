@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from fresh_process import run_python
 
 import trt_core
 
@@ -27,5 +26,5 @@ def test_the_logger_has_the_name_that_scripts_configure() -> None:
 
 
 def test_importing_loads_nothing_heavy_and_no_cuda() -> None:
-    done = subprocess.run([sys.executable, "-c", _LOADED], text=True, capture_output=True, check=True)
-    assert done.stdout.strip() == "[] False"
+    done = run_python(_LOADED, bare=True)
+    assert done.stdout.strip() == "[] False", done.stderr

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 import safetensors.torch
 import torch
+from fresh_process import run_python
 from rich.console import Console
 from torch import nn
 from trtc import app
@@ -512,17 +513,21 @@ def test_both_command_lines_say_what_is_wrong_alike(
             assert shown.startswith("Usage: ") and "--help' for help.\n\nError: " in shown
 
 
+_WITHOUT_READER = """
+import os, runpy, sys
+reading, writing = os.pipe()
+os.close(reading)
+os.dup2(writing, 1)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.parametrize("program", ["trtc", "trt_runtime"])
 def test_a_reader_that_leaves_is_no_error(program: str, tmp_path: Path) -> None:
     compiled = trt_frontends.compile(nn.ReLU(), arg_inputs=(torch.ones(2),), min_block_size=1)
     trt_frontends.save(compiled, tmp_path / "model.trtp")
-    command = [sys.executable, "-m", program, "inspect", str(tmp_path / "model.trtp")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    assert process.wait() == 141
-    process.stderr.close()
+    done = run_python(_WITHOUT_READER, program, "inspect", str(tmp_path / "model.trtp"), bare=True)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 def test_each_step_of_the_progress_has_its_own_time_and_leaves_nothing_behind() -> None:
@@ -539,14 +544,8 @@ def test_each_step_of_the_progress_has_its_own_time_and_leaves_nothing_behind() 
 
 @pytest.mark.parametrize("arguments", [["info"], ["--help"], ["explain", "--help"], ["cache", "--help"]])
 def test_a_reader_that_leaves_is_no_failed_check(arguments: list[str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trtc", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait() == 141
+    done = run_python(_WITHOUT_READER, "trtc", *arguments, bare=True)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("seconds", [2.0**40, -(2.0**40), 2.0**62, 253402300800.0])

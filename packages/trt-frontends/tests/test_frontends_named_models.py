@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
+from fresh_process import run_python
 from trtc.app import app, language_model
 from trtc.model_source import load_named_model
 from trtc.progress import shown_phases
@@ -189,8 +189,9 @@ PHASES = ("captured", "lowered", "decided", "built", "saved")
 
 
 def test_compile_says_its_phases_where_output_is_piped(made: Path) -> None:
-    command = [sys.executable, "-m", "trtc", "compile", "shaped_models:whole", "-o", str(made)]
-    done = subprocess.run([*command, "-s", "min_block_size=1"], capture_output=True, text=True, check=True)
+    script = "import runpy; runpy.run_module('trtc', run_name='__main__', alter_sys=True)"
+    done = run_python(script, "compile", "shaped_models:whole", "-o", str(made), "-s", "min_block_size=1")
+    assert done.returncode == 0, done.stderr
     assert [line.split(": ")[1] for line in done.stderr.splitlines()] == list(PHASES)
     assert not done.stdout and "\x1b" not in done.stderr
 

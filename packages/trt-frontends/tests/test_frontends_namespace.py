@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
@@ -39,8 +39,8 @@ def test_importing_costs_nothing_that_is_not_used() -> None:
         "costly = ('tensorrt', 'trt_portable', 'trt_converters', 'trt_lowering', 'rich', 'typer', 'torch._inductor')\n"
         "print([name for name in costly if name in sys.modules])"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
+    result = run_python(script, bare=True)
+    assert result.stdout.strip() == "[]", result.stderr
 
 
 def test_the_alias_is_the_package() -> None:

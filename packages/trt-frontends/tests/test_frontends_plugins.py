@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
@@ -71,13 +70,8 @@ def test_plugins_are_listed_and_found(saved: Path, capsys: pytest.CaptureFixture
     assert main(["inspect", str(saved)]) == 0
     assert "engines need the plugins plugin_library::smooth" in capsys.readouterr().out
     torch.testing.assert_close(trt_runtime.load(saved)(torch.ones(3)), torch.full((3,), 3.0))  # it is known here
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(saved)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(saved.parent), *sys.path]), "TRT_PROVIDER": "portable"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": str(saved.parent), "TRT_PROVIDER": "portable"}
+    result = run_python(SCRIPT, str(saved), env=environment, bare=True)
     assert result.stdout.splitlines() == ["True", "[3.0, 3.0, 3.0] []"], result.stderr
 
 
@@ -321,7 +315,7 @@ def test_plugins_of_a_converter_that_does_not_name_them_are_listed(
         assert main(["inspect", str(file)]) == 0
         assert f"engines need the plugins {name}\n" in capsys.readouterr().out
     torch.testing.assert_close(trt_runtime.load(file)(torch.ones(3)), torch.full((3,), 3.5))
-    result = subprocess.run([sys.executable, "-c", WITHOUT_OWN, str(file)], capture_output=True, text=True, check=True)
+    result = run_python(WITHOUT_OWN, str(file), bare=True)
     wanted = "operators=['own_library']" if namespace else "belongs to no library"
     assert f"needs the plugin {name}" in result.stdout
     assert wanted in result.stdout

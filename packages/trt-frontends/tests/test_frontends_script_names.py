@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import re
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
@@ -176,7 +176,7 @@ def test_submodules_are_imported_under_the_alias() -> None:
         "assert torch_tensorrt.runtime.enable_cudagraphs is enable_cudagraphs\n"
         "with torch_tensorrt.logging.errors(): print(torch_tensorrt.dynamo.runtime.TorchTensorRTModule.__name__)"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    result = run_python(script)
     assert result.stdout.strip() == "TorchTensorRTModule", result.stderr
 
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
+
+from fresh_process import run_python
 
 import trt_lowering
 
@@ -35,4 +36,5 @@ def test_import_loads_neither_inductor_nor_cuda():
         "assert 'torch._inductor' not in sys.modules;"
         "assert not torch.cuda.is_initialized()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    done = run_python(code, bare=True)
+    assert done.returncode == 0, done.stderr

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_python
 
 import trt_portable as trt
 from trt_portable.api_version import ENUMERATIONS_OF_10, IS_TENSORRT_10, VARIABLE
@@ -26,8 +24,9 @@ api: Any = trt
 @pytest.mark.skipif(IS_TENSORRT_10, reason="is what runs the others")
 def test_the_older_api_in_a_process_of_its_own() -> None:
     files = [__file__, *([str(Path(__file__).with_name("test_portable_conformance.py"))] if DATA.is_dir() else [])]
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *files]
-    done = subprocess.run(command, env={**os.environ, VARIABLE: "10"}, capture_output=True, text=True, check=False)
+    script = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    options = ("-q", "-x", "-p", "no:cacheprovider", "--no-header")
+    done = run_python(script, *options, *files, env={VARIABLE: "10"}, bare=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert " passed" in done.stdout
 
@@ -35,8 +34,7 @@ def test_the_older_api_in_a_process_of_its_own() -> None:
 def test_an_unknown_version_is_refused_by_name() -> None:
     """By whoever imports the package, and by what chooses a provider, as a provider that cannot be used."""
     for code in ("import trt_portable.api_version", "import trt_core; trt_core.provider_module()"):
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env={**os.environ, VARIABLE: "9"}, capture_output=True, text=True, check=False)
+        done = run_python(code, env={VARIABLE: "9"}, bare=True)
         assert "TRT_PORTABLE_API='9' names no API of this package: write 10 or 11, or unset it" in done.stderr
     assert "ProviderError: the provider 'portable' cannot be used" in done.stderr
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,7 +89,7 @@ def distance(case: Any, device: str, height: int = 7, width: int = 9, tile: int 
 @pytest.mark.slow
 def test_values_in_the_interpreter() -> None:
     pytest.importorskip("triton", minversion="3.7", reason="3.6 fails beside NumPy 2.4")
-    found = run_interpreted(__file__)
+    found = run_interpreted(Path(__file__))
     assert len(found) == len(CASES) and max(found) < 5e-3
 
 
@@ -374,4 +375,5 @@ def test_an_engine_plans_no_convolution_of_a_size_that_is_new(
 
 
 if __name__ == "__main__":  # in the interpreter
-    print(json.dumps([distance(case, "cpu", tile=16, is_last=at % 2 == 0) for at, case in enumerate(CASES)]))  # noqa: T201 - what the test reads
+    errors = [distance(case, "cpu", 5, 6, tile=16, is_last=at % 2 == 0) for at, case in enumerate(CASES)]
+    print(json.dumps(errors))  # noqa: T201 - what the test reads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -64,7 +65,7 @@ def difference(device: str, case: Any, kernel_form: str = "PIXELS") -> float:
 
 @pytest.mark.slow
 def test_in_the_interpreter() -> None:
-    found = run_interpreted(__file__)
+    found = run_interpreted(Path(__file__))
     assert len(found) == len(EVERYTHING) and max(found) < 2e-3
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh_process import run_python
 
 import trt_portable as trt
 from trt_portable import read_stub
@@ -45,7 +44,7 @@ def test_unknown_names_are_attribute_errors() -> None:
 
 def test_a_function_keeps_its_name_beside_the_module_of_that_name() -> None:
     script = "import trt_portable.runtime.cuda_engine, trt_portable as trt; assert callable(trt.device), trt.device"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    assert run_python(script, bare=True).returncode == 0
 
 
 def test_every_kind_of_layer_is_where_it_is_said_to_be() -> None:
@@ -75,7 +74,7 @@ plan = builder.build_serialized_network(network, builder.create_builder_config()
 assert trt.Runtime(trt.Logger()).deserialize_cuda_engine(plan).num_layers
 print([name for name in sys.modules if name.startswith(("trt_portable.plugin", "trt_portable.layers.plugin_"))])
 """
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    run = run_python(script, bare=True)
     assert run.stdout == "[]\n", run.stderr
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ EVERYTHING = [(case, form) for case in TILED for form in range(len(unaligned_pro
 @pytest.mark.slow
 def test_tiles_in_the_interpreter() -> None:
     pytest.importorskip("triton")
-    found = run_interpreted(__file__)
+    found = run_interpreted(Path(__file__))
     assert len(found) == len(EVERYTHING) and max(found) < 2e-3
 
 

@@ -10,8 +10,6 @@ import math
 import os
 import pickle
 import struct
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -24,6 +22,7 @@ import hostile_files
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_python
 from hypothesis import given
 from hypothesis import strategies as st
 from program_files import ProgramFile
@@ -146,7 +145,7 @@ def test_inspect_runs_nothing(saved: Path) -> None:
         "assert 'torch._dynamo' not in sys.modules and 'sympy' not in sys.modules\n"
         "sys.exit(code)"
     )
-    result = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True, check=False)
+    result = run_python(script, str(saved), bare=True)
     assert result.returncode == 0, result.stderr
 
 
@@ -376,10 +375,11 @@ def test_no_warm_up_is_none() -> None:
     assert len(calls) == 1 + 3  # the first is not timed with the others
 
 
+_PROGRAM = "import runpy; runpy.run_module('trt_runtime', run_name='__main__', alter_sys=True)"
+
+
 def test_the_module_is_a_program(saved: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "trt_runtime", "inspect", str(saved)], capture_output=True, text=True, check=False
-    )
+    result = run_python(_PROGRAM, "inspect", str(saved), bare=True)
     assert result.returncode == 0, result.stderr
     assert "block" in result.stdout
 
@@ -708,8 +708,8 @@ def test_options_that_there_are_not(arguments: list[str], told: str, capsys: pyt
 
 
 def test_output_may_be_closed(saved: Path) -> None:
-    command = f"{sys.executable} -m trt_runtime inspect {saved} >&-"
-    result = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    closed = "import os, sys; os.close(1); sys.stdout = sys.__stdout__ = None\n"  # as Python begins where it is closed
+    result = run_python(closed + _PROGRAM, "inspect", str(saved), bare=True)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -726,7 +726,7 @@ def test_an_interrupt_of_an_import_that_swallows_it_ends_the_process(tmp_path: P
         "except KeyboardInterrupt:\n    print('no import')\n"
         "import swallowing"
     )
-    result = subprocess.run([sys.executable, "-uc", script], capture_output=True, text=True, check=False)
+    result = run_python("import sys; sys.stdout.reconfigure(write_through=True)\n" + script, bare=True)
     assert (result.returncode, result.stdout, result.stderr) == (130, "no import\n", "interrupted\n")
 
 

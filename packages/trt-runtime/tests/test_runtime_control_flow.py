@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import os
 import pickle
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from program_files import ProgramFile
 from torch import nn
 from torch._higher_order_ops.map import map as map_over
@@ -158,13 +156,8 @@ def test_loading_needs_only_torch_and_trt_runtime(tmp_path: Path) -> None:
         heavy = ("sympy", "torch._dynamo", "torch._inductor", "torch.export", "trt_frontends", "trt_converters")
         print(sorted(name for name in added if name.startswith(heavy)))
     """)
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "model.trtp"), str(tmp_path / "example.pt")],
-        env={**os.environ, "TRT_PROVIDER": "portable"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    files = (str(tmp_path / "model.trtp"), str(tmp_path / "example.pt"))
+    result = run_python(script, *files, env={"TRT_PROVIDER": "portable"}, bare=True)
     assert result.stdout == "[]\n", result.stdout + result.stderr
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
+from fresh_process import run_python
 
 import trt_runtime
 from trt_runtime import TRTModule, save
@@ -78,7 +77,7 @@ torch.ops.trt.execute_engine.default
 import trt_runtime.isolation.worker
 print("torch._dynamo" in sys.modules)
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    result = run_python(script, bare=True)
     assert result.stdout == "[] False\nFalse\n", result.stderr
 
 
@@ -92,7 +91,7 @@ def test_loading_and_calling_import_only_what_runs(
 ) -> None:
     path = tmp_path / "model.trtp"
     save(static_engine if kind == "static" else dynamic_engine, path)
-    done = subprocess.run([sys.executable, "-c", _RUN, str(path)], capture_output=True, text=True, check=False)
+    done = run_python(_RUN, str(path), bare=True)
     assert done.returncode == 0, done.stderr
     loaded = done.stdout.split()
     assert "trt_portable.layers.pointwise" in loaded

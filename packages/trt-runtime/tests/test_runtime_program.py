@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 from trt_core import ExportError, Input, InputError
@@ -43,13 +43,8 @@ def test_loading_needs_only_torch_and_trt_runtime(model: nn.Module, saved: Path,
         assert not torch.cuda.is_initialized()
         print("same")
     """)
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(saved), str(tmp_path / "example.pt")],
-        env={**os.environ, "TRT_PROVIDER": "portable"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    files = (str(saved), str(tmp_path / "example.pt"))
+    result = run_python(script, *files, env={"TRT_PROVIDER": "portable"}, bare=True)
     assert result.stdout == "same\n", result.stderr
 
 
@@ -62,13 +57,7 @@ def test_loading_imports_no_compiler_and_no_computer_algebra(saved: Path) -> Non
         heavy = ("sympy", "torch._dynamo", "torch._inductor", "torch.export", "torch._functorch", "torch.fx")
         print(sorted(name for name in set(sys.modules) - before if name.startswith(heavy)))
     """)
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(saved)],
-        env={**os.environ, "TRT_PROVIDER": "portable"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_python(script, str(saved), env={"TRT_PROVIDER": "portable"}, bare=True)
     assert result.stdout == "[]\n", result.stdout + result.stderr
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+from triton_interpreter import run_interpreted
 
 import trt_portable as trt
 from tests.support.low_precision_networks import constant, layers_of, make_codes
@@ -238,7 +236,8 @@ for is_transposed in (False, True):
     wanted = torch.bmm(matrices[places.clamp(0, 4)].float(), x.float().unsqueeze(2)).squeeze(2)
     torch.testing.assert_close(result.float(), torch.where(is_there, wanted, 0), atol=2e-2, rtol=2e-3)
     decoding.GROUPED_ROWS = (decoding.Form(32, 64, 4, 1, 16),)
-    for many in (torch.randint(-1, 7, (50,)), torch.full((33,), 2), torch.full((17,), 5), torch.arange(5)):
+    choices = (torch.randint(-1, 7, (50,)), torch.full((33,), 2), torch.full((17,), 5), torch.arange(5))
+    for many in choices[: 1 if is_transposed else None]:
         x, result = torch.randn(len(many), 96).half(), torch.full((len(many), 40), torch.nan, dtype=torch.half)
         is_known = (many >= 0) & (many < 5)
         choice, order = torch.where(is_known, many, 5).sort()
@@ -255,11 +254,7 @@ for is_transposed in (False, True):
 @pytest.mark.slow
 def test_the_kernels_compute_what_they_should_where_triton_interprets_them() -> None:
     pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", _INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_interpreted(_INTERPRETED)
 
 
 @pytest.mark.gpu
