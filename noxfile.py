@@ -220,7 +220,8 @@ def stress(session: nox.Session) -> None:
     """Call, load, fork, compile, kill, write, read 100,000 forged plans; `nox -s stress -- 100 SEED --minutes 10`.
 
     The number is how many times as long as in the suite, 10 by default, the seed that of the plans; the minutes are
-    those of mixed use by threads, 60 by default. Then all cases run of the tests of which the suite runs a sample.
+    those of mixed use by threads, 60 by default. Then all cases run of the tests of which the suite runs a sample, and
+    properties are tried on all of their examples.
     """
     require_workspace(session)
     arguments = list(session.posargs)
@@ -244,6 +245,7 @@ def stress(session: nox.Session) -> None:
         "test_distributed",
         "test_ray",
         "test_hugging_face_page",
+        "test_models_end_to_end",
         "test_torch_compile_models",
     )
     conformance = ("test_operator_counts", "test_first_samples")
@@ -251,14 +253,20 @@ def stress(session: nox.Session) -> None:
         sys.executable,
         *("-m", "pytest", "-q"),
         *(f"tests/{name}.py" for name in (*names, *(f"conformance/{name}" for name in conformance))),
-        *(f"packages/trt-portable/tests/test_portable_{name}.py" for name in ("hostile_plans", "repetition")),
+        *(
+            f"packages/trt-portable/tests/test_portable_{name}.py"
+            for name in ("decoding", "hostile_plans", "repetition")
+        ),
         *(
             f"packages/trt-frontends/tests/{name}.py"
             for name in (
                 *("test_frontends_bad_input", "test_frontends_diffusion", "test_frontends_generation"),
-                "quantization/test_quantized_models",
+                *("test_frontends_generation_command", "test_frontends_halved_sizes", "test_frontends_pipelines"),
+                *("test_frontends_open_sizes", "test_frontends_recurrent", "quantization/test_quantized_models"),
             )
         ),
+        "packages/trt-portable/tests/onnx_parser/test_onnx_backend.py",
+        "packages/trt-lowering/tests/test_lowering_models.py",
         "packages/trt-partition/tests/test_make_plan.py",
         *(
             f"packages/trt-runtime/tests/test_runtime_{name}.py"
@@ -266,7 +274,7 @@ def stress(session: nox.Session) -> None:
         ),
         env=environment,
     )
-    session.run(sys.executable, "-m", "pytest", "-q", *workers(), "-m", "sampled", env=environment)
+    session.run(sys.executable, "-m", "pytest", "-q", *workers(), "-m", "sampled or hypothesis", env=environment)
 
 
 @nox.session(venv_backend="none", default=False)

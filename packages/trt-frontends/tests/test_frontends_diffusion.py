@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
@@ -138,13 +137,7 @@ def _require_nothing_that_compiles(folder: Path) -> None:
         "foreign = {'trt_frontends', 'trt_converters', 'trt_lowering', 'trt_partition'} & set(sys.modules)\n"
         "print(images.shape, foreign)"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_python(script, str(folder))
     assert result.stdout.endswith("(1, 16, 16, 3) set()\n"), result.stderr
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from fresh_process import run_python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -351,18 +352,29 @@ print("done")
 """
 
 
+FORKS = """
+import os, sys, warnings
+import trt_runtime.engine_cache
+warnings.simplefilter("error", RuntimeWarning)
+workers = []
+for seed in range(int(sys.argv[2])):
+    worker = os.fork()
+    if not worker:
+        sys.argv[2] = str(seed)
+        break
+    workers.append(worker)
+else:
+    sys.exit(any([os.waitpid(worker, 0)[1] for worker in workers]))
+"""
+
+
 @pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forks of one that has imported PyTorch")
 @pytest.mark.parametrize("processes", [3])
 def test_processes_share_a_cache_and_never_see_half_an_entry(tmp_path: Path, processes: int) -> None:
     directory = tmp_path / "engines"
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", WORKER, str(directory)]
-    running = [
-        subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for seed in range(processes)
-    ]
-    for process in running:
-        out, err = process.communicate(timeout=120)
-        assert out == "done\n", err
+    done = run_python(FORKS + WORKER, str(directory), str(processes), bare=True)
+    assert (done.returncode, done.stdout) == (0, "done\n" * processes), done.stderr
     cache = EngineCache(directory)
     assert sum(entry.bytes for entry in cache.entries()) <= 40_000
     names = {path.suffix for path in directory.iterdir()}
