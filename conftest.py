@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Generator
+from typing import Final
 
 import hypothesis
 import pytest
@@ -39,6 +40,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("seeded", deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=500)
+FEW_EXAMPLES: Final = 10
+"""As many are never too many."""
+
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
@@ -71,8 +75,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 first.setdefault(item.nodeid.partition(end)[0], item)
             config.hook.pytest_deselected(items=list(set(items) - set(first.values())))
             items[:] = first.values()
-    if "TRT_STRESS" not in os.environ and not any("[" in argument for argument in config.args):
-        _sample(config, items)
+    if "TRT_STRESS" not in os.environ:
+        _try_fewer(items)
+        if not any("[" in argument for argument in config.args):
+            _sample(config, items)
     if seed := config.getoption("--seed"):
         items[:] = _shuffled(items, random.Random(seed))
     if torch.cuda.is_available():
@@ -81,6 +87,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "gpu" in item.keywords:
             item.add_marker(skip)
+
+
+def _try_fewer(items: list[pytest.Item]) -> None:
+    """Halves the examples that properties are tried on, where they are many, in runs that repeat the same ones."""
+    if os.environ.get("HYPOTHESIS_PROFILE", "repeatable") != "repeatable":
+        return
+    name = "_hypothesis_internal_use_settings"  # what each test keeps its own by
+    for function in {getattr(item, "function", None) for item in items}:
+        chosen = getattr(function, name, None)
+        if isinstance(chosen, hypothesis.settings) and chosen.max_examples > FEW_EXAMPLES:
+            fewer = max(FEW_EXAMPLES, chosen.max_examples // 2)
+            setattr(function, name, hypothesis.settings(chosen, max_examples=fewer))
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:

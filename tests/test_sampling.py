@@ -1,4 +1,7 @@
-"""Which cases the suite runs of tests marked `sampled`: each value of each parameter, and few of how they combine."""
+"""Which cases the suite runs of tests marked `sampled`: each value of each parameter, and few of how they combine.
+
+And how many examples it tries properties on.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 CONFTEST = Path(__file__).resolve().parent.parent / "conftest.py"
@@ -56,3 +59,23 @@ def test_every_value_is_kept_and_a_quarter_of_the_cases(
 def test_other_tests_are_kept_whole(pytestconfig: pytest.Config) -> None:
     cases = [Case((row, column, 0), ()) for row in range(5) for column in range(5)]
     assert kept_of(pytestconfig, cases, 0) == cases
+
+
+def _property(examples: int) -> Any:
+    @settings(max_examples=examples)
+    @given(st.none())
+    def holds(_: None) -> None:
+        pass
+
+    return holds
+
+
+@pytest.mark.parametrize(("profile", "tried"), [("repeatable", [3, 10, 10, 40]), ("seeded", [3, 10, 12, 80])])
+def test_properties_are_tried_on_half_of_many_examples_where_they_are_the_same_ones(
+    profile: str, tried: list[int], pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HYPOTHESIS_PROFILE", profile)
+    properties = [_property(examples) for examples in (3, 10, 12, 80)]
+    items = [SimpleNamespace(function=each) for each in [*properties, *properties, print]]  # of several cases
+    pytestconfig.pluginmanager.get_plugin(str(CONFTEST))._try_fewer([*items, SimpleNamespace()])
+    assert [each._hypothesis_internal_use_settings.max_examples for each in properties] == tried

@@ -12,7 +12,7 @@ from torch_compile_reference import Seen, watch
 
 from trt_frontends.backend import torch_tensorrt_backend
 
-EXAMPLES = int(os.environ.get("TRT_PROGRAMS", "6"))
+EXAMPLES = int(os.environ.get("TRT_PROGRAMS", "4"))
 """How many programs; the session `programs` of nox runs hundreds."""
 
 

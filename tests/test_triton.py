@@ -27,6 +27,7 @@ import hostile_files
 import numpy as np
 import pytest
 import torch
+from fresh_process import run_python
 from torch import nn
 from trtc.app import app
 from typer.testing import CliRunner
@@ -203,8 +204,7 @@ def test_a_disk_without_room_is_told_and_leaves_no_half_of_a_model(tmp_path: Pat
     script = (
         "import resource; from trtc.app import main; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); main()"
     )
-    run = [sys.executable, "-c", script, "export", "triton", tmp_path / "scores.trtp", tmp_path / "models"]
-    done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
+    done = run_python(script, "export", "triton", str(tmp_path / "scores.trtp"), str(tmp_path / "models"))
     assert done.returncode == 2
     assert done.stderr.startswith("error: the file cannot be written"), done.stderr
     assert list((tmp_path / "models").iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +107,7 @@ CASES = st.builds(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=60 if "TRT_STRESS" in os.environ else 7)
 @given(case=CASES)
 def test_every_option(case: Case) -> None:
     torch.manual_seed(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from torch.export import Dim
@@ -29,7 +31,11 @@ VISION = {
 }
 
 
-@pytest.mark.parametrize(("name", "is_dynamic"), [("resnet18", False), *((name, True) for name in VISION)])
+DYNAMIC = VISION if "TRT_STRESS" in os.environ else ("vit", "swin")
+"""Those that have sizes in their graphs; the test of whole models compiles all."""
+
+
+@pytest.mark.parametrize(("name", "is_dynamic"), [("resnet18", False), *((name, True) for name in DYNAMIC)])
 def test_vision_models(name, is_dynamic, settings, preserve, compare):
     make, size = VISION[name]
     model = make().eval()
