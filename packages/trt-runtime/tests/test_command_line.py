@@ -456,16 +456,17 @@ def test_what_is_no_file_of_tensors_is_refused_at_once(
         assert "not a regular file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("ending", [".npz", ".pt"])
-def test_archives_that_grow_beyond_bounds_are_refused(tmp_path: Path, ending: str) -> None:
-    path = tmp_path / f"tensors{ending}"
+def test_archives_that_grow_beyond_bounds_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "tensors.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for number in range(3):
             with archive.open(f"{number}.npy", "w", force_zip64=True) as entry:
                 for _ in range(400):
                     entry.write(bytes(1 << 20))
-    with pytest.raises(InputError, match=r"has \d+ bytes and holds 1258291200"):
-        read_tensors(path)
+    for ending in (".npz", ".pt"):
+        path = path.rename(path.with_suffix(ending))
+        with pytest.raises(InputError, match=r"has \d+ bytes and holds 1258291200"):
+            read_tensors(path)
 
 
 @pytest.mark.parametrize(
