@@ -17,6 +17,7 @@ from trt_lowering.contract import GraphPass, Observer, check_graph_form, run_pas
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.extension import extension_passes
 from trt_lowering.node_metadata import settle_extents
+from trt_lowering.passes.choose_by_masks import ChooseByMasks
 from trt_lowering.passes.cleanup import (
     DropEmptyOperands,
     EliminateDeadCode,
@@ -89,7 +90,7 @@ def finishing_passes(settings: CompilationSettings) -> list[GraphPass]:
 
     Passes of others come first: what they leave is folded, merged and cleared away like all else. Sizes are simplified
     once strides are taken over the memory that views lie in, which asks where those start, and before equal
-    computations are merged, because reshapes of equal tensors become equal only then.
+    computations are merged, because reshapes of equal tensors become equal only then, and masks that read and write.
     """
     return [
         *extension_passes(settings),
@@ -99,6 +100,7 @@ def finishing_passes(settings: CompilationSettings) -> list[GraphPass]:
         StrideOverBases(),
         SimplifySizes(),
         MergeCommonSubexpressions(settings),
+        ChooseByMasks(settings),
         EliminateDeadCode(),
     ]
 
