@@ -224,6 +224,14 @@ def test_a_table_whose_first_row_is_nothing_is_looked_up_elsewhere(
     assert not isinstance(loaded(plan, logger)._state.executable, LibraryExecutable)
 
 
+def test_ranges_may_begin_at_no_elements(build: Build, execute: Any, logger: Any, name: str) -> None:
+    """As a mask chooses none: profiles of what data count begin at 0."""
+    plan = build(attentive, (1, 2, -1, 6), {"x": ((1, 2, 0, 6), (1, 2, 5, 6), (1, 2, 8, 6))})
+    engine = loaded(plan, logger)
+    assert isinstance(engine._state.executable, LibraryExecutable)
+    same_as_layers(engine, execute, torch.randn(1, 2, 3, 6))
+
+
 def test_what_computes_nothing_but_zeros_is_left_to_layers(build: Build, logger: Any, name: str) -> None:
     plan = build(lambda network, x: looked_up(network, x, np.zeros((9, 6), np.float32)), (1, 6, 5))
     assert not isinstance(loaded(plan, logger)._state.executable, LibraryExecutable)

@@ -320,6 +320,13 @@ def test_guards_that_ask_whether_sizes_are_1_narrow_nothing() -> None:
     assert served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))])[0] == (Varying(0, 0, 1, 64), Varying(0, 1, 1, 64))
 
 
+def test_no_extent_of_a_range_is_0() -> None:
+    varying, equal = served_sizes([_traced((6, 8))], [Limits((0, 1), (6, 8), (64, 64))])
+    made = Artifact("t", {}, ((6, 8),), {}, {}, varying, equal)
+    assert made.serves(((1, 8),)) and not made.serves(((0, 8),))
+    assert read_artifacts(write_artifacts([made])) == [made]
+
+
 def test_sizes_that_have_to_be_equal_are_compared() -> None:
     x = _traced((6, 6))
     assert x.shape[0] == x.shape[1]

@@ -321,12 +321,12 @@ def _is_beyond(numbers: torch.Tensor, limit: int) -> bool:
 
 
 def _varying(info: EngineInfo, profile: int) -> Iterator[Varying]:
-    """The extents that a profile leaves open."""
+    """The extents that a profile leaves open; layers compute what has no elements."""
     for source, tensor in enumerate(tensor for tensor in info.io if tensor.is_input):
         allowed = info.allowed_shape(tensor, profile)
         for axis, (least, most) in enumerate(zip(allowed.min, allowed.max, strict=True)):
             if least != most:
-                yield Varying(source, axis, least, most)
+                yield Varying(source, axis, max(1, least), most)
 
 
 def _reasons_against(structure: Mapping[str, Any], info: EngineInfo) -> Iterator[str]:
