@@ -6,7 +6,8 @@ Which nodes share memory is found in one walk; each in-place operator has a func
 from __future__ import annotations
 
 import functools
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -24,10 +25,11 @@ aten = torch.ops.aten
 class Functionalize(GraphPass):
     """Replaces in-place operators by their functional counterparts and redirects later uses.
 
-    A value that is written to must have no other view that is used later: then the new value simply takes over.
+    Where nothing else is used later that lies in the memory of what is written, the new value simply takes over. Where
+    views are, of a value that the graph made, what was written is put into that value, and they are taken of it again.
     Writes to inputs, parameters and buffers become `aten.copy_` write backs at the end of the graph, and a result that
-    is what was written to stays the input, parameter or buffer itself. Where a view is
-    used after its base was written to, or the other way round, the write is *entangled*: the graph is left as it is
+    is what was written to stays the input, parameter or buffer itself. Where such state is written through a view, or
+    it cannot be told how views lie in memory, the write is *entangled*: the graph is left as it is
     from there on, `entangled` names the node, and lowering traces the whole program instead.
 
     Requires: values on nodes.
@@ -109,14 +111,24 @@ class Functionalize(GraphPass):
         if state is not None and state not in same:
             self.entangled = node  # a write through a view of state
             return False
-        for member in aliases.members(target):
-            if member not in same and any(user is not node and order.get(user, -1) > now for user in member.users):
+        used_later = [
+            member
+            for member in aliases.members(target)
+            if any(user is not node and order.get(user, -1) > now for user in member.users)
+        ]
+        views = None
+        if not set(used_later) <= set(same):
+            views = _Views.of(target, used_later) if state is None else None
+            if views is None:
                 self.entangled = node
                 return False
         replacement = insert_functional(graph, node, target)
         if replacement is None:
             self.entangled = node
             return False
+        if views is not None:
+            _take_views_again(graph, node, views, replacement, aliases, order)
+            return True
         order[replacement] = now
         for member in same:
             for user in list(member.users):
@@ -132,6 +144,98 @@ class Functionalize(GraphPass):
 
 def _writes(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, OpOverload) and bool(mutated_arguments(node.target))
+
+
+@dataclass(frozen=True)
+class _Views:
+    """What lies in the memory of a value that the graph made.
+
+    Attributes:
+        base: The value.
+        written: The views that lead from it to what is written, the last one first.
+        paths: The views that lead to each value that is used later, the last one first; none for the base.
+    """
+
+    base: fx.Node
+    written: list[fx.Node]
+    paths: dict[fx.Node, list[fx.Node]]
+
+    @classmethod
+    def of(cls, target: fx.Node, used_later: list[fx.Node]) -> _Views | None:
+        """Returns them; None where it cannot be told how one of them lies, or how to write through them."""
+        base, written = _path(target)
+        paths: dict[fx.Node, list[fx.Node]] = {}
+        for member in used_later:
+            root, paths[member] = _path(member)
+            if root is not base:
+                return None
+        if not isinstance(base.target, OpOverload) or (may_alias(base.target) and not mutated_arguments(base.target)):
+            return None
+        return cls(base, written, paths) if all(view.target in _SCATTERS for view in written) else None
+
+
+def _path(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
+    """Returns the value that a node is a view of, as far as views are known, and the views that lead to it."""
+    path: list[fx.Node] = []
+    while node.target in _VIEWS and isinstance(node.args[0], fx.Node):
+        path.append(node)
+        node = node.args[0]
+    return node, path
+
+
+_SCATTERS: Final = {
+    aten.select.int: aten.select_scatter.default,
+    aten.slice.Tensor: aten.slice_scatter.default,
+    aten.diagonal.default: aten.diagonal_scatter.default,
+}
+"""What puts a view back into its base, by the view."""
+
+_VIEWS: Final = frozenset(
+    {
+        *_SCATTERS,
+        *(aten.alias.default, aten.detach.default, aten.expand.default, aten.permute.default, aten.squeeze.default),
+        *(aten.squeeze.dim, aten.squeeze.dims, aten.t.default, aten.transpose.int, aten.unsqueeze.default),
+        aten.view.default,
+    }
+)
+"""Operators that return one view of their first operand, whatever its strides."""
+
+
+def _take_views_again(
+    graph: fx.Graph,
+    node: fx.Node,
+    views: _Views,
+    value: fx.Node,
+    aliases: AliasClasses,
+    order: dict[fx.Node, int],
+) -> None:
+    """Replaces an in-place node: puts what it writes into the base, and takes of that what is used later."""
+    now = order[node]
+    with graph.inserting_before(node):
+        for view in views.written:
+            inside = view.args[0]
+            assert isinstance(inside, fx.Node)
+            scatter = _SCATTERS[view.target]
+            args = (inside, value, *view.args[1:])
+            value = insert_call(
+                graph, scatter, args, dict(view.kwargs), value=_expanded(inside.meta["val"]), origin=node
+            )
+        aliases.take_over(value, views.base)
+        order[value] = now
+        again = {views.base: value}
+        for path in [*views.paths.values(), views.written]:
+            for view in reversed(path):
+                if view in again:
+                    continue
+                taken = graph.node_copy(view, lambda read: again.get(read, read))
+                again[view], order[taken] = taken, now
+                aliases.add(taken)
+    for member in views.paths:
+        for user in list(member.users):
+            if user is not node and order.get(user, -1) > now:
+                user.replace_input_with(member, again[member])
+    node.replace_all_uses_with(again[views.written[0]] if views.written else value)
+    graph.erase_node(node)
 
 
 def _insert_write_backs(graph: fx.Graph, written: dict[fx.Node, fx.Node], aliases: AliasClasses) -> int:
