@@ -78,9 +78,16 @@ def view_written_and_dead(x):
     return y
 
 
+def one_of_two(x):
+    """As routers of experts do."""
+    weights, chosen = x.topk(2)
+    weights /= weights.sum(-1, keepdim=True)
+    return weights, chosen
+
+
 @pytest.mark.parametrize(
     "function",
-    [chain, alias_used_later, narrow_type, whole_numbers, filled, copied, view_written_and_dead],
+    [chain, alias_used_later, narrow_type, whole_numbers, filled, copied, view_written_and_dead, one_of_two],
     ids=lambda function: function.__name__,
 )
 def test_writes_to_fresh_values_become_functional(function, captured, compare):

@@ -6,6 +6,7 @@ Which nodes share memory is found in one walk; each in-place operator has a func
 from __future__ import annotations
 
 import functools
+import operator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -273,7 +274,7 @@ class AliasClasses:
     def add(self, node: fx.Node) -> None:
         """Records a node; its inputs must have been recorded before."""
         values = list(tensors_in(node.meta.get("val")))
-        if not values:
+        if not values or _makes_several(node):
             return
         classes = {self._by_storage[key] for key in map(_storage, values) if key in self._by_storage}
         source = None
@@ -354,6 +355,14 @@ class AliasClasses:
     def _insert(self, node: fx.Node, index: int) -> None:
         self._class_of[node] = index
         self._members[index].append(node)
+
+
+def _makes_several(node: fx.Node) -> bool:
+    """Whether a node makes tensors that have nothing to do with each other, each of which is taken once."""
+    if not isinstance(node.meta["val"], (tuple, list)) or not isinstance(node.target, OpOverload):
+        return False
+    taken = [user.args[1] for user in node.users if user.target is operator.getitem]
+    return not may_alias(node.target) and len(taken) == len(set(taken)) == len(node.users)
 
 
 # Views that can have the layout of their base and still be another part of it, or the same part in another order.
