@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -96,6 +98,33 @@ class QLinear(nn.Module):
 
 
 QLinear.__module__ = "optimum.quanto.nn.qlinear"
+
+
+class HQQLinear(nn.Module):
+    """A layer of `hqq`: groups of a row, or of a column, with zero points that are floats; computed from its codes."""
+
+    def __init__(self, bits: int, size: int, dtype: torch.dtype, *, axis: int = 1) -> None:
+        super().__init__()
+        torch.manual_seed(bits)
+        shape = (COLUMNS * DEPTH // size, size) if axis == 1 else (size, COLUMNS * DEPTH // size)
+        codes = torch.randint(0, 2**bits, shape, dtype=torch.int32)
+        ends = (shape[0], 1) if axis == 1 else (1, shape[1])
+        scale, zero = torch.rand(ends).to(dtype) * 0.01 + 0.001, (torch.rand(ends) * 2**bits).to(dtype)
+        count = 10 if bits == 3 else 8 // bits
+        strips = functional.pad(codes, (0, 0, 0, -len(codes) % count)).chunk(count)  # the first in the highest bits
+        words = sum((strip << bits * (count - 1 - at) for at, strip in enumerate(strips)), torch.zeros((), dtype=int))
+        self.W_q = nn.Parameter(words.to(torch.int32 if bits == 3 else torch.uint8), requires_grad=False)
+        self.bias, self.compute_dtype = torch.randn(COLUMNS).to(dtype), dtype
+        packing = "3bit_32" if bits == 3 else f"{bits}bit_u8"
+        self.meta: dict[str, Any] = {"scale": scale, "zero": zero, "axis": axis, "packing": packing}
+        self.meta |= {"shape": torch.Size((COLUMNS, DEPTH)), "view_as_float": False, "unpack_view_dtype": words.dtype}
+        self._whole = ((codes - zero.float()) * scale.float()).reshape(COLUMNS, DEPTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(x.float(), self._whole, self.bias.float()).to(x.dtype)
+
+
+HQQLinear.__module__ = "hqq.core.quantize"
 
 
 class InBlocks(nn.Module):

@@ -11,6 +11,7 @@ is all that a format takes:
 | awq | AWQ of its GEMM layout |
 | bitsandbytes | `Linear4bit` (NF4, FP4, scales quantized or not), `Linear8bitLt` |
 | compressed_tensors | every format of linear layers, before its first call and after it |
+| hqq | `HQQLinear` whose scales are floats, of every number of bits |
 | transformers | `FP8Linear`; experts of gpt-oss in MXFP4, which it makes floats of where it has no kernels for them |
 | optimum.quanto | `QLinear` that is frozen, of 2, 4 and 8 bits, whose activations stay floats |
 
@@ -58,11 +59,13 @@ class StoredLinear(nn.Module):
 
     Attributes:
         codes: (N, K), int8, uint8 or float8_e4m3fn.
-        scale: (N / r, K / c), one for each block of r rows and c columns; where columns have a group each, (N, groups).
+        scale: (N / r, K / c), one for each block of r rows and c columns; where columns have a group each, (N, groups);
+            where rows have one, (groups, K).
         outer: 0-d, float32, what scales in float8_e4m3fn are scaled by, or None.
         zeros: As the scale, or None.
         table: What the codes are places in, or None.
         group: (K,), int64, the group of each column, or None.
+        rows: (N,), int64, the group of each row, or None.
     """
 
     codes: torch.Tensor
@@ -72,6 +75,7 @@ class StoredLinear(nn.Module):
     zeros: torch.Tensor | None
     table: torch.Tensor | None
     group: torch.Tensor | None
+    rows: torch.Tensor | None
 
     def __init__(
         self,
@@ -83,6 +87,7 @@ class StoredLinear(nn.Module):
         zeros: torch.Tensor | None = None,
         table: torch.Tensor | None = None,
         group: torch.Tensor | None = None,
+        rows: torch.Tensor | None = None,
         outer: torch.Tensor | None = None,
         compute: torch.dtype | None = None,
         inputs: Inputs | None = None,
@@ -90,7 +95,7 @@ class StoredLinear(nn.Module):
         """Makes a layer of what another one holds; nothing is copied.
 
         Args:
-            codes, scale, zeros, table, group, outer: See the class.
+            codes, scale, zeros, table, group, rows, outer: See the class.
             bias: (N,), or None.
             dtype: Type that the weight is rounded to.
             compute: Type of the product; by default that of the input.
@@ -98,7 +103,8 @@ class StoredLinear(nn.Module):
         """
         super().__init__()
         held = {"codes": codes, "scale": scale, "zeros": zeros, "table": table, "group": group, "outer": outer}
-        for name, value in {**held, "bias": bias}.items():
+        held |= {"rows": rows, "bias": bias}
+        for name, value in held.items():
             self.register_buffer(name, None if value is None else value.detach())
         self.dtype, self.compute, self.inputs = dtype, compute, inputs
 
@@ -115,9 +121,10 @@ class StoredLinear(nn.Module):
         """Returns the weight (N, K) in its own type."""
         scale = self.scale if self.outer is None else self.scale.to(torch.float32) * self.outer
         codes = self.codes if self.table is None else self.table[self.codes.to(torch.int64)]
-        if self.group is not None:
-            scale = scale[:, self.group]
-            return self._scaled(codes, scale, None if self.zeros is None else self.zeros[:, self.group]).to(self.dtype)
+        if self.group is not None or self.rows is not None:
+            place = (slice(None), self.group) if self.rows is None else (self.rows,)
+            zeros = None if self.zeros is None else self.zeros[place]
+            return self._scaled(codes, scale[place], zeros).to(self.dtype)
         (rows, columns), (high, wide) = codes.shape, scale.shape
         if rows % high or columns % wide:  # the last blocks are smaller
             zeros = None if self.zeros is None else _spread(self.zeros, rows, columns)
@@ -194,6 +201,8 @@ def _reader_of(module: nn.Module) -> Callable[[Any], nn.Module | None] | None:
         return _bitsandbytes_4bit if is_small else _bitsandbytes_8bit if hasattr(module, "state") else None
     if library == "optimum" and name == "QLinear" and hasattr(module.weight, "_data"):
         return _quanto
+    if library == "hqq" and name == "HQQLinear":
+        return _hqq
     if library != "transformers":
         return None
     if name == "FP8Linear":
@@ -603,6 +612,34 @@ def _quanto(module: Any) -> StoredLinear:
                 raise ValueError("a scale is 0")
             zeros = zeros.to(torch.float32) / scale.to(torch.float32)
     return StoredLinear(codes, scale, module.bias, dtype=weight.dtype, zeros=zeros)
+
+
+def _hqq(module: Any) -> StoredLinear:
+    """Reads codes that lie in strips of rows, the first in the highest bits; zero points are floats there."""
+    facts, words = module.meta, module.W_q.detach()
+    if "scale" not in facts or "zero" not in facts:
+        raise ValueError("its scales are codes, too")
+    if facts["packing"] is None:
+        codes = words.to(torch.uint8)
+    else:
+        words = words.view(facts["unpack_view_dtype"]) if facts["view_as_float"] else words
+        bits = int(facts["packing"][0])
+        strips = range((10 if bits == 3 else 8 // bits) - 1, -1, -1)  # ten codes in 32 bits
+        codes = torch.cat([words >> bits * strip & 2**bits - 1 for strip in strips]).to(torch.uint8)
+    (rows, columns), groups, order = facts["shape"], facts["scale"].numel(), None
+    if facts["axis"] == 1:
+        blocks = (rows, groups // rows)
+    else:  # rows of a group lie apart
+        blocks = (groups // columns, columns)
+        order = torch.arange(rows, device=codes.device) % max(blocks[0], 1)
+    return StoredLinear(
+        codes.flatten()[: rows * columns].view(rows, columns),  # the last strip may not be full
+        facts["scale"].view(blocks),
+        module.bias,
+        dtype=module.compute_dtype,
+        zeros=facts["zero"].view(blocks),
+        rows=order,
+    )
 
 
 class _CompressedInputs(nn.Module):

@@ -13,7 +13,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized_layers import COLUMNS, DEPTH, QLinear, QuantLinear, pack_words
+from quantized_layers import COLUMNS, DEPTH, HQQLinear, QLinear, QuantLinear, pack_words
 from torch import nn
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
@@ -132,6 +132,21 @@ def test_models_that_quanto_has_frozen(kind: str, dtype: torch.dtype) -> None:
     quanto.freeze(model)
     found = compiled_size(model, x, None, 1e-5 if dtype is torch.float32 else 2e-2)
     assert found < (9 if kind.endswith("8") else 5)
+
+
+@pytest.mark.parametrize(
+    ("bits", "size", "axis", "dtype"),
+    [
+        (4, 64, 1, torch.bfloat16),
+        (3, 64, 0, torch.float32),
+        *([(8, DEPTH, 1, torch.float16), (2, 16, 1, torch.float16), (1, 32, 1, torch.float32)] if STRESSED else []),
+    ],
+)
+def test_layers_of_hqq(bits: int, size: int, axis: int, dtype: torch.dtype) -> None:
+    """In half precision they became floats: the library rounds what is left of codes without their zero points."""
+    model, x = nn.Sequential(HQQLinear(bits, size, dtype, axis=axis)).eval(), torch.randn(3, DEPTH, dtype=dtype)
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-2
+    assert compiled_size(model, x, None, tolerance) < (8 if bits == 8 else 4) + 64 / size + 0.6
 
 
 def test_engines_of_codes_are_saved_and_loaded(tmp_path: Path) -> None:
