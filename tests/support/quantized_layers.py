@@ -127,6 +127,15 @@ class HQQLinear(nn.Module):
 HQQLinear.__module__ = "hqq.core.quantize"
 
 
+def rounded_to_mxfp4(matrices: torch.Tensor) -> torch.Tensor:
+    """Numbers as those that transformers makes of MXFP4: codes of E2M1 times a power of two for 32 along K."""
+    levels = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+    columns = matrices.mT
+    codes = levels[torch.randint(0, 8, columns.shape)] * columns.sign()
+    powers = torch.exp2(torch.randint(-9, -3, (*columns.shape[:2], columns.shape[2] // 32)).float())
+    return (codes.unflatten(-1, (-1, 32)) * powers[..., None]).flatten(-2).mT.contiguous()
+
+
 class InBlocks(nn.Module):
     """Products as ModelOpt's export leaves them: weights, and activations if told so, in blocks."""
 

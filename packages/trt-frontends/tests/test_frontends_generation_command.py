@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from quantized_layers import rounded_to_mxfp4
 from trtc.app import app, language_model
 from typer.testing import CliRunner
 
 from trt_frontends.generation_report import GenerationReport, bytes_read, experts_of
+from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import TextGenerator
 from trt_runtime.program_file import PROGRAM
 
@@ -47,6 +49,29 @@ def test_it_says_how_fast_a_model_generates(folder: Path, tmp_path: Path, of: st
     assert found["bandwidth_share"] is None
     assert found["tokens_per_second"] == pytest.approx(2 / found["token_seconds"])
     assert TextGenerator.load(saved).limits.max_length == 9
+    if of == "configuration":
+        return
+    again = CliRunner().invoke(app, ["generate", str(saved), *sizes, "--json", str(tmp_path / "again.json")])
+    assert again.exit_code == 0, again.output
+    told = json.loads((tmp_path / "again.json").read_text())
+    same = ("batch", "prompt_tokens", "new_tokens", "cache_bytes", "experts")
+    assert [told[name] for name in same] == [found[name] for name in same]
+    assert found["weight_bytes"] < told["weight_bytes"] < saved.stat().st_size  # a table of which rows are looked up
+    for options, said in (
+        (["--setting", "prefill_chunk=2"], "--setting"),
+        (["--random-weights", "--dtype", "float32"], "--dtype, --random-weights"),
+        (["--save", str(tmp_path / "other.trtp")], "--save"),
+        (["--max-length", "4"], "--max-length"),
+    ):
+        refused = CliRunner().invoke(app, ["generate", str(saved), *options])
+        assert refused.exit_code == 2
+        words = " ".join((refused.output + refused.stderr).split())
+        assert "is compiled already" in words and said in words
+    refused = CliRunner().invoke(
+        app, ["generate", str(saved), "--batch", "3", "--prompt-tokens", "2", "--new-tokens", "2"]
+    )
+    assert refused.exit_code == 2
+    assert "more than the 2 rows" in " ".join((refused.output + refused.stderr).split())
 
 
 SEQ2SEQ: dict[str, Any] = {
@@ -106,6 +131,21 @@ def test_experts_that_no_token_chooses_are_not_read(rows: int) -> None:
     whole = sum(value.numel() * value.element_size() for value in model.parameters())
     table = model.model.embed_tokens.weight.numel() * 4
     assert bytes_read(model, rows) == whole - table - {1: 5, 2: 2, 4: 0}[rows] * one
+
+
+def test_experts_that_engines_hold_as_codes_count_as_codes() -> None:
+    """They counted as the floats that transformers makes of MXFP4, of which engines read a quarter."""
+    sizes = {**MIXTURE, "hidden_size": 64, "intermediate_size": 32, "head_dim": 8, "num_hidden_layers": 1}
+    model: Any = transformers.GptOssForCausalLM(transformers.GptOssConfig(**sizes)).requires_grad_(False)
+    floats = bytes_read(model, 8)
+    experts = model.model.layers[0].mlp.experts
+    for matrices in (experts.gate_up_proj, experts.down_proj):
+        matrices.copy_(rounded_to_mxfp4(matrices))
+    one = (64 * 64 + 32 * 64) * 9 // 16  # four bits, and a scale of sixteen for thirty-two
+    with open_stored_layers(model) as opened:
+        assert experts_of(opened) == (8, 3, one)
+        assert bytes_read(opened, 8) == floats - 8 * (64 * 64 + 32 * 64) * 4 + 8 * one
+        assert bytes_read(opened, 1) == bytes_read(opened, 8) - 5 * one
 
 
 @pytest.mark.slow
@@ -198,7 +238,7 @@ def test_configurations_that_transformers_breaks_on_are_refused(other: Any, said
         (b"[]", "it is no object of JSON"),
         (b"", "it is no object of JSON"),
         (b"GGUF" + bytes(60), "is no configuration of a model"),
-        (PROGRAM.magic + bytes(9), "is a compiled model"),
+        (PROGRAM.magic + bytes(9), "truncated or corrupt"),
     ],
 )
 def test_files_that_are_no_configurations_are_refused(content: bytes, said: str, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import nn
 
+from trt_core.internals import is_traceable_wrapper_subclass
 from trt_core.reports import DataReport
 from trt_core.wording import human_bytes
+from trt_frontends.stored_layers import CODES_OF_EXPERTS, StoredLinear
 from trt_runtime import TextGenerator
 
 _TIMES: Final = 3
@@ -31,7 +33,7 @@ class GenerationReport(DataReport):
         prompt_seconds: Until the first token.
         token_seconds: For each token after it, of all rows together.
         weight_bytes: What a step reads of weights at most: all but tables of which it looks up rows, and experts that
-            no token chooses.
+            no token chooses. Of a saved program it is all that its step holds.
         cache_bytes: Size of the caches.
         bandwidth: Bytes a second that the device's memory can move; None where the device does not say.
         experts: How many experts a mixture has; 0 for none.
@@ -101,7 +103,8 @@ def measure(
 
     Args:
         generator: What generates.
-        module: The model of transformers that it was made of.
+        module: The model of transformers that it was made of, as `open_stored_layers` opens it; None where it is not
+            known, as for saved programs.
         prompts: What `generate` is given: (rows, length) int64 `input_ids`, or features by name.
         new_tokens: Tokens to generate, two at least.
         name: What the report calls the model.
@@ -110,7 +113,7 @@ def measure(
     first = min(_seconds(generator, prompts, 1) for _ in range(_TIMES))
     whole = min(_seconds(generator, prompts, new_tokens) for _ in range(_TIMES))
     given = next(iter(prompts.values()))
-    experts, chosen, size = experts_of(module)
+    experts, chosen, size = (0, 0, 0) if module is None else experts_of(module)
     return GenerationReport(
         model=name,
         device=str(generator.device),
@@ -120,7 +123,7 @@ def measure(
         build_seconds=build_seconds,
         prompt_seconds=first,
         token_seconds=max(whole - first, 1e-9) / (new_tokens - 1),
-        weight_bytes=bytes_read(module, len(given)),
+        weight_bytes=bytes_held(generator) if module is None else bytes_read(module, len(given)),
         cache_bytes=generator.cache_bytes,
         bandwidth=_bandwidth(generator.device),
         experts=experts,
@@ -142,8 +145,23 @@ def bytes_read(module: Any, rows: int = 1) -> int:
         own = {id(value) for value in module.get_decoder().parameters()} | {id(value) for value in head.parameters()}
         looked_up |= {id(value) for value in module.parameters()} - own
     experts, chosen, size = experts_of(module)
-    read: int = sum(value.numel() * value.element_size() for value in module.parameters() if id(value) not in looked_up)
+    read: int = sum(_bytes_of(value) for value in module.parameters() if id(value) not in looked_up)
+    read += sum(child.stored_bytes for child in module.modules() if isinstance(child, StoredLinear))
     return read - max(0, experts - chosen * rows) * size
+
+
+def bytes_held(generator: TextGenerator) -> int:
+    """Bytes of the plans of a step, which are buffers, and of its tensors outside of them that are no caches."""
+    caches = {id(cache) for cache in generator._caches()}
+    held = (*generator.step.parameters(), *generator.step.buffers())
+    return sum(tensor.nbytes for tensor in held if id(tensor) not in caches)
+
+
+def _bytes_of(value: torch.Tensor) -> int:
+    """Bytes of a tensor; of one that holds codes, those of its parts."""
+    if is_traceable_wrapper_subclass(value):
+        return sum(_bytes_of(getattr(value, name)) for name in value.__tensor_flatten__()[0])
+    return value.numel() * value.element_size()
 
 
 def experts_of(module: Any) -> tuple[int, int, int]:
@@ -156,6 +174,12 @@ def experts_of(module: Any) -> tuple[int, int, int]:
         for child in module.modules()
         for value in child.parameters(recurse=False)
         if value.dim() == 3 and len(value) == getattr(child, "num_experts", None)
+    }
+    stacks |= {
+        id(part): (child.num_experts, part.stored_bytes // child.num_experts)
+        for child in module.modules()
+        for name, part in child.named_children()
+        if isinstance(part, StoredLinear) and name.endswith(CODES_OF_EXPERTS)
     }
     counts = {count for count, _ in stacks.values()}
     chosen = getattr(module.config.get_text_config(decoder=True), "num_experts_per_tok", None)

@@ -48,6 +48,10 @@ _FLOAT8: Final = torch.float8_e4m3fn
 _LARGEST_FLOAT8: Final = 448.0
 _AWQ_ORDER: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which of the eight codes in 32 bits, from the lowest, belongs to each of eight columns."""
+CODES_OF_EXPERTS: Final = "_codes"
+"""How names of their codes end, (experts * N, K) each, whose place among the experts' parts they take."""
+_FEW_CODES: Final = 16
+"""Different codes that four bits say."""
 _TOLERANCE: Final = 2.0**-6
 """Largest relative difference of a weight from what its codes say: two roundings to bfloat16."""
 
@@ -116,6 +120,13 @@ class StoredLinear(nn.Module):
         x = x if self.compute is None else x.to(self.compute)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return functional.linear(x, self.weight().to(x.dtype), bias).to(given)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What an engine holds of it: codes, in four bits where there are sixteen of them at most, and the rest."""
+        different = torch.bincount(self.codes.view(torch.uint8).flatten(), minlength=256).count_nonzero()
+        codes = self.codes.numel() // (2 if int(different) <= _FEW_CODES else 1)
+        return codes + sum(held.nbytes for held in self.buffers(recurse=False) if held is not self.codes)
 
     def weight(self) -> torch.Tensor:
         """Returns the weight (N, K) in its own type."""
@@ -338,7 +349,7 @@ def _gpt_oss(experts: Any) -> nn.Module | None:
     for name in ("_parameters", "_buffers", "_modules"):
         vars(made)[name] = {key: value for key, value in vars(experts)[name].items() if key not in held}
     for name, stack in held.items():
-        made.add_module(f"{name}_codes", stack)
+        made.add_module(f"{name}{CODES_OF_EXPERTS}", stack)
     return made
 
 
@@ -353,7 +364,7 @@ def _holding_codes(kind: Any) -> type:
 
         return property(matrices)
 
-    return type(kind.__name__, (kind,), {name: made_of(f"{name}_codes", "num_experts") for name in _STACKS})
+    return type(kind.__name__, (kind,), {name: made_of(f"{name}{CODES_OF_EXPERTS}", "num_experts") for name in _STACKS})
 
 
 def _stack_of_mxfp4(matrices: torch.Tensor) -> StoredLinear | None:
@@ -365,7 +376,8 @@ def _stack_of_mxfp4(matrices: torch.Tensor) -> StoredLinear | None:
     if depth % _MXFP4_BLOCK or not matrices.numel():
         return None
     codes = torch.empty(count, columns, depth, dtype=_FLOAT8, device=matrices.device)
-    scales = torch.empty(count, columns, depth // _MXFP4_BLOCK, device=matrices.device)
+    shape = (count, columns, depth // _MXFP4_BLOCK)
+    scales = torch.empty(shape, dtype=torch.bfloat16, device=matrices.device)  # has every power of two of float32
     for matrix, kept, powers in zip(matrices.detach(), codes, scales, strict=True):
         blocks = matrix.mT.to(torch.float32).unflatten(-1, (-1, _MXFP4_BLOCK))
         exponents = torch.frexp(blocks.abs().amax(-1, keepdim=True)).exponent
@@ -385,7 +397,7 @@ _EXPERTS: Final[dict[str, Callable[[Any], nn.Module | None]]] = {
     "DbrxExperts": _DbrxExperts,
     "LongcatFlashExperts": _longcat,
 }
-"""What stands for experts of transformers that read how many tokens chose each, by the names of their classes."""
+"""What stands for experts of transformers that hold codes, or read how many tokens chose each, by names of classes."""
 
 
 def _pause_offloading(module: nn.Module, undo: contextlib.ExitStack) -> None:

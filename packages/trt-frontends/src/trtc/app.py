@@ -153,7 +153,8 @@ def generate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A folder that save_pretrained of transformers wrote, or a config.json, which gives random weights."
+            help="A folder that save_pretrained of transformers wrote, a config.json, which gives random weights, or a "
+            ".trtp file that a generator was saved to."
         ),
     ],
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 64,
@@ -169,7 +170,7 @@ def generate(
     save: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the generator to a .trtp file.")] = None,
     json: Annotated[Path | None, typer.Option(dir_okay=False, help="Write the report as JSON.")] = None,
 ) -> None:
-    """Compiles a language model for generating text, and says how fast it does.
+    """Compiles a language model for generating text, or loads one that was, and says how fast it does.
 
     Prompts are random tokens, and no token ends a row.
     """
@@ -177,7 +178,20 @@ def generate(
         require_new(path)
     from trt_core import InputError
     from trt_frontends.generation_report import measure
+    from trt_frontends.stored_layers import open_stored_layers
+    from trtc.model_source import is_compiled
 
+    if is_compiled(Path(model)):
+        told = {"--max-length": max_length, "--dtype": dtype, "--random-weights": random_weights or None}
+        _require_untold(model, {**told, "--setting": setting, "--save": save})
+        begin = time.perf_counter()
+        generator = _loaded(model, device)
+        ready = time.perf_counter() - begin
+        prompts = _prompts(generator, batch, prompt_tokens)
+        report = measure(generator, None, prompts, new_tokens, name=model, build_seconds=ready)
+        say(report.to_text(), end="")
+        write_new(json, report.to_json())
+        return
     if save is not None and json is not None and save.resolve() == json.resolve():
         raise InputError(f"the generator and the report would be one file, {save}", where="--save, --json")
     settings = _told_settings(setting)
@@ -191,12 +205,13 @@ def generate(
             where="--max-length",
             hint="leave it out, or ask for fewer tokens with --prompt-tokens and --new-tokens",
         )
-    generator = _compile(
-        module, max_length or least, batch, settings, {"max_source_length": prompt_tokens} if follows else {}
-    )
-    ready = time.perf_counter() - begin
-    prompts = _prompts(module, generator, batch, prompt_tokens)
-    report = measure(generator, module, prompts, new_tokens, name=model, build_seconds=ready)
+    with open_stored_layers(module) as opened:
+        generator = _compile(
+            opened, max_length or least, batch, settings, {"max_source_length": prompt_tokens} if follows else {}
+        )
+        ready = time.perf_counter() - begin
+        prompts = _prompts(generator, batch, prompt_tokens)
+        report = measure(generator, opened, prompts, new_tokens, name=model, build_seconds=ready)
     say(report.to_text(), end="")
     if save is not None:
         generator.save(save)
@@ -297,18 +312,49 @@ def _family(config: Any) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def _prompts(module: Any, generator: TextGenerator, batch: int, length: int) -> dict[str, torch.Tensor]:
+def _require_untold(model: str, options: Mapping[str, Any]) -> None:
+    """Refuses options of compiling for a model that is compiled.
+
+    Raises:
+        InputError: One was given.
+    """
+    from trt_core import InputError
+
+    told = [name for name, value in options.items() if value is not None]
+    if told:
+        raise InputError(
+            f"{model} is compiled already, with what was said then",
+            where=", ".join(told),
+            hint=f"leave {'it' if len(told) == 1 else 'them'} out, or give the model that it was compiled from",
+        )
+
+
+def _loaded(model: str, device: str | None) -> TextGenerator:
+    from trt_core import Device
+    from trt_runtime import TextGenerator
+
+    return TextGenerator.load(model, device=None if device is None else Device(device).torch_device)
+
+
+def _prompts(generator: TextGenerator, batch: int, length: int) -> dict[str, torch.Tensor]:
     """Random tokens, or the features that an encoder takes."""
     import torch
 
-    source = generator.limits.source
-    if source is None or source.is_text:
-        vocabulary = module.config.get_text_config(decoder=True).vocab_size
-        return {"input_ids": torch.randint(0, vocabulary, (batch, length), device=generator.device)}
-    assert isinstance(generator.encoder, torch.nn.Module)
-    taken: Any = generator.encoder
-    shapes = [(batch, *spec.shape[1:]) for spec in taken.inputs]
-    return {name: torch.rand(shape, device=generator.device) for name, shape in zip(source.inputs, shapes, strict=True)}
+    source, device = generator.limits.source, generator.device
+    if source is not None and not source.is_text and generator.limits.is_encoder_decoder:
+        taken: Any = generator.encoder
+        specs = zip(source.inputs, taken.inputs, strict=True)
+        return {
+            name: (torch.rand if spec.dtype.is_floating_point else torch.ones)(
+                (batch, *spec.shape[1:]), dtype=spec.dtype, device=device
+            )
+            for name, spec in specs
+        }
+    known = generator.limits.vocabulary if source is None or not source.is_text else source.vocabulary
+    ids = torch.randint(0, known or 2, (batch, length), device=device)
+    if source is not None and source.image_token_id is not None:  # which stands for a picture
+        ids = torch.where(ids == source.image_token_id, (ids + 1) % known, ids)
+    return {"input_ids": ids}
 
 
 def _told_settings(setting: list[str] | None) -> dict[str, Any]:

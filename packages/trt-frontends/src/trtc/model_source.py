@@ -89,12 +89,7 @@ def _load_program(path: Path) -> torch.export.ExportedProgram:
             f"{path} is an ONNX model, and this command takes programs of PyTorch",
             hint="trtc explain, compile and export onnx take ONNX models",
         )
-    try:
-        with opened(path) as file:
-            start = file.read(len(PROGRAM.magic))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", why=error.strerror or str(error)) from error
-    if start == PROGRAM.magic:
+    if is_compiled(path):
         raise _already_compiled(path)
     kind = foreign_file(path)
     if kind is not EXPORTED_PROGRAM:  # PyTorch would write of it to the log, with a traceback
@@ -349,11 +344,7 @@ def require_configuration(path: Path) -> None:
     """
     if not path.is_file():
         return
-    try:
-        with opened(path) as file:
-            start = file.read(_FIRST_BYTES)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", why=error.strerror or str(error)) from error
+    start = _start_of(path)
     if start.startswith(PROGRAM.magic):
         raise _already_compiled(path)
     if not start.lstrip().startswith(b"{"):
@@ -366,6 +357,23 @@ def require_configuration(path: Path) -> None:
 
 
 _FIRST_BYTES: Final = 64
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether a path is that of a saved program of ours.
+
+    Raises:
+        InputError: It is that of a file that cannot be read.
+    """
+    return path.is_file() and _start_of(path).startswith(PROGRAM.magic)
+
+
+def _start_of(path: Path) -> bytes:
+    try:
+        with opened(path) as file:
+            return file.read(_FIRST_BYTES)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", why=error.strerror or str(error)) from error
 
 
 def without_configuration(folder: Path) -> str:

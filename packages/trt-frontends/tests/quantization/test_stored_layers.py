@@ -13,7 +13,7 @@ import torch
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized_layers import COLUMNS, DEPTH, HQQLinear, QLinear, QuantLinear, pack_words
+from quantized_layers import COLUMNS, DEPTH, HQQLinear, QLinear, QuantLinear, pack_words, rounded_to_mxfp4
 from torch import nn
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
@@ -430,15 +430,6 @@ class Routed(nn.Module):
         best, chosen = self.router(x).topk(2)
         made: torch.Tensor = self.experts(x, chosen, best.softmax(-1))
         return made
-
-
-def rounded_to_mxfp4(matrices: torch.Tensor) -> torch.Tensor:
-    """Numbers as those that transformers makes of MXFP4: codes of E2M1 times a power of two for 32 along K."""
-    levels = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-    columns = matrices.mT
-    codes = levels[torch.randint(0, 8, columns.shape)] * columns.sign()
-    powers = torch.exp2(torch.randint(-9, -3, (*columns.shape[:2], columns.shape[2] // 32)).float())
-    return (codes.unflatten(-1, (-1, 32)) * powers[..., None]).flatten(-2).mT.contiguous()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
