@@ -12,7 +12,7 @@ is all that a format takes:
 | bitsandbytes | `Linear4bit` (NF4, FP4, scales quantized or not), `Linear8bitLt` |
 | compressed_tensors | every format of linear layers, before its first call and after it |
 | hqq | `HQQLinear` whose scales are floats, of every number of bits |
-| transformers | `FP8Linear`; experts of gpt-oss in MXFP4, which it makes floats of where it has no kernels for them |
+| transformers | `FP8Linear`, `FP8Experts`; experts of gpt-oss in MXFP4, which it makes floats of without kernels |
 | optimum.quanto | `QLinear` that is frozen, of 2, 4 and 8 bits, whose activations stay floats |
 
 Experts of JetMoe read how many tokens chose each of them, and split the tokens by that; those of DBRX and LongCat-Flash
@@ -300,6 +300,37 @@ class _LongcatExperts(RoutedExperts):
         return torch.where(experts[:, None] < self._count, made, rows)
 
 
+class _Float8Experts(RoutedExperts):
+    """Those of transformers in float8: rows are rounded in groups before each product, as in its linear layers."""
+
+    def __init__(self, experts: Any) -> None:
+        super().__init__()
+        self.num_experts = self._count = int(experts.num_experts)
+        self._names = ("gate_up_proj" if experts.has_gate else "up_proj", "down_proj")
+        self._between = experts._apply_gate if experts.has_gate else experts.act_fn
+        self.inputs = _Float8Groups(None if experts.block_size is None else int(experts.block_size[1]), None)
+        for name in self._names:
+            codes, scale = getattr(experts, name), getattr(experts, f"{name}_scale_inv").to(torch.float32)
+            (rows, columns), (high, wide) = codes.shape[1:], scale.shape[1:]
+            if rows % high or columns % wide:
+                raise ValueError(f"blocks of {tuple(scale.shape)} do not divide matrices of {tuple(codes.shape)}")
+            stack = StoredLinear(codes.flatten(0, 1), scale.flatten(0, 1), None, dtype=torch.float32)
+            self.add_module(f"{name}{CODES_OF_EXPERTS}", stack)
+
+    def _compute(self, rows: torch.Tensor, ends: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+        return self._product(self._names[1], self._between(self._product(self._names[0], rows, ends)), ends)
+
+    def _product(self, name: str, rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        weight = getattr(self, f"{name}{CODES_OF_EXPERTS}").weight().to(rows.dtype)
+        return _grouped(self.inputs(rows), weight.view(self._count, -1, rows.shape[1]).mT, ends)
+
+
+def _float8_experts(experts: Any) -> nn.Module | None:
+    """Returns experts in float8; None for those of four bits, and those whose activations have scales already."""
+    held = (experts.down_proj.dtype, experts.activation_scheme)
+    return _Float8Experts(experts) if held == (_FLOAT8, "dynamic") else None
+
+
 def _longcat(experts: Any) -> nn.Module | None:
     return None if experts.gate_up_proj is None else _LongcatExperts(experts)
 
@@ -392,6 +423,7 @@ def _stack_of_mxfp4(matrices: torch.Tensor) -> StoredLinear | None:
 
 _EXPERTS: Final[dict[str, Callable[[Any], nn.Module | None]]] = {
     "GptOssExperts": _gpt_oss,
+    "FP8Experts": _float8_experts,
     "JetMoeParallelExperts": GroupedExperts,
     "JetMoeTopKGating": CountingGate,
     "DbrxExperts": _DbrxExperts,

@@ -396,6 +396,52 @@ def test_layers_of_transformers_in_float8(block: tuple[int, int] | None) -> None
     assert compiled_size(model, x, kept @ weight.t() + layer.bias, 1e-5) < 8 + 0.5
 
 
+@pytest.mark.parametrize(
+    ("block", "has_gate"), [((64, 64), True), *([(None, True), ((64, 64), False)] if STRESSED else [])]
+)
+def test_experts_of_transformers_in_float8(block: tuple[int, int] | None, has_gate: bool) -> None:
+    """They run on some GPUs alone, by kernels that transformers fetches, and so did captures."""
+    library = pytest.importorskip("transformers.integrations.finegrained_fp8")
+    if not hasattr(library, "FP8Experts"):
+        pytest.skip("this release of transformers has none")
+    torch.manual_seed(0)
+    config = transformers.Qwen3MoeConfig(hidden_size=256, moe_intermediate_size=128, num_experts=8)
+    experts = library.FP8Experts(config, block_size=block, has_gate=has_gate).requires_grad_(False)
+    weights = {}
+    for name in ("gate_up_proj" if has_gate else "up_proj", "down_proj"):
+        codes, scale = getattr(experts, name), getattr(experts, f"{name}_scale_inv")
+        if scale.shape[1:].numel() != codes.shape[1:].numel() // (64 * 64 if block else codes.shape[1:].numel()):
+            scale = torch.ones(len(scale), 1, 1)  # one for all of a matrix
+            setattr(experts, f"{name}_scale_inv", nn.Parameter(scale, requires_grad=False))
+        codes.copy_(torch.randn(codes.shape).to(codes.dtype))
+        scale.copy_(torch.rand(scale.shape) * 0.05 + 0.01)
+        blocks = (size // count for size, count in zip(codes.shape[1:], scale.shape[1:], strict=True))
+        wide = scale.repeat_interleave(next(blocks), 1).repeat_interleave(next(blocks), 2)
+        weights[name] = codes.float() * wide
+
+    def rounded(rows: torch.Tensor) -> torch.Tensor:
+        parts = rows.unflatten(-1, (-1, 64 if block else rows.shape[-1]))
+        steps = parts.abs().amax(-1, keepdim=True) / 448
+        return ((parts / steps).to(torch.float8_e4m3fn).float() * steps).flatten(-2)
+
+    x = torch.randn(5, 256)
+    chosen = torch.rand(5, 8).topk(3).indices
+    shares = torch.rand(5, 3)
+    first, last = weights.values()
+    expected = torch.zeros(5, 256)
+    for token in range(5):
+        for place in range(3):
+            made = first[chosen[token, place]] @ rounded(x[token])
+            made = experts._apply_gate(made) if has_gate else experts.act_fn(made)
+            expected[token] += shares[token, place] * (last[chosen[token, place]] @ rounded(made))
+    result: Any = trt_frontends.compile(experts.eval(), arg_inputs=(x, chosen, shares), **SETTINGS)
+    report = result.meta["partition_report"]
+    assert report.coverage == 1.0 and not report.weights_in_floats
+    torch.testing.assert_close(result(x, chosen, shares), expected, rtol=1e-4, atol=1e-3 * float(expected.abs().max()))
+    plans = sum(child.plan.numel() for child in result.modules() if isinstance(child, TRTModule))
+    assert 8 * (plans - (24 << 10)) / sum(value.numel() for value in weights.values()) < 9
+
+
 class CachedInInt8(nn.Module):
     """A static cache of codes in int8, with a scale for each row."""
 
