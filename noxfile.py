@@ -263,6 +263,7 @@ def stress(session: nox.Session) -> None:
                 *("test_frontends_bad_input", "test_frontends_diffusion", "test_frontends_generation"),
                 *("test_frontends_generation_command", "test_frontends_halved_sizes", "test_frontends_pipelines"),
                 *("test_frontends_open_sizes", "test_frontends_recurrent", "quantization/test_quantized_models"),
+                "test_frontends_hugging_face",
             )
         ),
         "packages/trt-portable/tests/onnx_parser/test_onnx_backend.py",
