@@ -133,7 +133,7 @@ class StoredLinear(nn.Module):
         scale = self.scale if self.outer is None else self.scale.to(torch.float32) * self.outer
         codes = self.codes if self.table is None else self.table[self.codes.to(torch.int64)]
         if self.group is not None or self.rows is not None:
-            place = (slice(None), self.group) if self.rows is None else (self.rows,)
+            place: Any = (slice(None), self.group) if self.rows is None else self.rows
             zeros = None if self.zeros is None else self.zeros[place]
             return self._scaled(codes, scale[place], zeros).to(self.dtype)
         (rows, columns), (high, wide) = codes.shape, scale.shape
@@ -670,7 +670,8 @@ def _hqq(module: Any) -> StoredLinear:
         bits = int(facts["packing"][0])
         strips = range((10 if bits == 3 else 8 // bits) - 1, -1, -1)  # ten codes in 32 bits
         codes = torch.cat([words >> bits * strip & 2**bits - 1 for strip in strips]).to(torch.uint8)
-    (rows, columns), groups, order = facts["shape"], facts["scale"].numel(), None
+    (rows, columns), groups = facts["shape"], facts["scale"].numel()
+    order = None
     if facts["axis"] == 1:
         blocks = (rows, groups // rows)
     else:  # rows of a group lie apart

@@ -343,15 +343,13 @@ def _prompts(generator: TextGenerator, batch: int, length: int) -> dict[str, tor
     source, device = generator.limits.source, generator.device
     if source is not None and not source.is_text and generator.limits.is_encoder_decoder:
         taken: Any = generator.encoder
-        specs = zip(source.inputs, taken.inputs, strict=True)
-        return {
-            name: (torch.rand if spec.dtype.is_floating_point else torch.ones)(
-                (batch, *spec.shape[1:]), dtype=spec.dtype, device=device
-            )
-            for name, spec in specs
-        }
-    known = generator.limits.vocabulary if source is None or not source.is_text else source.vocabulary
-    ids = torch.randint(0, known or 2, (batch, length), device=device)
+        features = {}
+        for name, spec in zip(source.inputs, taken.inputs, strict=True):
+            whole = torch.ones((batch, *spec.shape[1:]), dtype=spec.dtype, device=device)
+            features[name] = torch.rand_like(whole) if whole.is_floating_point() else whole
+        return features
+    known = (generator.limits.vocabulary if source is None or not source.is_text else source.vocabulary) or 2
+    ids = torch.randint(0, known, (batch, length), device=device)
     if source is not None and source.image_token_id is not None:  # which stands for a picture
         ids = torch.where(ids == source.image_token_id, (ids + 1) % known, ids)
     return {"input_ids": ids}
