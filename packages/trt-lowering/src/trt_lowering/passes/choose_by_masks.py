@@ -75,7 +75,9 @@ def _computed_by_place(node: fx.Node, masks: dict[fx.Node, fx.Node]) -> fx.Node 
     """The mask of a node's operands, where each row of its result follows from that row of them, whatever it holds."""
     chosen = [read for read in node.all_input_nodes if read in masks]
     value, name = tensor_value(node), schema_name(node.target)
-    if not chosen or value is None or not is_pure(node) or len({masks[read] for read in chosen}) > 1:
+    if not chosen or value is None or not isinstance(node.target, OpOverload):
+        return None
+    if not is_pure(node) or len({masks[read] for read in chosen}) > 1:
         return None
     if any(read.meta["val"].dim() != value.dim() for read in chosen):
         return None
@@ -120,7 +122,7 @@ def _written(node: fx.Node, masks: dict[fx.Node, fx.Node]) -> fx.Node | None:
         return None
     if not is_single or not isinstance(values, fx.Node) or masks.get(values) is not mask:
         return None
-    rows = node.meta["val"].dim() - mask.meta["val"].dim() + 1
+    rows = node.meta["val"].dim() - masks[values].meta["val"].dim() + 1
     return values if values.meta["val"].dim() == rows else None
 
 

@@ -184,7 +184,7 @@ def _path(node: fx.Node) -> tuple[fx.Node, list[fx.Node]]:
     return node, path
 
 
-_SCATTERS: Final = {
+_SCATTERS: Final[dict[Any, OpOverload]] = {
     aten.select.int: aten.select_scatter.default,
     aten.slice.Tensor: aten.slice_scatter.default,
     aten.diagonal.default: aten.diagonal_scatter.default,
