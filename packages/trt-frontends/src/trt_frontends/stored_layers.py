@@ -307,7 +307,7 @@ class _Float8Experts(RoutedExperts):
         super().__init__()
         self.num_experts = self._count = int(experts.num_experts)
         self._names = ("gate_up_proj" if experts.has_gate else "up_proj", "down_proj")
-        self._between = experts._apply_gate if experts.has_gate else experts.act_fn
+        self._between = getattr(experts, "_apply_gate" if experts.has_gate else "act_fn")
         self.inputs = _Float8Groups(None if experts.block_size is None else int(experts.block_size[1]), None)
         for name in self._names:
             codes, scale = getattr(experts, name), getattr(experts, f"{name}_scale_inv").to(torch.float32)
