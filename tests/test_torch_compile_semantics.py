@@ -467,6 +467,8 @@ WORDED_BY_US = {"embedding_bag", "one_hot", "searchsorted", "max_unpool"}
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_indices_that_are_outside_are_the_errors_of_aot_eager(name: str, computed: bool) -> None:
     """Checks before anything was written; where the indices are given, around the one engine, not in between."""
+    if name == "one_hot" and torch.__version__ < "2.12":
+        pytest.skip("aot_eager of PyTorch 2.11 makes rows of zeros of classes that there are not")
     look_up, outside = LOOKUPS[name]
 
     def run(model: Model, index: torch.Tensor) -> Any:
