@@ -1393,9 +1393,8 @@ def served_sizes(
                     span = range(said, said + 1)
                 else:
                     equal.append((EXTENT_SYMBOL.format(index, axis), said))
-            varying.append(
-                Varying(index, axis, max(1, low, span.start), min(high, span.stop - 1))
-            )  # none has no elements
+            # tensors without elements are left to the layers
+            varying.append(Varying(index, axis, max(1, low, span.start), min(high, span.stop - 1)))
     if all(each.least == each.most for each in varying):
         raise FixedSizes("what was compiled assumes the usual sizes")
     return tuple(varying), tuple(equal)
