@@ -33,6 +33,7 @@ from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.expansion import replace_result
 from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments, tensor_value
+from trt_lowering.out_arguments import require_out_types
 from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.flatten import InlineWrappedRegions, RemoveAssertions, find_autocast_region, wrapped_region
@@ -64,8 +65,8 @@ def lower(
         A module in the form that `check_graph_form` describes, called like the model.
 
     Raises:
-        LoweringError: A pass broke its contract, the program cannot be turned into a module, or it changes the shape or
-            the memory of an input.
+        LoweringError: A pass broke its contract, the program cannot be turned into a module, it changes the shape or
+            the memory of an input, or an operator in it cannot write to what it is given as `out=`.
     """
     return begin_lowering(program, settings, preserve=preserve, observe=observe).finish()
 
@@ -81,6 +82,7 @@ def begin_lowering(
 ) -> DecomposedGraph:
     """Lowers an exported program as far as its values do not matter; see `lower` for arguments and errors."""
     refuse_lost_changes(program)
+    require_out_types(program.graph_module)
     rules = DecompositionRules(preserve, settings)
     gm = _flat_functional(program)
     if gm is None:
@@ -111,9 +113,11 @@ def decompose_program(
         A program with the same signature. Programs that write to views are traced anew as a whole.
 
     Raises:
-        LoweringError: The program changes the shape or the memory of an input.
+        LoweringError: The program changes the shape or the memory of an input, or an operator in it cannot write to
+            what it is given as `out=`.
     """
     refuse_lost_changes(program)
+    require_out_types(program.graph_module)
     rules = DecompositionRules(preserve, settings)
     gm = copy_of_graph(program)
     results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]

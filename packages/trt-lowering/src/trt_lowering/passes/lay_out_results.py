@@ -11,13 +11,13 @@ import torch
 from torch import fx
 
 from trt_core.internals import OpOverload, pytree, schema_name
-from trt_core.nesting import reach_of
 from trt_core.sizes.expressions import depends_on_data
 from trt_lowering.contract import GraphPass
 from trt_lowering.memory_order import lies_in, memory_order
 from trt_lowering.node_metadata import graph_results, insert_call, same_shape
 from trt_lowering.operator_traits import is_pure, tensor_value
 from trt_lowering.results import base_of
+from trt_lowering.trial_operands import trial_operands
 
 aten = torch.ops.aten
 
@@ -37,9 +37,6 @@ all of PyTorch's database of operators, with operands transposed, with channels 
 
 _TRANSFORMS: Final = ("aten::fft_", "aten::_fft_")
 """How names of Fourier transforms begin; fake tensors of PyTorch 2.11 say that their results are always dense."""
-
-_MOST_ELEMENTS: Final = 1 << 20
-"""Operands of more elements are not tried."""
 
 
 class LayOutResults(GraphPass):
@@ -148,38 +145,16 @@ def _laid_like(value: Any, real: Any) -> Any:
 
 def _run_on_zeros(node: fx.Node) -> list[Any] | None:
     """Returns what a node makes of zeros that lie as its operands do; None where it isn't tried, or fails."""
-    values = [value for value in map(tensor_value, node.all_input_nodes) if value is not None]
-    if not isinstance(node.target, OpOverload) or not is_pure(node) or any(value.is_cuda for value in values):
+    target: Any = node.target
+    operands = trial_operands(node) if isinstance(target, OpOverload) and is_pure(node) else None
+    if operands is None:
         return None
+    args, kwargs = operands
     try:
-        if sum(map(_span, values)) > _MOST_ELEMENTS:
-            return None
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda item: _zeros(item.meta["val"]))
         with torch.no_grad():
-            return list(pytree.tree_leaves(node.target(*args, **kwargs)))
-    except Exception:  # sizes that depend on data, or a kernel that refuses zeros
+            return list(pytree.tree_leaves(target(*args, **kwargs)))
+    except Exception:  # a kernel that refuses zeros
         return None
-
-
-def _zeros(value: Any) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return _number(value) if isinstance(value, torch.SymInt) else value
-    shape, strides = _numbers(value.shape), _numbers(value.stride())
-    return torch.zeros(_span(value), dtype=value.dtype).as_strided(shape, strides)
-
-
-def _span(value: torch.Tensor) -> int:
-    """How many elements of memory a tensor reaches over, one at least."""
-    return max(reach_of(_numbers(value.shape), _numbers(value.stride())), 1)
-
-
-def _numbers(extents: Sequence[int | torch.SymInt]) -> list[int]:
-    """The numbers that sizes had when the graph was captured."""
-    return [_number(extent) for extent in extents]
-
-
-def _number(extent: int | torch.SymInt) -> int:
-    return extent if isinstance(extent, int) else int(extent.node.hint)
 
 
 def _is_made(item: fx.Node) -> bool:
