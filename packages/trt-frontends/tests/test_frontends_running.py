@@ -27,9 +27,10 @@ def _model(device: str = "cpu") -> nn.Module:
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval().to(device)
 
 
-def test_cuda_graphs_need_a_cuda_device() -> None:
+@pytest.mark.parametrize("door", [trt_frontends.compile, trt_frontends.explain])
+def test_cuda_graphs_need_a_cuda_device(door: Any) -> None:
     with pytest.raises(SettingsError, match="use_cuda_graphs needs a CUDA device") as caught:
-        trt_frontends.compile(_model(), arg_inputs=(torch.ones(2, 8),), use_cuda_graphs=True)
+        door(_model(), arg_inputs=(torch.ones(2, 8),), use_cuda_graphs=True)
     assert "compiled for cpu" in caught.value.why
 
 

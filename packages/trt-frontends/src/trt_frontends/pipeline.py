@@ -275,6 +275,7 @@ def export_model(
     require_walkable(module)
     module, examples = open_shards(module, examples)
     settings = with_device(settings, given, device_of(module, examples))
+    _require_graphs(settings)
     is_built = needs_weights and not settings.dryrun
     if is_built:
         _require_device(settings.device)
@@ -427,6 +428,17 @@ def _require_device(device: Device) -> None:
             f"device={device} is not here",
             why=f"PyTorch {torch.__version__} sees {count or 'no'} CUDA device{'' if count == 1 else 's'}",
             hint='give device="cpu", or run where the GPU is; explain and dryrun need no device',
+        )
+
+
+def _require_graphs(settings: CompilationSettings) -> None:
+    """Finds at the door that CUDA graphs are asked for where there can be none."""
+    device = settings.device.torch_device
+    if settings.use_cuda_graphs and device.type != "cuda":
+        raise SettingsError(
+            "use_cuda_graphs needs a CUDA device",
+            why=f"the model is compiled for {device}",
+            hint="move the model and its inputs to the GPU, or leave the setting out",
         )
 
 

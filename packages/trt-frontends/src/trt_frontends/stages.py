@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trt_core import CompilationSettings, SettingsError
 from trt_frontends.pipeline import BuiltModel, CapturedModel, GiveUp, LoweredModel, visible_log
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ def build(captured: CapturedModel, give_up: GiveUp | None = None) -> BuiltModel:
     Raises:
         TrtError: See `lower` and `LoweredModel.build`.
     """
-    _require_graphs(captured.settings)
     dryrun = bool(captured.settings.dryrun)
     with visible_log(captured.settings):
         if captured.settings.max_error is None:
@@ -48,14 +46,3 @@ def _automatic(captured: CapturedModel) -> AutomaticPrecision:
     from trt_frontends.precision.automatic import AutomaticPrecision  # it runs models, which few calls ask for
 
     return AutomaticPrecision(captured)
-
-
-def _require_graphs(settings: CompilationSettings) -> None:
-    """Finds at the door that CUDA graphs are asked for where there can be none."""
-    device = settings.device.torch_device
-    if settings.use_cuda_graphs and device.type != "cuda":
-        raise SettingsError(
-            "use_cuda_graphs needs a CUDA device",
-            why=f"the model is compiled for {device}",
-            hint="move the model and its inputs to the GPU, or leave the setting out",
-        )
