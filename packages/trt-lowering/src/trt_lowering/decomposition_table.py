@@ -276,6 +276,31 @@ def is_in(
     return found.logical_not() if invert else found
 
 
+def margins_of_labels(self: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decomposes `aten::multilabel_margin_loss_forward`: PyTorch's own counts what stands behind the last label.
+
+    Args:
+        self: (N, C) or (C,).
+        target: Labels, as many as `self` has elements; those of a row end at the first -1.
+        reduction: 0 for a loss of each row, 1 for their mean, 2 for their sum.
+
+    Returns:
+        The loss, and 1 at each element whose number is a label, else 0.
+    """
+    rows, labels = torch.atleast_2d(self), torch.atleast_2d(target)
+    classes = rows.shape[1]
+    numbers = torch.arange(classes, device=self.device)
+    ends = torch.where(labels == -1, numbers, classes).amin(1, keepdim=True)
+    is_label = numbers < ends
+    known = torch.where(is_label, labels, 0)
+    chosen = (is_label.unsqueeze(2) & (known.unsqueeze(2) == numbers)).any(1)
+    margins = (1 - rows.gather(1, known).unsqueeze(2) + rows.unsqueeze(1)).clamp_min(0)
+    counts = is_label.unsqueeze(2) & chosen.logical_not().unsqueeze(1)
+    losses = torch.where(counts, margins, 0).sum((1, 2)) / classes
+    loss = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses.reshape(self.shape[:-1])
+    return loss, chosen.to(self.dtype).reshape(target.shape)
+
+
 def gated_cell(
     input: torch.Tensor,
     hx: torch.Tensor,
@@ -351,6 +376,7 @@ _OWN: Final[dict[str, Callable[..., Any]]] = {
     **OPEN_SIZES,
     "aten::isin.Tensor_Tensor": is_in,
     **SMALL_MATRICES,
+    "aten::multilabel_margin_loss_forward": margins_of_labels,
     "aten::gru_cell": gated_cell,
     "aten::lstm_cell": long_memory_cell,
     "aten::stft.center": short_time_fourier_transform,

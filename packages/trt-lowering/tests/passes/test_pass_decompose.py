@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as with_settings
+from hypothesis import strategies as st
 from torch.export import Dim
 
 from trt_core.provenance import module_path
-from trt_lowering.decomposition_table import DecompositionRules
+from trt_lowering.decomposition_table import DecompositionRules, find_decomposition
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.functionalize import Functionalize
 
@@ -193,3 +196,17 @@ def test_operators_whose_decomposition_computes_something_else_stay_whole(captur
     gm = captured(function, start)
     decompose(gm, lambda target: False, settings)
     assert torch.equal(gm(start), function(start))
+
+
+@with_settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.lists(st.integers(-1, 3), min_size=4, max_size=4), min_size=1, max_size=3),
+    is_batch=st.booleans(),
+    reduction=st.integers(0, 2),
+)
+def test_labels_end_where_the_loss_of_their_margins_says(rows, is_batch, reduction):
+    operator = aten.multilabel_margin_loss_forward.default
+    target = torch.tensor(rows if is_batch else rows[0])
+    x = torch.linspace(-1, 2, target.numel()).reshape(target.shape)
+    found, wanted = find_decomposition(operator).function(x, target, reduction), operator(x, target, reduction)
+    torch.testing.assert_close(found, wanted)
