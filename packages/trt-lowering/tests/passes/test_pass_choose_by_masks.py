@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trt_lowering.passes.choose_by_masks import ChooseByMasks
+from trt_lowering.passes.choose_by_masks import FEW_MASKS, FEW_ROWS, ChooseByMasks
 
 
 def _copied(x, y):
@@ -70,6 +70,34 @@ def test_places_that_a_mask_reads_and_writes_are_selected(lower_module, compare,
     nothing = torch.full((5, 4), 9.0), torch.full((5, 4), -9.0)
     for pair in (nothing, nothing[::-1]):
         compare(model(*pair), gm(*pair), 1e-6)
+
+
+class _Experts(nn.Module):
+    """Each row is computed by the one of `count` experts that scores best."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(count))
+
+    def forward(self, x, scores):
+        best = scores.argmax(-1)
+        out = torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            out[best == number] = expert(x[best == number])
+        return out
+
+
+@pytest.mark.parametrize(("count", "rows"), [(4, (2, 64)), (5, (2, 16)), (5, (2, 64))])
+def test_many_experts_compute_few_rows_alone_at_all_places(lower_module, compare, operators, count, rows):
+    model, (least, most) = _Experts(count), rows
+    x, scores = torch.randn(most, 4), torch.randn(most, count)
+    batch = torch.export.Dim("rows", min=least, max=most)
+    gm = lower_module(model, x, scores, dynamic_shapes=({0: batch}, {0: batch}))
+    has_many = count > FEW_MASKS and most > FEW_ROWS
+    assert operators(gm)["index_put"] == (count if has_many else 0)
+    for size in rows:
+        x, scores = torch.randn(size, 4), torch.randn(size, count)
+        compare(model(x, scores), gm(x, scores), 1e-6)
 
 
 def _in_another_order(x, y):

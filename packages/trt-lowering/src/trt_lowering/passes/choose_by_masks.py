@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Set
 from typing import Any, Final
 
 import torch
@@ -9,6 +11,7 @@ from torch import fx
 
 from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument
+from trt_core.sizes.ranges import largest_extent
 from trt_lowering.contract import OperatorPass
 from trt_lowering.expansion import no_new_guards
 from trt_lowering.node_metadata import fake_mode_of, insert_call, same_shape
@@ -16,12 +19,19 @@ from trt_lowering.operator_traits import is_pure, tensor_value
 
 aten: Final = torch.ops.aten
 
+FEW_MASKS: Final = 4
+"""Most masks that choose from the same values where products are computed at all places: as many times the work."""
+
+FEW_ROWS: Final = 16
+"""Rows that products compute in the time that reading their weights takes, however many masks choose from them."""
+
 
 class ChooseByMasks(OperatorPass):
     """Computes `x[mask] = f(y[mask])` as `where(mask, f(y), x)`, where `f` computes each place by itself.
 
     How many places a mask chooses depends on data, and no engine holds a tensor of so many; all places there are is a
-    shape like any other. What reads chosen values for something else keeps them.
+    shape like any other. What reads chosen values for something else keeps them, and so do products where many masks
+    choose from the same values, unless these are few rows: experts, each of which has a part of them.
 
     Requires: no in-place operator but write backs; equal masks are one node.
     Ensures: values on nodes.
@@ -34,12 +44,13 @@ class ChooseByMasks(OperatorPass):
         changes = 0
         masks: dict[fx.Node, fx.Node] = {}
         everywhere: dict[fx.Node, fx.Node] = {}
+        crowded = _crowded_masks(gm.graph)
         for node in list(gm.graph.nodes):
             if self.stays(node.target) or not isinstance(node.target, OpOverload):
                 continue
             if (mask := _chooses_by(node)) is not None:
                 masks[node], everywhere[node] = mask, node.args[0]
-            elif (mask := _computed_by_place(node, masks)) is not None:
+            elif (mask := _computed_by_place(node, masks, crowded)) is not None:
                 masks[node], everywhere[node] = mask, _computed_everywhere(node, everywhere)
             elif (values := _written(node, masks)) is not None:
                 _select(node, masks[values], everywhere[values])
@@ -71,7 +82,22 @@ def _has_shape_of(mask: Any, other: Any) -> bool:
     return _is_mask(mask) and same_shape(mask.meta["val"], other.meta["val"])
 
 
-def _computed_by_place(node: fx.Node, masks: dict[fx.Node, fx.Node]) -> fx.Node | None:
+def _crowded_masks(graph: fx.Graph) -> Set[fx.Node]:
+    """The masks of many places that choose from values from which many masks choose."""
+    choosing: dict[Any, set[fx.Node]] = defaultdict(set)
+    for node in graph.nodes:
+        mask = _chooses_by(node) if isinstance(node.target, OpOverload) else None
+        if mask is not None and not _has_few_places(mask):
+            choosing[node.args[0]].add(mask)
+    return {mask for masks in choosing.values() if len(masks) > FEW_MASKS for mask in masks}
+
+
+def _has_few_places(mask: fx.Node) -> bool:
+    most = largest_extent(mask.meta["val"].numel())
+    return most is not None and most <= FEW_ROWS
+
+
+def _computed_by_place(node: fx.Node, masks: dict[fx.Node, fx.Node], crowded: Set[fx.Node]) -> fx.Node | None:
     """The mask of a node's operands, where each row of its result follows from that row of them, whatever it holds."""
     chosen = [read for read in node.all_input_nodes if read in masks]
     value, name = tensor_value(node), schema_name(node.target)
@@ -82,7 +108,8 @@ def _computed_by_place(node: fx.Node, masks: dict[fx.Node, fx.Node]) -> fx.Node 
     if any(read.meta["val"].dim() != value.dim() for read in chosen):
         return None
     if name == "aten::linear":
-        return masks[chosen[0]] if chosen == [node.args[0]] and value.dim() > 1 else None
+        is_by_row = chosen == [node.args[0]] and value.dim() > 1 and masks[chosen[0]] not in crowded
+        return masks[chosen[0]] if is_by_row else None
     if torch.Tag.pointwise not in node.target.tags or (name in _REFUSING and not value.is_floating_point()):
         return None
     others = (tensor_value(read) for read in node.all_input_nodes if read not in masks)
