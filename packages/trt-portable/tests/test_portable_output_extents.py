@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trt_portable as trt
+from trt_portable.builder import builder as builder_module
 from trt_portable.errors import Refusal
 from trt_portable.plan.extents import evaluate, expression_of, sizes_by_symbol
 from trt_portable.plan.plan_file import read_plan, write_plan
@@ -106,6 +107,37 @@ def test_profiles_without_bounds_say_extents_too() -> None:
     plan = builder.build_serialized_network(network, config)
     assert plan is not None
     assert _engine(plan)._state.output_shapes(((7, 3, 2, 5),)) == ((7, 3, 2, 5),)
+
+
+def _many_sizes(count: int) -> Any:
+    """The state of an engine of `count` inputs, each of which has eight sizes of its own."""
+    builder = trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR))
+    network = builder.create_network()
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    config.builder_optimization_level = 0
+    for index in range(count):
+        x = network.add_input(f"x{index}", trt.DataType.FLOAT, (-1,) * 8)
+        profile.set_shape(x.name, (1,) * 8, (2,) * 8, (8,) * 8)
+        if index < 1:
+            network.mark_output(network.add_unary(x, trt.UnaryOperation.NEG).get_output(0))
+    config.add_optimization_profile(profile)
+    return _engine(builder.build_serialized_network(network, config))._state
+
+
+def test_very_many_sizes_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 inputs took 9 seconds, and twice as many four times as long."""
+    tried: list[Any] = []
+    made = builder_module._made
+    monkeypatch.setattr(builder_module, "_made", lambda *given: tried.append(given) or made(*given))
+    shapes = ((3, 1, 4, 1, 5, 8, 2, 6),)
+    assert _many_sizes(4).output_shapes(shapes * 4) == shapes
+    assert len(tried) == 3 + 2 * 4 * 8
+    tried.clear()
+    monkeypatch.setattr(builder_module, "_MOST_INFERRED", 300)
+    state = _many_sizes(4)
+    assert not tried
+    assert state.output_shapes(shapes * 4) is None
+    assert tuple(state.infer(shapes * 4, {}).outputs[0].shape) == shapes[0]
 
 
 def test_shapes_that_layers_refuse_are_still_refused_before_a_run() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -333,6 +333,8 @@ _MOST_ELEMENTS: Final = 1 << 40
 """No memory holds a tensor of more."""
 _COUNTABLE: Final = 1 << 59
 """Elements whose bytes PyTorch can count; it cannot describe tensors of more, not even without data."""
+_MOST_INFERRED: Final = 1 << 18
+"""Layers, inputs and outputs that the ends of all profiles may take together: seconds."""
 
 
 def add_output_extents(
@@ -341,7 +343,8 @@ def add_output_extents(
     """Adds expressions of extents to the outputs of an engine with dynamic inputs.
 
     Shape inference may assume what holds for all but the smallest extents, so each expression is compared with what
-    the layers make at the ends of every profile; one that differs anywhere is left out.
+    the layers make at the ends of every profile; one that differs anywhere is left out. Each extent has ends of its
+    own, so a network that has very many of them, for its layers, gets no expressions: a context infers its outputs.
 
     Args:
         network: The network, whose extents are known as expressions of symbols.
@@ -355,6 +358,10 @@ def add_output_extents(
     outputs = [tensor for tensor in info.io if not tensor.is_input]
     if not any(tensor.is_dynamic for tensor in inputs) or any(tensor.is_host for tensor in info.io):
         return info
+    groups = _extents_by_name(inputs)
+    num_ends = len(info.profiles) * (_WHOLE_ENDS + 2 * len(groups))
+    if num_ends * (len(info.io) + sum(1 for _ in leaf_entries(structure["layers"]))) > _MOST_INFERRED:
+        return info
     sizes: dict[Any, tuple[int, int]] = {}
     for index, source in enumerate(network._inputs):
         for axis, extent in enumerate(source._extents or ()):
@@ -367,7 +374,7 @@ def add_output_extents(
     numbers = [tensors[slot.weights] if is_host_constant(slot) else None for slot in info.weight_slots]
     program = load_shape_program(structure, info, numbers)
     for profile in range(len(info.profiles)):
-        for number, shapes in enumerate(_ends(info, inputs, profile)):
+        for number, shapes in enumerate(_ends(info, inputs, profile, groups)):
             made = _made(program, inputs, shapes)
             if made is None and number < _WHOLE_ENDS:
                 return info  # layers refuse shapes that the profile allows: only inferring can say which
@@ -380,22 +387,35 @@ def add_output_extents(
     )
 
 
-def _ends(info: EngineInfo, inputs: Sequence[IOTensor], profile: int) -> Iterator[tuple[Shape, ...]]:
+def _extents_by_name(inputs: Sequence[IOTensor]) -> list[list[tuple[int, int]]]:
+    """Dynamic extents, as input and axis; those of one name together."""
+    places: dict[Any, list[tuple[int, int]]] = {}
+    for index, tensor in enumerate(inputs):
+        for axis in (axis for axis, extent in enumerate(tensor.shape) if extent < 0):
+            name = tensor.dimension_names[axis] if tensor.dimension_names else ""
+            places.setdefault(name or (index, axis), []).append((index, axis))
+    return list(places.values())
+
+
+def _ends(
+    info: EngineInfo, inputs: Sequence[IOTensor], profile: int, groups: Iterable[Sequence[tuple[int, int]]]
+) -> Iterator[tuple[Shape, ...]]:
     """The typical shapes of a profile, the least and the greatest possible, and those with one extent at an end.
 
     Extents of one name change together. Other extents may have to agree all the same: layers refuse those ends.
+
+    Args:
+        info: The engine part of the plan.
+        inputs: The inputs of the engine.
+        profile: Number of the profile.
+        groups: What `_extents_by_name` returned.
     """
     allowed = [info.allowed_shape(tensor, profile) for tensor in inputs]
     typical = tuple(shapes.opt for shapes in allowed)
     yield typical
     yield tuple(shapes.min for shapes in allowed)
     yield _greatest(typical, [shapes.max for shapes in allowed])
-    places: dict[Any, list[tuple[int, int]]] = {}
-    for index, tensor in enumerate(inputs):
-        for axis in range(len(tensor.shape)):
-            name = tensor.dimension_names[axis] if tensor.dimension_names else ""
-            places.setdefault(name or (index, axis), []).append((index, axis))
-    for group in places.values():
+    for group in groups:
         for end in ("min", "max"):
             shapes = [list(shape) for shape in typical]
             for index, axis in group:
