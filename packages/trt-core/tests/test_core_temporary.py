@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import types
 from contextvars import ContextVar
 
 import pytest
 import torch
+from side_by_side import in_fork
 
+from trt_core.paused_collection import paused_collection
 from trt_core.temporary import seeded, with_attributes, with_value
 
 
@@ -44,6 +48,21 @@ def test_blocks_inside_of_blocks_end_in_their_order():
             assert made.own == 2
         assert made.own == 1
     assert not vars(made)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_processes_that_other_threads_fork_inside_of_a_block_have_what_was_before():
+    made = Base()
+    made.own = 0
+    with with_attributes(made, own=1, told=str), paused_collection():
+        with with_attributes(made, own=2):
+            assert in_fork(lambda: vars(made) == {"own": 0} and gc.isenabled())
+        assert (made.own, gc.isenabled()) == (1, False)
+        child = os.fork()
+        if not child:  # this thread goes on there, and ends its blocks itself
+            os._exit(0 if made.own == 1 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert vars(made) == {"own": 0}
 
 
 def test_a_variable_has_its_value_again():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -301,6 +303,46 @@ def test_a_process_that_is_forked_while_a_thread_compiles_calls_its_mutable_modu
     wanted = mutable(X)
     with mutable._own._lock:
         assert in_fork(lambda: bool(torch.equal(mutable(X), wanted)))
+
+
+class _Held(nn.Linear):
+    """A layer whose capture waits inside, with weights that have no data."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.waits, self.inside, self.goes_on = False, threading.Event(), threading.Event()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, 4)."""
+        if self.waits:
+            self.inside.set()
+            self.goes_on.wait(60)
+        return super().forward(x)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_is_forked_while_a_thread_captures_a_model_has_its_weights() -> None:
+    model = _Held().eval().requires_grad_(False)
+    mutable, names = MutableModule(model, min_block_size=1), [*model.state_dict()]
+    wanted, weights, called = mutable(X), dict(model.named_parameters()), nn.Module.__call__
+    model.waits = True
+    thread = threading.Thread(target=lambda: mutable(X[:1]), daemon=True)
+    thread.start()
+
+    def calls() -> bool:
+        model.waits = False
+        is_own = all(value is weights[name] for name, value in model.named_parameters())
+        is_plain = gc.isenabled() and nn.Module.__call__ is called
+        return is_own and is_plain and [*model.state_dict()] == names and bool(torch.equal(mutable(X), wanted))
+
+    try:
+        assert model.inside.wait(60)
+        assert model.weight is not weights["weight"]
+        assert in_fork(calls) and in_fork(lambda: calls() and mutable(torch.ones(5, 4)).shape == (5, 2))
+    finally:
+        model.goes_on.set()
+        thread.join()
+    assert model.weight is weights["weight"]
 
 
 @pytest.mark.gpu

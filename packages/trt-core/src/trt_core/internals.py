@@ -14,6 +14,7 @@ names a private module of PyTorch. All of it is the same in PyTorch 2.11 to 2.15
 | `torch.distributed.distributed_c10d._resolve_process_group` | the process group that a name in a graph means | |
 | `torch.distributed.distributed_c10d._world` | all process groups of this process | |
 | `torch.fx._lazy_graph_module` | graphs whose code is generated when it is first wanted | |
+| `torch.fx._symbolic_trace` | what a tracer has put into `nn.Module` for a while | |
 | `torch.fx.experimental.proxy_tensor` | traces functions into ATen operators | |
 | `torch.fx.experimental.symbolic_shapes` | sizes that vary, and what is known of them | |
 | `torch.utils._python_dispatch` | sees each operator that is called; tensors that consist of tensors | |
@@ -49,6 +50,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.fx import _symbolic_trace as symbolic_trace
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
@@ -135,7 +137,10 @@ def compile_session() -> Iterator[None]:
 
 
 def _renew_compile_lock() -> None:
-    """Makes Dynamo's lock anew in a forked process, where nobody gives it back that another thread had."""
+    """Makes Dynamo's lock anew in a forked process, where nobody gives it back that another thread had.
+
+    That thread may have been tracing: calls of modules are their own again.
+    """
     frames: Any = sys.modules.get("torch._dynamo.convert_frame")
     if frames is None:
         return
@@ -145,6 +150,9 @@ def _renew_compile_lock() -> None:
     frames.compile_lock = threading.RLock()
     globals().pop("compile_lock", None)
     torch.compiler._is_compiling_flag = False
+    if (patcher := symbolic_trace.CURRENT_PATCHER) is not None:
+        patcher.revert_all_patches()
+        symbolic_trace.CURRENT_PATCHER = None
 
 
 if hasattr(os, "register_at_fork"):

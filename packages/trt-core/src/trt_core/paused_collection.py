@@ -6,6 +6,8 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+from trt_core.temporary import undone_in_forks
+
 
 @contextlib.contextmanager
 def paused_collection() -> Iterator[None]:
@@ -15,10 +17,10 @@ def paused_collection() -> Iterator[None]:
     dispatch records that as a step of its own, and fails where it comes while the trace is written down. And where much
     is made that stays, as in a capture or a conversion, going through all of it again and again finds nothing.
     """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    resume = gc.enable if gc.isenabled() else lambda: None
+    with undone_in_forks(resume):
+        gc.disable()
+        try:
+            yield
+        finally:
+            resume()

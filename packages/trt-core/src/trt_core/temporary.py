@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
 
 _T = TypeVar("_T")
+
+_under_way: dict[object, tuple[int, Callable[[], None]]] = {}
+"""Blocks of `undone_in_forks`, outer ones first: thread, and what undoes what is changed inside."""
+
+
+@contextlib.contextmanager
+def undone_in_forks(undo: Callable[[], None]) -> Iterator[None]:
+    """Has a process that another thread forks meanwhile undo what the block changes: nobody ends the block there.
+
+    Args:
+        undo: Undoes it, also where it is changed in part, or not at all.
+    """
+    key = object()
+    _under_way[key] = threading.get_ident(), undo
+    try:
+        yield
+    finally:
+        _under_way.pop(key, None)
+
+
+def _undo_in_fork() -> None:
+    own = threading.get_ident()
+    for key, (thread, undo) in reversed(list(_under_way.items())):
+        if thread != own:
+            del _under_way[key]
+            undo()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_undo_in_fork)
 
 
 @contextlib.contextmanager
@@ -34,16 +66,21 @@ def with_attributes(owner: Any, **attributes: Any) -> Iterator[None]:
     """
     own = vars(owner)
     before = {name: own[name] for name in attributes if name in own}
-    for name, value in attributes.items():
-        setattr(owner, name, value)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for name in attributes:
             if name in before:
                 setattr(owner, name, before[name])
-            else:
+            elif name in vars(owner):
                 delattr(owner, name)
+
+    with undone_in_forks(undo):
+        for name, value in attributes.items():
+            setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            undo()
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from trt_core.log import unlogged
 from trt_core.nesting import distinct_tensors
 from trt_core.paused_collection import paused_collection
 from trt_core.sizes.guards import Asker, asker_in, condition_of
-from trt_core.temporary import with_attributes
+from trt_core.temporary import undone_in_forks, with_attributes
 from trt_lowering.captured_collectives import CaptureRefusal, functional_collectives
 from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
@@ -216,6 +216,7 @@ def export_module(
             frames_read_once(),
             graphs_unprinted(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
+            undone_in_forks(_weights_returned(module)),  # a capture has others in their places, without data
             keywords_named(module, examples[1], dynamic_shapes) as dims,
             unlogged("torch._subclasses.fake_tensor"),  # a trace of PyTorch's own code, before what it raises
         ):
@@ -227,6 +228,18 @@ def export_module(
             why=f"{type(error).__name__}: {_summary(error)}",
             hint=_advice(error, module, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
         ) from error
+
+
+def _weights_returned(module: torch.nn.Module) -> Callable[[], None]:
+    """Returns what puts the present parameters and buffers of a module into their places again."""
+    held = [(table, dict(table)) for part in module.modules() for table in (part._parameters, part._buffers)]
+
+    def put_back() -> None:
+        for table, before in held:
+            table.clear()
+            table.update(before)
+
+    return put_back
 
 
 def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_dynamic_shapes: bool) -> str:
@@ -316,19 +329,13 @@ def keywords_named(module: torch.nn.Module, kwargs: Mapping[str, Any], dynamic_s
         return
     parameters = [item for item in signature.parameters.values() if item not in variadic]
     parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in extra]
-    original, own = module.forward, vars(module).get("forward")
+    original = module.forward
 
     @functools.wraps(original)
     def forward(*args: Any, **keywords: Any) -> Any:
         return original(*args, **keywords)
 
     vars(forward)["__signature__"] = signature.replace(parameters=parameters)
-    vars(module)["forward"] = forward
-    try:
-        name = variadic[0].name
+    name = variadic[0].name
+    with with_attributes(module, forward=forward):
         yield {**{key: value for key, value in dynamic_shapes.items() if key != name}, **dynamic_shapes.get(name, {})}
-    finally:
-        if own is None:
-            del vars(module)["forward"]
-        else:
-            vars(module)["forward"] = own
