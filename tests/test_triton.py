@@ -454,12 +454,14 @@ def test_a_generator_sends_tokens_as_they_come(tmp_path: Path) -> None:
         _Streamed(input_ids=prompts, most=2),
         _Streamed(input_ids=[[1] * 99]),
     ]
-    assert served.execute(requests) is None
+    many = _Streamed(input_ids=prompts, top_k=np.array([8, 9], np.int32))
+    assert served.execute([*requests, many]) is None
+    assert "top_k has 2 values\n  why: it is one number" in many.answers[0].error
     assert plain.tokens() == generator.generate(torch.tensor(prompts), max_new_tokens=6)[:, 3:].tolist()
     assert sampled.tokens() == again.tokens() != plain.tokens()
     assert 2 <= len(gone.answers) < 21 - 6  # for who is gone no more is computed, but for steps that have begun
     assert wrong.answers[0].error
-    assert all(request.ends == 1 for request in requests)
+    assert all(request.ends == 1 for request in (*requests, many))
     with pytest.raises(InputError, match="not put together"):
         export_triton(tmp_path / "text.trtp", tmp_path / "models", version=2, max_batch_size=4)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.errors import TrtError
+from trt_core.errors import InputError, TrtError
 from trt_runtime.generation import TextGenerator
 from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
@@ -133,15 +133,17 @@ class TritonPythonModel:
         return [[parts[index] for parts in split] for index in range(len(requests))]
 
     def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        left = iter(tensors)
+        left = zip(self._inputs, tensors, strict=True)
         flat: list[Any] = []
         for leaf in self._signature.leaves:
             if isinstance(leaf, FixedInput):
                 flat.append(leaf.value)
-            elif isinstance(leaf, NumberInput):
-                flat.append(leaf.kind(next(left).item()))
+                continue
+            name, tensor = next(left)
+            if isinstance(leaf, NumberInput):
+                flat.append(leaf.kind(_number(name, tensor)))
             else:
-                flat.append(next(left).to(leaf.device if leaf.device == "cpu" else self._program.device))
+                flat.append(tensor.to(leaf.device if leaf.device == "cpu" else self._program.device))
         values = [replace_values(tree, flat.__getitem__) for tree in self._signature.structure]
         positional = self._signature.positional
         keywords = dict(zip(self._signature.names[positional:], values[positional:], strict=True))
@@ -195,7 +197,7 @@ class TritonTextModel:
         backend = _backend()
         given = {name: backend.get_input_tensor_by_name(request, name) for name in (*TEXT_INPUTS, *TEXT_OPTIONS)}
         read = {name: _to_torch(tensor) for name, tensor in given.items() if tensor is not None}
-        options: dict[str, Any] = {name: read.pop(name).item() for name in TEXT_OPTIONS if name in read}
+        options: dict[str, Any] = {name: _number(name, read.pop(name)) for name in TEXT_OPTIONS if name in read}
         if (seed := options.pop("seed", None)) is not None:
             options["generator"] = torch.Generator(self._generator.device).manual_seed(seed)
         options |= {name: tensor.to(self._generator.device) for name, tensor in read.items()}
@@ -236,6 +238,14 @@ def _to_torch(tensor: Any) -> torch.Tensor:
         return found
     except Exception:  # DLPack has bool in new servers only, and errors of theirs have many types
         return torch.from_numpy(tensor.as_numpy().copy())
+
+
+def _number(name: str, tensor: torch.Tensor) -> Any:
+    if tensor.numel() != 1:
+        raise InputError(
+            f"{name} has {tensor.numel()} values", why="it is one number", hint=f"send {name} with the sizes [1]"
+        )
+    return tensor.item()
 
 
 def _from_torch(name: str, result: torch.Tensor) -> Any:
