@@ -31,7 +31,7 @@ from torch import nn
 import trt_runtime
 from trt_core import InputError
 from trt_runtime import TRTModule, save, write_plan
-from trt_runtime.command_line import inspection, main
+from trt_runtime.command_line import inspection, main, tensor_files
 from trt_runtime.command_line.commands import (
     Load,
     measure,
@@ -567,6 +567,36 @@ def test_where_a_tensor_lies_is_no_tuple_of_tuples(at: int, tmp_path: Path) -> N
     _write_pickle(tmp_path / "x.pt", b"\x80\x02" + _stored(*fields) + b".")
     with pytest.raises(InputError, match="a tensor lies in no memory"):
         read_tensors(tmp_path / "x.pt")
+
+
+_PLACE = b"(X\7\0\0\0storagectorch\nFloatStorage\nX%b%bX\3\0\0\0cpuK\2t"
+_MADE = b"ctorch._utils\n_rebuild_tensor_v2\nq\1(%bQK\0(%bt(%bt\x89}tq\2R"
+
+
+@pytest.mark.parametrize(
+    ("axes", "again", "name", "why"),
+    [
+        (64, 10, b"0", None),
+        (65, 0, b"0", "a tensor has 65 axes, more than 64"),
+        (3, 99, b"0", "it says more than 100 tensors"),
+        (1, 0, b"0" * 65, "the number of an entry has 65 characters"),
+    ],
+)
+def test_what_a_pickle_makes_again_and_again_is_bounded(
+    axes: int, again: int, name: bytes, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes bytes to say and took any time to make: 741 bytes 14 seconds and a gigabyte, 124 kB half a minute."""
+    monkeypatch.setattr(tensor_files, "_MOST_RESULTS", 100)
+    place = _PLACE % (len(name).to_bytes(4, "little"), name)
+    one = _MADE % (place, b"K\1" * axes, b"K\1" * axes)
+    more = b"".join(b"X\4\0\0\0%04dh\1h\2R" % number for number in range(again))
+    _write_pickle(tmp_path / "x.pt", b"\x80\x02}(X\1\0\0\0x" + one + more + b"u.")
+    if why is None:
+        found = read_tensors(tmp_path / "x.pt")
+        assert len(found) == again + 1 and found["x"].dim() == axes
+    else:
+        with pytest.raises(InputError, match=why):
+            read_tensors(tmp_path / "x.pt")
 
 
 def test_what_an_archive_says_of_its_tensors_is_not_long(tmp_path: Path) -> None:

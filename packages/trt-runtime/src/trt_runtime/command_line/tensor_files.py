@@ -21,6 +21,7 @@ from trt_core.errors import FileError, InputError
 from trt_core.files.opening import opened
 from trt_core.files.replacing import replacing
 from trt_core.wording import kind_of
+from trt_runtime.bindings import MAX_RANK
 from trt_runtime.command_line.table import ENDINGS
 from trt_runtime.program.fields import DTYPES
 
@@ -30,6 +31,10 @@ _MOST_INFLATED: Final = 1 << 30
 _PIECE: Final = 1 << 20
 _MOST_STEPS: Final = 4 << 20
 """Bytes of what an archive says of its tensors: each takes a few hundred, and one may be a step to follow."""
+_MOST_RESULTS: Final = 1 << 17
+"""Tensors, and places of memory, that the steps make: each takes a byte of them, and less where they are compressed."""
+_MOST_NAME: Final = 64
+"""Characters of the number of an entry."""
 _MOST_HEADER: Final = 1 << 16
 """Bytes of what an array of NumPy says of itself; NumPy reads it whole before it looks at its length."""
 
@@ -215,8 +220,12 @@ class _Archive:
             return values
 
         argument: Any
+        left = _MOST_RESULTS
         for operation, argument, _ in pickletools.genops(self._steps):
             name = operation.name
+            left -= name in ("BINPERSID", "REDUCE")
+            if left < 0:
+                raise ValueError(f"it says more than {_MOST_RESULTS} tensors")
             if name in _LITERALS:
                 stack.append(argument)
             elif name in _CONSTANTS:
@@ -254,6 +263,8 @@ class _Archive:
         """The memory that an entry of the archive holds."""
         if (type(kind), type(dtype), type(key), type(location), type(count)) != (str, torch.dtype, str, str, int):
             raise ValueError("a tensor lies in no memory")  # a tuple of tuples can take for ever to write out
+        if len(key) > _MOST_NAME:
+            raise ValueError(f"the number of an entry has {len(key)} characters")
         name = f"{self._root}data/{key}"
         if name not in self._held:
             content = bytearray(self._archive.getinfo(name).file_size)
@@ -307,6 +318,8 @@ def _tensor(
     """A view of memory, inside of which it lies."""
     if type(stored) is not _Stored or type(size) is not tuple or type(stride) is not tuple or len(size) != len(stride):
         raise ValueError("a tensor lies in no memory, or has no shape")
+    if len(size) > MAX_RANK:
+        raise ValueError(f"a tensor has {len(size)} axes, more than {MAX_RANK}")
     if any(type(number) is not int or number < 0 for number in (offset, *size, *stride)):
         raise ValueError("a tensor has a size, a stride or an offset that is none")
     flat = stored.content.view(stored.dtype)
