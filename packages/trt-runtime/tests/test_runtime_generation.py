@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import threading
 import time
@@ -329,6 +330,12 @@ def test_guesses_that_cannot_be_taken_are_refused(options: dict[str, Any], said:
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 4}, "1 prompts of 4 texts each are more"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "early_stopping": 3}, "early_stopping"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "length_penalty": "a"}, "length_penalty"),
+        (
+            torch.ones(1, 2, dtype=torch.int64),
+            None,
+            {"num_beams": 2, "eos_token_id": [3] * 256},
+            "256 tokens end a row",
+        ),
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_return_sequences": 2}, "would be equal"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"num_beams": 2, "num_return_sequences": 3}, "do not give 3"),
         (torch.ones(1, 2, dtype=torch.int64), None, {"stop_strings": ["a"]}, "StopStringCriteria"),
@@ -562,6 +569,20 @@ def test_limits_are_read_as_they_were_written() -> None:
 def test_sources_that_say_two_things_or_nothing_are_refused(source: SourceLimits) -> None:
     with pytest.raises(PlanError, match="in no readable way"):
         GenerationLimits.from_text(GenerationLimits(1, 2, 1, source=source).to_text())
+
+
+@pytest.mark.parametrize("decay", [(0.5, -2.0), (0, math.nan), (math.inf, 2.0), (1.0,)])
+def test_what_ends_a_row_becomes_likelier_by_a_factor_alone(decay: tuple[float, ...]) -> None:
+    """A power of a number below 0 is complex."""
+    with pytest.raises(InputError, match="a factor from 0"):
+        TokenRules(length_decay=decay)
+
+
+@pytest.mark.parametrize("decay", [(0, 1e300), (-1e308, 1.5), (0, 1e30)])
+def test_factors_beyond_all_numbers_end_a_row(decay: tuple[float, float]) -> None:
+    text = torch.zeros(1, 9, dtype=torch.int64)
+    scores = TokenRules(length_decay=decay).applied(torch.arange(5.0)[None], text, 1, 10, (4, 0))
+    assert scores[0].argmax() == 4 and scores[0, 0] == 0
 
 
 @pytest.mark.parametrize(

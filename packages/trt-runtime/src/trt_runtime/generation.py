@@ -48,6 +48,9 @@ _MOST_BYTES: Final = 1 << 20
 
 _MOST_ROWS: Final = 1 << 16
 _MOST_LENGTH: Final = 1 << 24
+_MOST_CONTINUED: Final = 256
+"""Continuations of each text that a beam search looks at."""
+
 _MOST_MADE: Final = 1 << 30
 """Bytes of a tensor that is made around a step; how large one is follows from numbers of whoever wrote the file."""
 
@@ -707,6 +710,13 @@ class TextGenerator(nn.Module):
         draw = _drawn(request.do_sample, request.generator)
         beams = Beams(text, made, options, pad or (ends[0] if ends else pad))  # fills up as transformers does
         least = max(2, len(ends) + 1)
+        if least > _MOST_CONTINUED:
+            raise InputError(
+                f"{len(ends)} tokens end a row, and each text of a search is continued by as many and one more",
+                where="num_beams",
+                hint=f"give an eos_token_id of {_MOST_CONTINUED - 1} at most, or leave the beams out",
+            )
+        _require_room(8 * len(text) * least * end, "the texts of a search")
         for logits in reader.one_by_one(text):
             chances = request.scores(logits[: len(text)].to(torch.float32).log_softmax(-1), text, made)
             if draw is not None:

@@ -44,9 +44,10 @@ class TokenRules(Grown):
     removes_invalid: bool = False
 
     def __post_init__(self) -> None:
-        if len(self.length_decay) not in (0, 2):
+        is_decay = len(self.length_decay) == 2 and all(map(math.isfinite, self.length_decay))
+        if self.length_decay and not (is_decay and self.length_decay[1] >= 0):
             raise InputError(
-                f"a number of tokens and a factor, not {self.length_decay!r:.80}",
+                f"a number of tokens and a factor from 0, not {self.length_decay!r:.80}",
                 where="exponential_decay_length_penalty",
             )
         if not all(self.bad_words) or not all(words for words, _ in self.biases):
@@ -99,7 +100,7 @@ class TokenRules(Grown):
         if self.removes_invalid:
             scores = scores.nan_to_num(0.0)
         if self.length_decay and ends and made - begin > self.length_decay[0]:
-            likelier = self.length_decay[1] ** (made - begin - self.length_decay[0]) - 1
+            likelier = _power(self.length_decay[1], made - begin - self.length_decay[0]) - 1
             at = _indices(tuple(ends), scores)
             scores = scores.index_add(1, at, scores.index_select(1, at).abs() * likelier)
         if self.suppressed:
@@ -108,6 +109,14 @@ class TokenRules(Grown):
         if self.first_suppressed and made == first:
             scores = scores.index_fill(1, _indices(self.first_suppressed, scores), -torch.inf)
         return scores
+
+
+def _power(factor: float, count: float) -> float:
+    """Returns a factor to the power of a count above 0, or the largest number that scores may be multiplied by."""
+    try:
+        return min(factor**count, _FINITE)
+    except OverflowError:
+        return _FINITE
 
 
 _Words = tuple[tuple[tuple[int, ...], float], ...]
