@@ -12,6 +12,7 @@ import pickle
 import struct
 import threading
 import time
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -467,6 +468,37 @@ def test_archives_that_grow_beyond_bounds_are_refused(tmp_path: Path) -> None:
         path = path.rename(path.with_suffix(ending))
         with pytest.raises(InputError, match=r"has \d+ bytes and holds 1258291200"):
             read_tensors(path)
+
+
+def test_names_that_become_one_without_their_ending_are_refused(tmp_path: Path) -> None:
+    """The second one was taken."""
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        for name in ("x", "x.npy"):
+            archive.writestr(name, b"")
+    with pytest.raises(InputError, match="two tensors under one name"):
+        read_tensors(tmp_path / "x.npz")
+
+
+def test_the_order_of_bytes_is_a_word(tmp_path: Path) -> None:
+    """A megabyte took two gigabytes, and nine seconds."""
+    with zipfile.ZipFile(tmp_path / "x.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02}.")
+        archive.writestr("archive/byteorder", bytes(8 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="another order"):
+            read_tensors(tmp_path / "x.pt")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_tensors_have_as_many_axes_as_operators_take(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    table = json.dumps({"x": {"dtype": "F32", "shape": [1] * 65, "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "x.safetensors").write_bytes(len(table).to_bytes(8, "little") + table + bytes(4))
+    with pytest.raises(InputError, match="a tensor of 65 axes under 'x', more than 64"):
+        read_tensors(tmp_path / "x.safetensors")
 
 
 @pytest.mark.parametrize(

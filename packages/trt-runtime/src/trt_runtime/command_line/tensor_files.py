@@ -34,7 +34,7 @@ _MOST_STEPS: Final = 4 << 20
 _MOST_RESULTS: Final = 1 << 17
 """Tensors, and places of memory, that the steps make: each takes a byte of them, and less where they are compressed."""
 _MOST_NAME: Final = 64
-"""Characters of the number of an entry."""
+"""Characters of the number of an entry, or of an order of bytes."""
 _MOST_HEADER: Final = 1 << 16
 """Bytes of what an array of NumPy says of itself; NumPy reads it whole before it looks at its length."""
 
@@ -67,6 +67,8 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
             raise InputError(
                 f"{path} holds {kind_of(value)} under {name!r:.60}", hint="write a dict of tensors by input name"
             )
+        if value.dim() > MAX_RANK:
+            raise InputError(f"{path} holds a tensor of {value.dim()} axes under {name!r:.60}, more than {MAX_RANK}")
     return dict(named)
 
 
@@ -135,7 +137,8 @@ def _refuse_bomb(path: Path, archive: zipfile.ZipFile, size: int) -> None:
             f"{path} has {size} bytes and holds {total}",
             hint=f"write more than {_MOST_INFLATED} bytes without compression, as np.savez and torch.save do",
         )
-    if len(set(archive.namelist())) != len(archive.namelist()):
+    names = [entry.removesuffix(".npy") for entry in archive.namelist()]
+    if len(set(names)) != len(names):
         raise InputError(f"{path} holds two tensors under one name", hint="write a dict of tensors by input name")
 
 
@@ -207,7 +210,7 @@ class _Archive:
             Exception: It is something else than tensors by name, or does not lie in the archive.
         """
         order = f"{self._root}byteorder"
-        if order in self._archive.namelist() and self._archive.read(order).decode() != sys.byteorder:
+        if order in self._archive.namelist() and self._archive.open(order).read(_MOST_NAME) != sys.byteorder.encode():
             raise ValueError(f"its bytes are in another order than this machine's, {sys.byteorder}")
         stack: list[Any] = []
         marks: list[int] = []
