@@ -6,7 +6,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-from trt_core.temporary import undone_in_forks
+from trt_core.temporary import undone
 
 
 @contextlib.contextmanager
@@ -17,10 +17,6 @@ def paused_collection() -> Iterator[None]:
     dispatch records that as a step of its own, and fails where it comes while the trace is written down. And where much
     is made that stays, as in a capture or a conversion, going through all of it again and again finds nothing.
     """
-    resume = gc.enable if gc.isenabled() else lambda: None
-    with undone_in_forks(resume):
+    with undone(gc.enable if gc.isenabled() else lambda: None):
         gc.disable()
-        try:
-            yield
-        finally:
-            resume()
+        yield

@@ -32,6 +32,20 @@ def undone_in_forks(undo: Callable[[], None]) -> Iterator[None]:
         _under_way.pop(key, None)
 
 
+@contextlib.contextmanager
+def undone(undo: Callable[[], None]) -> Iterator[None]:
+    """Undoes at its end what the block changes; a process that another thread forks meanwhile does so at once.
+
+    Args:
+        undo: See `undone_in_forks`.
+    """
+    with undone_in_forks(undo):
+        try:
+            yield
+        finally:
+            undo()
+
+
 def _undo_in_fork() -> None:
     own = threading.get_ident()
     for key, (thread, undo) in reversed(list(_under_way.items())):
@@ -74,13 +88,10 @@ def with_attributes(owner: Any, **attributes: Any) -> Iterator[None]:
             elif name in vars(owner):
                 delattr(owner, name)
 
-    with undone_in_forks(undo):
+    with undone(undo):
         for name, value in attributes.items():
             setattr(owner, name, value)
-        try:
-            yield
-        finally:
-            undo()
+        yield
 
 
 @contextlib.contextmanager

@@ -28,6 +28,7 @@ from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.guards import forget_assumptions
 from trt_core.sizes.ranges import ShapeRanges, constrain_to_inputs
+from trt_core.temporary import undone
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
@@ -581,13 +582,15 @@ def _without_caches(model: Any, *, wanted: bool) -> Iterator[None]:
             "to have caches among its results, or make a TextGenerator of it with compile_generation",
             type(model).__name__,
         )
-    for config in changed:
-        config.use_cache = False
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for config in changed:
             config.use_cache = True
+
+    with undone(undo):
+        for config in changed:
+            config.use_cache = False
+        yield
 
 
 @contextlib.contextmanager
@@ -602,10 +605,12 @@ def _traceable(model: nn.Module, setting: str, traced: Collection[str], chosen: 
     for config, name in changed[:1]:
         why = "%s is captured with %s=%r: %r cannot be captured"
         logger.warning(why, type(config).__name__, setting.lstrip("_"), chosen, name)
-    for config, _ in changed:
-        setattr(config, setting, chosen)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for config, name in changed:
             setattr(config, setting, name)
+
+    with undone(undo):
+        for config, _ in changed:
+            setattr(config, setting, chosen)
+        yield

@@ -29,7 +29,7 @@ from trt_core.sizes.functions import relation_name
 from trt_core.sizes.grid import FailingSizes
 from trt_core.sizes.guards import Asker, asker_of, is_of_strides, rewrite_guard_text, shape_environment
 from trt_core.sizes.ranges import ShapeRanges
-from trt_core.temporary import seeded
+from trt_core.temporary import seeded, undone
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
@@ -321,12 +321,14 @@ def _attributes_kept(module: nn.Module) -> Iterator[None]:
     """Puts back what a call assigns to attributes of modules."""
     tables = [table for item in nn.Module.modules(module) for table in (vars(item), item._buffers, item._parameters)]
     before = [dict(table) for table in tables]
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for table, values in zip(tables, before, strict=True):
             table.clear()
             table.update(values)
+
+    with undone(undo):
+        yield
 
 
 def _add_guards(env: Any, kept: Mapping[Any, str]) -> None:

@@ -41,6 +41,7 @@ from trt_core import ExportError, logger
 from trt_core.bitsandbytes_operators import codes_in_rows, dequantize_blocks
 from trt_core.internals import FakeTensor, pytree
 from trt_core.quantization import quantize
+from trt_core.temporary import undone
 from trt_frontends.example_inputs import ExampleInputs
 from trt_lowering.sharded_modules import ShardedModule, is_sharded, require_sharded_alike, shards_of_inputs
 
@@ -177,7 +178,8 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
     if not opened:
         yield model
         return
-    with contextlib.ExitStack() as undo:
+    undo = contextlib.ExitStack()
+    with undone(undo.close):
         for module in nn.Module.modules(model):
             for name, child in list(module._modules.items()):
                 if child in opened:

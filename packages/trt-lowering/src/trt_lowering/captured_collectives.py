@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.temporary import undone
+
 
 class CaptureRefusal(NotImplementedError):
     """What a model communicates has no form that a graph can hold.
@@ -55,13 +57,15 @@ def functional_collectives() -> Iterator[None]:
     owners = [
         (module, name) for module in inside for name, function in known.items() if vars(module).get(name) is function
     ]
-    for owner, name in owners:
-        setattr(owner, name, replaced[name])
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for owner, name in owners:
             setattr(owner, name, known[name])
+
+    with undone(undo):
+        for owner, name in owners:
+            setattr(owner, name, replaced[name])
+        yield
 
 
 def _done(operator: str, *operands: Any) -> torch.Tensor:

@@ -230,9 +230,13 @@ def export_module(
         ) from error
 
 
+_TABLES: Final = ("_parameters", "_buffers")
+
+
 def _weights_returned(module: torch.nn.Module) -> Callable[[], None]:
     """Returns what puts the present parameters and buffers of a module into their places again."""
-    held = [(table, dict(table)) for part in module.modules() for table in (part._parameters, part._buffers)]
+    tables: list[dict[str, Any]] = [getattr(part, name) for part in module.modules() for name in _TABLES]
+    held = [(table, dict(table)) for table in tables]
 
     def put_back() -> None:
         for table, before in held:

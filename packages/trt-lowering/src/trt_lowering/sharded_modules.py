@@ -28,7 +28,7 @@ from trt_core.errors import InputError
 from trt_core.graph_search import reachable
 from trt_core.internals import enable_python_dispatcher, has_kernel, make_fx, pytree
 from trt_core.nesting import dense_strides
-from trt_core.temporary import with_attributes
+from trt_core.temporary import undone, with_attributes
 from trt_lowering.internals import (
     DisableTorchFunction,
     DispatchKey,
@@ -586,17 +586,18 @@ def gatherings_of(module: nn.Module) -> dict[int, Gathering]:
 @contextlib.contextmanager
 def without_hooks_of_fsdp(module: nn.Module) -> Iterator[None]:
     """Lets a module run with the parameters that it is given: FSDP casts inputs and results, and moves nothing."""
-    before = []
-    if _is_in_use():
-        for child in nn.Module.modules(module):
-            before.append((child, child._forward_pre_hooks, child._forward_hooks))
-            child._forward_pre_hooks = _replaced(child._forward_pre_hooks, _cast_inputs)
-            child._forward_hooks = _replaced(child._forward_hooks, _cast_results)
-    try:
-        yield
-    finally:
+    children = nn.Module.modules(module) if _is_in_use() else ()
+    before = [(child, child._forward_pre_hooks, child._forward_hooks) for child in children]
+
+    def undo() -> None:
         for child, first, last in before:
             child._forward_pre_hooks, child._forward_hooks = first, last
+
+    with undone(undo):
+        for child, first, last in before:
+            child._forward_pre_hooks = _replaced(first, _cast_inputs)
+            child._forward_hooks = _replaced(last, _cast_results)
+        yield
 
 
 def gather_when_needed(graph: fx.Graph, weights: int) -> None:

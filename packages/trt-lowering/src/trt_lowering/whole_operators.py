@@ -23,7 +23,7 @@ import torch
 
 from trt_core.internals import OpOverload, has_kernel
 from trt_core.nesting import leaves_of
-from trt_core.temporary import with_value
+from trt_core.temporary import undone, with_value
 from trt_lowering.decomposition_table import is_composite
 from trt_lowering.internals import DispatchKey, decomposition_table, fake_implementations, suggest_memory_format
 from trt_lowering.open_sizes import OPEN_SIZES
@@ -70,13 +70,14 @@ _kept: Final[ContextVar[dict[OpOverload, _Kernels]]] = ContextVar("kept", defaul
 
 @contextlib.contextmanager
 def _with_kernels(inside: Mapping[OpOverload, _Kernels], after: Mapping[OpOverload, _Kernels]) -> Iterator[None]:
-    try:
+    def undo() -> None:
+        for operator, kernels in after.items():
+            _set_kernels(operator, kernels)
+
+    with undone(undo):
         for operator, kernels in inside.items():
             _set_kernels(operator, kernels)
         yield
-    finally:
-        for operator, kernels in after.items():
-            _set_kernels(operator, kernels)
 
 
 @functools.cache
@@ -179,13 +180,15 @@ def keep_recurrent_layers() -> Iterator[None]:
 @contextlib.contextmanager
 def _replaced(table: dict[Any, Any], entries: Mapping[Any, Any]) -> Iterator[None]:
     known = {operator: table[operator] for operator in entries if operator in table}
-    table.update(entries)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for operator in entries:
             table.pop(operator, None)
         table.update(known)
+
+    with undone(undo):
+        table.update(entries)
+        yield
 
 
 def _in_mode(shapes: Callable[..., Any], mode: Any, operator: OpOverload, *args: Any, **kwargs: Any) -> Any:

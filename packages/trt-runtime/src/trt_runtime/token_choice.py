@@ -114,9 +114,10 @@ class TokenRules(Grown):
 def _power(factor: float, count: float) -> float:
     """Returns a factor to the power of a count above 0, or the largest number that scores may be multiplied by."""
     try:
-        return min(factor**count, _FINITE)
+        power: float = factor**count
     except OverflowError:
         return _FINITE
+    return min(power, _FINITE)
 
 
 _Words = tuple[tuple[tuple[int, ...], float], ...]
