@@ -19,7 +19,8 @@ Experts of JetMoe read how many tokens chose each of them, and split the tokens 
 are a loop over the experts that are hit. What stands for them leaves the counts where they are and multiplies rows in
 groups, as experts of other mixtures do.
 
-None of them is imported here. A layer in a layout that is not known stays as it is.
+None of them is imported here. A layer in a layout that is not known stays as it is. A model of which transformers has
+made floats when it loaded it, as it does where it has no kernels for codes, is floats in engines; a warning says so.
 
 A sharded model is compiled from the shards of this process, and called with `DTensor`s or shards.
 """
@@ -29,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -55,6 +57,8 @@ _FEW_CODES: Final = 16
 """Different codes that four bits say."""
 _TOLERANCE: Final = 2.0**-6
 """Largest relative difference of a weight from what its codes say: two roundings to bfloat16."""
+_TOLD: Final = weakref.WeakSet[nn.Module]()
+"""Models of whose floats a warning has told."""
 
 Inputs = Callable[[torch.Tensor], torch.Tensor]
 
@@ -176,6 +180,7 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
         return
     opened = {module: found for module in nn.Module.modules(model) if (found := _opened(module)) is not None}
     if not opened:
+        _tell_floats(model)
         yield model
         return
     undo = contextlib.ExitStack()
@@ -187,6 +192,30 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
                     undo.callback(module._modules.__setitem__, name, child)
             _pause_offloading(module, undo)
         yield opened.get(model, model)
+
+
+def _tell_floats(model: nn.Module) -> None:
+    """Warns, once, of each model that transformers has loaded from codes, which leaves a mark, and that holds none."""
+    for part in nn.Module.modules(model):
+        libraries = {base.__module__.partition(".")[0] for base in type(part).__mro__}
+        if "is_quantized" not in vars(part) or "transformers" not in libraries or part in _TOLD or _holds_codes(part):
+            continue
+        _TOLD.add(part)
+        logger.warning(
+            "transformers has dequantized the checkpoint of %s, so engines hold its weights as floats, too: load it "
+            "where transformers has kernels for its codes, or quantize it again, by torchao for one",
+            type(part).__name__,
+        )
+
+
+def _holds_codes(model: nn.Module) -> bool:
+    """Whether anything of a model has few bits, is packed into words, or is of a type of its library."""
+    plain, packed = (torch.Tensor, nn.Parameter), (torch.int16, torch.int32)
+    held = [*model.parameters(), *model.buffers()]
+    return any(
+        type(value) not in plain or value.dtype in packed or (value.dtype.itemsize == 1 and value.dtype != torch.bool)
+        for value in held
+    )
 
 
 def _opened(module: nn.Module) -> nn.Module | None:

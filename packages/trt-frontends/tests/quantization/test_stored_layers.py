@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
 from hypothesis import given, settings
@@ -394,6 +396,48 @@ def test_layers_of_transformers_in_float8(block: tuple[int, int] | None) -> None
     kept = ((parts / steps).to(torch.float8_e4m3fn).float() * steps).flatten(-2)
     weight = codes.float() * scale.repeat_interleave(COLUMNS // high, 0).repeat_interleave(DEPTH // wide, 1)
     assert compiled_size(model, x, kept @ weight.t() + layer.bias, 1e-5) < 8 + 0.5
+
+
+def checkpoint_in_float8(folder: Path) -> Path:
+    """Writes a checkpoint in float8, in blocks of 128, as Qwen3 and DeepSeek have them."""
+    sizes = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(**sizes, vocab_size=32, num_key_value_heads=2, tie_word_embeddings=True)
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    for name in [name for name in weights if name.endswith("proj.weight")]:
+        weights[name] = weights[name].mul(100).to(torch.float8_e4m3fn)
+        weights[f"{name}_scale_inv"] = torch.full((1, 1), 0.01)
+    safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    said = json.loads((folder / "config.json").read_text())
+    said["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (folder / "config.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="some GPUs have kernels for these codes")
+def test_models_that_transformers_dequantizes_are_told_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A model of eight bits became one of sixteen, and nothing said so but transformers, when it loaded it."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_in_float8(tmp_path))
+    if "is_quantized" not in vars(model):
+        pytest.skip("this release of transformers leaves no mark, or takes no float8 without a GPU")
+    for captured in (nn.Sequential(model), model):
+        with open_stored_layers(captured):
+            pass
+    assert caplog.text.count("has dequantized the checkpoint of LlamaForCausalLM") == 1
+
+
+def test_models_that_transformers_quantizes_or_not_are_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model: Any = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, vocab_size=32))
+    with open_stored_layers(model):
+        pass
+    model.is_quantized = True
+    model.model.layers[0].mlp.up_proj.register_buffer("codes", torch.zeros(2, dtype=torch.int8))
+    with open_stored_layers(model):
+        pass
+    assert "dequantized" not in caplog.text
 
 
 @pytest.mark.parametrize(
