@@ -197,8 +197,9 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
 def _tell_floats(model: nn.Module) -> None:
     """Warns, once, of each model that transformers has loaded from codes, which leaves a mark, and that holds none."""
     for part in nn.Module.modules(model):
-        libraries = {base.__module__.partition(".")[0] for base in type(part).__mro__}
-        if "is_quantized" not in vars(part) or "transformers" not in libraries or part in _TOLD or _holds_codes(part):
+        if "is_quantized" not in vars(part) or part in _TOLD or _holds_codes(part):
+            continue
+        if not any(base.__module__.startswith("transformers.") for base in type(part).__mro__):
             continue
         _TOLD.add(part)
         logger.warning(
