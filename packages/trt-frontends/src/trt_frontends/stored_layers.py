@@ -191,6 +191,7 @@ def open_stored_layers(model: Any) -> Iterator[Any]:
                     module._modules[name] = opened[child]
                     undo.callback(module._modules.__setitem__, name, child)
             _pause_offloading(module, undo)
+        _tell_floats(model)
         yield opened.get(model, model)
 
 
