@@ -1216,8 +1216,9 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
         with torch.no_grad():
             compiled(x)
     else:
-        options = {"min_block_size": 1, "pass_through_build_failures": True}
-        compiled = trt.compile(model, arg_inputs=(x,), **options, **(shared if when == "shared build" else {}))
+        options: dict[str, Any] = {"min_block_size": 1, "pass_through_build_failures": True}
+        options |= shared if when == "shared build" else {}
+        compiled = trt.compile(model, arg_inputs=(x,), **options)
     if when == "load":
         runtime.save_sharded(compiled, directory)
     if not builds or failing > 0:  # the first rank keeps the store
