@@ -59,7 +59,7 @@ def _returning(target: OpOverload) -> OpOverload | None:
     """Returns the overload that returns what another one writes: `aten.sort.default` for `aten.sort.values`."""
     names = _out_names(target)
     wanted = [(item.name, str(item.type)) for item in target._schema.arguments if item.name not in names]
-    packet = target._overloadpacket
+    packet = target.overloadpacket
     for found in (getattr(packet, name) for name in packet.overloads()):
         if [(item.name, str(item.type)) for item in found._schema.arguments] == wanted and not mutated_arguments(found):
             return found  # type: ignore[no-any-return]
