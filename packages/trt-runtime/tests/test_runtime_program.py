@@ -105,6 +105,20 @@ def test_numbers_are_inputs_of_a_saved_program(tmp_path: Path) -> None:
         assert program(torch.ones(3), count, 0.5).tolist() == [count + 0.5] * 3
 
 
+def test_numbers_that_capture_knew_are_declared_as_numbers(tmp_path: Path) -> None:
+    """What follows from constants alone is a plain number; programs declared nothing, and refused it in a call."""
+
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x.sum().item()
+
+    program = torch.export.export(Counted(), (torch.ones(3),))
+    (number,) = (node for node in program.graph.nodes if node.target is torch.ops.aten.item.default)
+    number.meta["val"] = 3.0
+    save(program, tmp_path / "model.trtp")
+    assert load(tmp_path / "model.trtp")(torch.ones(3)).tolist() == [4.0] * 3
+
+
 def test_an_engine_is_saved_as_it_is(dynamic_engine: TRTModule, tmp_path: Path) -> None:
     save(dynamic_engine, tmp_path / "model")
     loaded = load(tmp_path / "model")

@@ -94,11 +94,12 @@ def declared_type(value: Any, extent: Callable[[int | torch.SymInt], Extent] = e
         return TensorType(value.dtype, tuple(map(extent, value.shape)))
     if isinstance(value, (list, tuple)):
         return SequenceType(tuple(declared_type(item, extent) for item in value))
-    kind = next((kind for traced, kind in _NUMBERS.items() if isinstance(value, traced)), None)
+    kind = next((kind for kind, traced in _NUMBERS.items() if isinstance(value, (kind, traced))), None)
     return None if kind is None else NumberType(kind)
 
 
-_NUMBERS: Final[dict[type, type]] = {torch.SymBool: bool, torch.SymInt: int, torch.SymFloat: float}
+_NUMBERS: Final[dict[type, type]] = {bool: torch.SymBool, int: torch.SymInt, float: torch.SymFloat}
+"""Traced numbers by type, `bool` before `int`; one that capture found to be a certain number is a plain one."""
 
 
 def symbol_bounds(ranges: ShapeRanges, signature: Signature) -> Symbols:
