@@ -420,6 +420,7 @@ def test_models_that_transformers_dequantizes_are_told_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A model of eight bits became one of sixteen, and nothing said so but transformers, when it loaded it."""
+    pytest.importorskip("accelerate")
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint_in_float8(tmp_path))
     if "is_quantized" not in vars(model):
         pytest.skip("this release of transformers leaves no mark, or takes no float8 without a GPU")

@@ -235,7 +235,8 @@ _TABLES: Final = ("_parameters", "_buffers")
 
 def _weights_returned(module: torch.nn.Module) -> Callable[[], None]:
     """Returns what puts the present parameters and buffers of a module into their places again."""
-    tables: list[dict[str, Any]] = [getattr(part, name) for part in module.modules() for name in _TABLES]
+    parts = torch.nn.Module.modules(module)  # a model may have a part of that name
+    tables: list[dict[str, Any]] = [getattr(part, name) for part in parts for name in _TABLES]
     held = [(table, dict(table)) for table in tables]
 
     def put_back() -> None:

@@ -28,7 +28,7 @@ def require_out_types(gm: fx.GraphModule) -> None:
     Raises:
         LoweringError: There is such a tensor; the message names the operator, and says what its kernel says.
     """
-    for region in gm.modules():
+    for region in torch.nn.Module.modules(gm):
         for node in region.graph.nodes if isinstance(region, fx.GraphModule) else ():
             if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _out_names(node.target):
                 continue
