@@ -118,6 +118,8 @@ def _copy_received(
     inverse, changed = [order.index(axis) for axis in range(len(order))], False
     for arriving in received:
         readers = [user for user in arriving.users if user.op != "call_module" or user.target not in engines]
+        if not readers:
+            continue
         graph = arriving.graph
         with graph.inserting_after(arriving):
             dense = insert_call(graph, aten.permute.default, (arriving, order), value=moved, origin=node)
@@ -128,7 +130,7 @@ def _copy_received(
             made = insert_call(graph, aten.permute.default, (dense, inverse), value=node.meta["val"], origin=node)
         for user in readers:
             user.replace_input_with(arriving, made)
-        changed |= bool(readers)
+        changed = True
     return changed
 
 
