@@ -232,6 +232,9 @@ def correlation(self: torch.Tensor) -> torch.Tensor:
     return found.clamp(-1, 1)
 
 
+_INTERPOLATIONS: Final = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
 def quantile(
     self: torch.Tensor,
     q: torch.Tensor | float,
@@ -260,8 +263,8 @@ def quantile(
         raise RuntimeError("quantile() q must be a scalar or 1D tensor of the same dtype as the input tensor")
     if isinstance(q, float | int) and not 0 <= q <= 1:
         raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q}")
-    if interpolation not in ("linear", "lower", "higher", "midpoint", "nearest"):
-        raise RuntimeError(f"quantile() interpolation must be one of linear, lower, ..., but got {interpolation}")
+    if interpolation not in _INTERPOLATIONS:
+        raise RuntimeError(f"quantile() interpolation must be one of {_INTERPOLATIONS}, but got {interpolation}")
     parts = q if isinstance(q, torch.Tensor) else torch.full((), q, dtype=self.dtype, device=self.device)
     row = self.flatten() if dim is None or not self.dim() else self.movedim(dim, -1)
     ordered = row.sort(-1).values  # NaN comes last
