@@ -2,7 +2,7 @@
 
 A program becomes a graph module whose parameters are attributes, or stays an exported program whose signature keeps
 step with its graph. What is written to the elements of an input comes back as a write; that a tensor is transposed in
-place, resized, or made to refer to other memory would be lost, and is refused.
+place, resized, or made to refer to other memory would be lost, and is refused, and so is an `out=` that eager refuses.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import operator
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,9 +22,17 @@ from torch.export.graph_signature import ConstantArgument, ExportGraphSignature,
 
 from trt_core import CompilationSettings, LoweringError, logger
 from trt_core.attributes import add_constant, read_attribute
+from trt_core.dtypes import dtype_name
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import LazyGraphModule, OpOverload, is_traceable_wrapper_subclass, schema_name
+from trt_core.internals import (
+    FakeTensorMode,
+    LazyGraphModule,
+    OpOverload,
+    is_traceable_wrapper_subclass,
+    pytree,
+    schema_name,
+)
 from trt_core.operators import draws_random_numbers, is_random
 from trt_core.provenance import node_location
 from trt_core.temporary import with_attributes
@@ -33,7 +42,6 @@ from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.expansion import replace_result
 from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments, tensor_value
-from trt_lowering.out_arguments import require_out_types
 from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.flatten import InlineWrappedRegions, RemoveAssertions, find_autocast_region, wrapped_region
@@ -41,6 +49,7 @@ from trt_lowering.passes.functionalize import Functionalize
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
 from trt_lowering.results import base_of
 from trt_lowering.tracing import traces
+from trt_lowering.trial_operands import trial_operands
 from trt_lowering.whole_operators import keep_recurrent_layers
 
 
@@ -454,6 +463,89 @@ def _collect_in_region(
 
 def _state_in(states: Mapping[fx.Node, fx.Node], item: object) -> fx.Node | None:
     return states.get(item) if isinstance(item, fx.Node) else None
+
+
+def require_out_types(gm: fx.GraphModule) -> None:
+    """Refuses a program that lets an operator write its result into a tensor of a type that eager refuses.
+
+    Capture asks fake kernels, of which many take any type. Where types differ, the real one is asked: it runs on zeros.
+
+    Args:
+        gm: The graph of a program, in which operators that write are still; regions included.
+
+    Raises:
+        LoweringError: There is such a tensor; the message names the operator, and says what its kernel says.
+    """
+    for region in torch.nn.Module.modules(gm):
+        for node in region.graph.nodes if isinstance(region, fx.GraphModule) else ():
+            if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _out_names(node.target):
+                continue
+            operands = trial_operands(node)
+            made = {} if operands is None else _made_without(node.target, *operands)
+            if operands is None or all(value.dtype == operands[1][name].dtype for name, value in made.items()):
+                continue
+            refusal = _refusal(node.target, *operands, made)
+            if refusal is not None:
+                types = " and ".join(dtype_name(value.dtype) for value in made.values())
+                raise LoweringError(
+                    f"the model gives {schema_name(node.target).partition('::')[2]}() an out= that it cannot write to",
+                    where=node_location(node),
+                    why=f"eager refuses the call: {refusal}",
+                    hint=f"give out= of the type of the result, {types}",
+                )
+
+
+@functools.cache
+def _out_names(target: OpOverload) -> tuple[str, ...]:
+    """The names of an operator's arguments `out=`."""
+    arguments = target._schema.arguments
+    return tuple(arguments[place].name for place in mutated_arguments(target) if arguments[place].kwarg_only)
+
+
+@functools.cache
+def _returning(target: OpOverload) -> OpOverload | None:
+    """Returns the overload that returns what another one writes: `aten.sort.default` for `aten.sort.values`."""
+    names = _out_names(target)
+    wanted = [(item.name, str(item.type)) for item in target._schema.arguments if item.name not in names]
+    packet = target.overloadpacket
+    for found in (getattr(packet, name) for name in packet.overloads()):
+        if [(item.name, str(item.type)) for item in found._schema.arguments] == wanted and not mutated_arguments(found):
+            return found  # type: ignore[no-any-return]
+    return None
+
+
+def _made_without(target: OpOverload, args: Any, kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Returns fake tensors as an operator makes them where it isn't given `out=`, by name; none where unknown."""
+    names, returning = _out_names(target), _returning(target)
+    if returning is None:
+        return {}
+    others = {name: value for name, value in kwargs.items() if name not in names}
+    try:
+        with FakeTensorMode() as mode, torch.no_grad():
+            args, others = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (args, others))
+            made = pytree.tree_leaves(returning(*args, **others))
+    except Exception:  # sizes that depend on data, or a fake kernel that refuses this
+        return {}
+    return dict(zip(names, made, strict=True)) if all(isinstance(item, torch.Tensor) for item in made) else {}
+
+
+def _refusal(target: OpOverload, args: Any, kwargs: Mapping[str, Any], made: Mapping[str, torch.Tensor]) -> str | None:
+    """Returns why a kernel refuses what it is to write into; None where it takes that, or refuses zeros in any case."""
+    refusal = _error(target, args, kwargs)
+    if refusal is None:
+        return None
+    own = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in made.items()}
+    is_of_zeros = _error(target, args, {**kwargs, **own}) == refusal
+    return None if is_of_zeros else refusal
+
+
+def _error(target: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        try:
+            target(*args, **kwargs)
+        except Exception as error:
+            return str(error).strip().partition("\n")[0]
+    return None
 
 
 @held_to_signature
