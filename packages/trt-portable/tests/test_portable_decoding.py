@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,6 +31,8 @@ from trt_portable.builder.inductor.decoding import (
     multiply,
     write_decoding_operators,
 )
+from trt_portable.builder.inductor.own_operators import OwnOperators
+from trt_portable.builder.inductor.tactic import LaunchRecorder
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, assembly, levels_of
 
 ATEN = torch.ops.aten
@@ -438,6 +441,26 @@ def test_kernels_of_a_graph_are_known_before_it_runs(monkeypatch: pytest.MonkeyP
     assert {call.arguments[-1] for call in calls if call.kernel.__name__ == "few_rows_product"} == {512, 768}
     tiles = [call.settings["TILE_COLUMNS"] for call in calls if call.settings.get("IS_NORMALIZED")]
     assert tiles == [form.columns for form in decoding.SEVERAL_ROWS] * 2
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        torch.empty_like,
+        lambda x: torch.empty(x.shape),
+        lambda x: torch.empty_strided(x.shape, (1, 2)),
+        lambda x: x.new_empty((4,), dtype=torch.half),
+        lambda x: x.new_empty_strided((2, 2), (1, 2)),
+    ],
+)
+def test_memory_is_no_operator_in_a_recording(allocate: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A kernel behind an operator waits for all before it, where one behind a kernel starts early."""
+    x = torch.zeros(2, 3)
+    recorder = LaunchRecorder([x], OwnOperators())
+    with torch.no_grad(), recorder:
+        made = allocate(x)
+    dtype = str(made.dtype).removeprefix("torch.")
+    assert recorder.steps == [["empty", 1, list(made.shape), list(made.stride()), dtype]]
 
 
 def test_no_matrix_is_copied_inside_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,14 @@ if TYPE_CHECKING:
 
 
 _SEARCH_DEPTH: Final = 8
-_ALLOCATIONS: Final = (torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default)
+_ALLOCATIONS: Final = (
+    torch.ops.aten.empty.memory_format,
+    torch.ops.aten.empty_strided.default,
+    torch.ops.aten.empty_like.default,
+    torch.ops.aten.new_empty.default,
+    torch.ops.aten.new_empty_strided.default,
+)
+"""An operator in their place would keep the kernel behind it from starting early, and its memory out of the arena."""
 _NONE: Final = OwnOperators()
 
 
