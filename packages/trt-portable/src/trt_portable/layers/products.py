@@ -40,6 +40,8 @@ def multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if left.device.type == "meta" and any(isinstance(e, torch.SymInt) for e in left.shape + right.shape):
         # The same sum of products, in the form whose symbolic extents PyTorch infers fastest.
         return (left.unsqueeze(-1) * right.unsqueeze(-3)).sum(-2)
+    if all(type(depth) is int and depth == 1 for depth in (left.shape[-1], right.shape[-2])):
+        return left * right  # which compilers join with what is around it
     return torch.matmul(left, right)
 
 
