@@ -21,6 +21,7 @@ from side_by_side import in_fork
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
+from trt_runtime import generation
 from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
 from trt_runtime.token_choice import TokenChoice, TokenRules, likeliest_by_pieces
 
@@ -39,14 +40,14 @@ class Counting(nn.Module):
         first, count = int(start), input_ids.shape[1]
         self.calls.append((first, count))
         self.seen[:, first : first + count] = input_ids.to(torch.float32)
-        places = torch.arange(self.seen.shape[1])
+        places = torch.arange(self.seen.shape[1], device=start.device)
         real = (places >= padding[:, None]) & (places < first + count)
         return scores_of((self.seen * real).sum(1), real.sum(1))
 
 
 def scores_of(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
     likeliest = (total.long() * 7 + count * 3) % VOCABULARY
-    distance = (torch.arange(VOCABULARY) - likeliest[:, None]) % VOCABULARY
+    distance = (torch.arange(VOCABULARY, device=total.device) - likeliest[:, None]) % VOCABULARY
     return -distance.to(torch.float32) / 4
 
 
@@ -83,6 +84,33 @@ def test_rows_of_a_padded_batch_continue_as_each_alone(
     width = max(map(len, expected))
     assert made[:, longest:].tolist() == [row + [0] * (width - len(row)) for row in expected]
     assert torch.equal(made[:, :longest], ids)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ends", [(), (5,), (5, 11)])
+def test_a_recording_chooses_tokens_as_the_loop_does(ends: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Mock(side_effect=generation.capture)
+    monkeypatch.setattr(generation, "capture", recorded)
+    generator = generator_of(length=120).to("cuda")
+    prompts = torch.tensor([[0, 0, 3], [0, 4, 2], [9, 8, 1]])
+    told: dict[str, Any] = {"max_new_tokens": 90, "eos_token_id": ends, "pad_token_id": 0}
+    made = [generator.generate(prompts.cuda(), (prompts > 0).long().cuda(), **told).tolist() for _ in range(2)]
+    assert recorded.call_count == 2
+    monkeypatch.setattr(generation, "_WORTH_RECORDING", 1000)
+    made.append(generator.generate(prompts.cuda(), (prompts > 0).long().cuda(), **told).tolist())
+    assert recorded.call_count == 2 and made[0] == made[1] == made[2]
+
+
+@pytest.mark.gpu
+def test_what_cannot_be_recorded_is_chosen_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(scores: torch.Tensor) -> torch.Tensor:
+        assert math.isfinite(scores.sum().item())
+        return scores.argmax(-1)
+
+    monkeypatch.setattr(generation, "likeliest", waiting)
+    generator, prompt = generator_of(1, 120).to("cuda"), torch.tensor([[3, 2]], device="cuda")
+    found = generator.generate(prompt, max_new_tokens=60, eos_token_id=())
+    assert found[0, 2:].tolist() == continued([3, 2], 60)
 
 
 @given(

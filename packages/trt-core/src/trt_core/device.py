@@ -7,10 +7,11 @@ import ctypes
 import functools
 import os
 import re
+import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -215,6 +216,41 @@ _SMALL: Final = 1 << 20
 
 _ALONE: Final = frozenset({torch.uint16, torch.uint32, torch.uint64, torch.float8_e8m0fnu})
 """Types that PyTorch copies in no list on a GPU."""
+
+
+CAPTURING: Final = threading.Lock()
+"""Held while a CUDA graph is recorded: PyTorch's random generator knows of one recording at a time."""
+
+_T = TypeVar("_T")
+
+
+def capture(run: Callable[[], _T], stream: torch.cuda.Stream, pool: tuple[int, int]) -> tuple[torch.cuda.CUDAGraph, _T]:
+    """Records what a function starts on the device as a CUDA graph, without waiting for the device.
+
+    Args:
+        run: Starts it; nothing of it runs.
+        stream: Where it is recorded, behind what the current stream does.
+        pool: Its memory pool, a handle of `torch.cuda.graph_pool_handle`.
+
+    Returns:
+        The graph, and what the function returned.
+
+    Raises:
+        RuntimeError: It waits for the device, there is no memory, or somebody else's capture is in the way.
+    """
+    stream.wait_stream(torch.cuda.current_stream(stream.device))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = run()
+            graph.capture_end()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            abandon_capture(stream, pool)
+            raise
+    return graph, result
 
 
 def abandon_capture(stream: torch.cuda.Stream, pool: tuple[int, int]) -> None:

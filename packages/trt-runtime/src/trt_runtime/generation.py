@@ -20,6 +20,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
+from trt_core.device import CAPTURING, capture
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Grown
@@ -42,6 +43,10 @@ METADATA: Final = "generation"
 
 _STEPS: Final = 8
 """Steps between two looks at whether all rows have ended, on a GPU."""
+
+_TOKENS_BEFORE_RECORDING: Final = 8
+_WORTH_RECORDING: Final = 32
+"""Tokens that are to come after a CUDA graph that chooses them: it takes a millisecond to make."""
 
 _MOST_BYTES: Final = 1 << 20
 """Longest text of limits, as of every entry of metadata."""
@@ -1386,6 +1391,11 @@ class _Choosing:
     generator: torch.Generator | None = None
     source: torch.Tensor | None = None
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether every token is chosen by its scores alone, once there are some and these stay as they are."""
+        return not (self.do_sample or self.processors or self.criteria) and self.rules == TokenRules()
+
     def token(self, scores: torch.Tensor) -> torch.Tensor:
         """Chooses a token of each row, (rows,) int64, by scores, (rows, vocabulary) float32."""
         if not self.do_sample:
@@ -1802,6 +1812,8 @@ class _Decoding:
         self._may_end = bool(how.ends or how.criteria)
         self._made, self._end = how.begin, end
         self._looked: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
+        self._is_alike = False
+        self._recorded: tuple[torch.Tensor, torch.cuda.CUDAGraph] | None = None
 
     def tokens(self, assistant: _Assistant | None, streamer: Streamer | None) -> torch.Tensor:
         """Makes the tokens, and returns prompts and tokens up to the end of the last row, (rows, length) int64."""
@@ -1831,10 +1843,25 @@ class _Decoding:
 
     def _take(self, logits: torch.Tensor) -> None:
         """Chooses the token that follows, by logits of (max_batch, vocabulary)."""
-        how, rows = self._how, len(self._text)
-        token = how.token(how.scores(logits[:rows].to(torch.float32), self._text, self._made))
-        self._place += 1
+        logits = logits[: len(self._text)]
+        if self._recorded is not None:
+            read, graph = self._recorded
+            read.copy_(logits)
+            graph.replay()
+        else:
+            self._choose(logits)
         self._made += 1
+        if self._made == self._how.begin + _TOKENS_BEFORE_RECORDING and self._end - self._made >= _WORTH_RECORDING:
+            self._recorded = self._record(logits)
+
+    def _choose(self, logits: torch.Tensor) -> None:
+        """Chooses a token of each row by logits of (rows, vocabulary), and notes what follows from it."""
+        how, rows = self._how, len(self._text)
+        wide = logits.to(torch.float32)
+        scores = how.scores(wide, self._text, self._made)
+        self._is_alike = scores is wide and how.is_alike
+        token = how.token(scores)
+        self._place += 1
         if self._may_end:
             self._count += ~self._ended.all()
             token = token.masked_fill(self._ended, how.pad)
@@ -1843,7 +1870,27 @@ class _Decoding:
         if self._ends is not None:
             self._ended |= torch.isin(token, self._ends)
         if how.criteria:
-            self._ended |= how.stopped(self._text[:, : self._made])
+            self._ended |= how.stopped(self._text[:, : self._made + 1])
+
+    def _record(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.CUDAGraph] | None:
+        """Where logits are copied to, and what chooses a token by them; None where that is no CUDA graph.
+
+        It is ten kernels, which take the host longer to start than the device to run.
+        """
+        device = logits.device
+        if not self._is_alike or device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return None
+        if not CAPTURING.acquire(blocking=False):
+            return None
+        try:
+            read = logits.clone()
+            stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+            graph, _ = capture(lambda: self._choose(read), stream, pool)
+        except RuntimeError:  # there is no memory, or an operator waits for the device
+            return None
+        finally:
+            CAPTURING.release()
+        return read, graph
 
     def _have_ended(self, *, waits: bool) -> bool:
         """Whether all rows are known to have ended; on a GPU by what was so some steps ago, of which nothing waits."""

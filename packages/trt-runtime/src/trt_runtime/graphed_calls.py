@@ -20,7 +20,7 @@ from torch import fx, nn
 
 from trt_core.attributes import is_written
 from trt_core.collective_watch import ReplayedCollectives, watch_collectives
-from trt_core.device import abandon_capture, copy_together
+from trt_core.device import CAPTURING, abandon_capture, copy_together
 from trt_core.errors import ExecutionError, TrtError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree, schema_name
@@ -176,7 +176,7 @@ class _CudaGraph:
                 run(own)
         recording = torch.cuda.graph(self._graph, pool=pool, stream=stream, capture_error_mode="thread_local")
         try:
-            with _RECORDING, captured_contexts() as self._contexts, recording:
+            with CAPTURING, captured_contexts() as self._contexts, recording:
                 self._outputs = list(run(own))
         except BaseException:
             abandon_capture(stream, pool)
@@ -200,10 +200,6 @@ class _CudaGraph:
 def _copied(outputs: Sequence[Any]) -> list[Any]:
     """Outputs in memory of their own, of the current stream."""
     return [value.clone() if isinstance(value, torch.Tensor) else value for value in outputs]
-
-
-_RECORDING: Final = threading.Lock()
-"""Held while a graph is recorded: PyTorch's random generator knows of one recording at a time."""
 
 
 class GraphedModule(nn.Module):

@@ -16,10 +16,8 @@ data, and whatever made PyTorch or the driver refuse.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 
 from trt_core.collective_watch import watch_collectives
-from trt_core.device import abandon_capture, copy_together
+from trt_core.device import CAPTURING, capture, copy_together
 from trt_core.remembered import Remembered
 from trt_portable.enums import LayerType
 from trt_portable.execution.launch_list import SpecializedProgram, with_plans
@@ -60,7 +58,6 @@ _WAITING: Final = frozenset(
         *(LayerType.PLUGIN_V2, LayerType.PLUGIN_V3),
     }
 )
-_capturing = threading.Lock()
 
 Shapes = tuple[tuple[int, ...], ...]
 Addresses = tuple[int, ...]
@@ -121,7 +118,7 @@ def record_run(
     Returns:
         What replays the graph on the current stream; None where the run cannot be recorded.
     """
-    if is_capturing(device) or not _capturing.acquire(blocking=False):
+    if is_capturing(device) or not CAPTURING.acquire(blocking=False):
         return None
 
     def run() -> list[Value]:
@@ -143,7 +140,7 @@ def record_run(
     except RuntimeError:
         return None
     finally:
-        _capturing.release()
+        CAPTURING.release()
     recording = _Recording(graph, None, [target for target in targets if target is not None], executable.constants)
     return lambda: recording.graph.replay()  # with all that it reads and writes
 
@@ -156,19 +153,8 @@ def _recorded(
     Raises:
         RuntimeError: A layer waits for data, there is no memory, or somebody else's capture is in the way.
     """
-    stream.wait_stream(torch.cuda.current_stream(stream.device))
-    graph = torch.cuda.CUDAGraph()
     _forget_workspaces()
-    with torch.cuda.stream(stream):
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            results = run()
-            graph.capture_end()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):
-                graph.capture_end()
-            abandon_capture(stream, pool)
-            raise
+    graph, results = capture(run, stream, pool)
     _forget_workspaces()
     return graph, results
 
@@ -352,7 +338,7 @@ class ReplayLauncher:
 
         What plans late does so in a run of its own before: on what the call was `given`, since buffers are empty yet.
         """
-        if not _capturing.acquire(blocking=self._communication is not None):
+        if not CAPTURING.acquire(blocking=self._communication is not None):
             return None
 
         def run() -> list[Value]:
@@ -374,7 +360,7 @@ class ReplayLauncher:
             self._forget()
             return None
         finally:
-            _capturing.release()
+            CAPTURING.release()
         kept = [] if outputs else [_unowned(value) for value in results]
         return _Recording(graph, buffers, kept, self._executable.constants)
 
