@@ -224,7 +224,7 @@ CAPTURING: Final = threading.Lock()
 _T = TypeVar("_T")
 
 
-def capture(run: Callable[[], _T], stream: torch.cuda.Stream, pool: tuple[int, int]) -> tuple[torch.cuda.CUDAGraph, _T]:
+def capture(run: Callable[[], _T], stream: torch.cuda.Stream, pool: Any) -> tuple[torch.cuda.CUDAGraph, _T]:
     """Records what a function starts on the device as a CUDA graph, without waiting for the device.
 
     Args:
