@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -689,13 +689,13 @@ def test_opsets_that_are_none_are_refused(number: int, is_inside: bool) -> None:
 
 
 def test_an_operator_that_is_not_there_is_named_whatever_types_its_operands_have() -> None:
-    node = helper.make_node("MatMulNBits", ["x", "codes"], ["y"], domain="com.microsoft", bits=4)
+    node = helper.make_node("MatMulBnb4", ["x", "codes"], ["y"], domain="com.microsoft", quant_type=1)
     codes = numpy_helper.from_array(np.zeros((2, 1, 8), np.uint8), "codes")
     model = model_of([node], [value("x", 2, 16)], [value("y", 2, 2)], [codes])
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     (error,) = errors_of(model)
     assert error.code() is trt.ErrorCode.UNSUPPORTED_NODE
-    assert "no operator 'MatMulNBits' of the domain 'com.microsoft'" in error.desc()
+    assert "no operator 'MatMulBnb4' of the domain 'com.microsoft'" in error.desc()
 
 
 def test_types_that_tensorrt_lacks_are_refused_at_the_door() -> None:
@@ -1223,6 +1223,90 @@ def test_products_of_onnx_runtimes_quantization(ends: list[str]) -> None:
     (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, data)
     (found,) = infer(model.SerializeToString(), data)
     np.testing.assert_allclose(found.double(), wanted.astype(float), rtol=1e-4, atol=1 if ends else 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros", "depth", "dtype"),
+    [
+        (4, "", 64, np.float32),
+        (4, "codes", 64, np.float32),
+        (4, "codes", 72, np.float32),
+        (4, "numbers", 64, np.float32),
+        (4, "codes", 64, np.float16),
+        (8, "", 64, np.float32),
+        (8, "codes", 72, np.float32),
+    ],
+)
+def test_matrices_of_few_bits(bits: int, zeros: str, depth: int, dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    rows, size = 24, 32
+    blocks = -(-depth // size)
+    held = {
+        "B": rng.integers(0, 256, (rows, blocks, size * bits // 8), np.uint8),
+        "s": rng.uniform(0.01, 0.05, (rows, blocks)).astype(dtype),
+        "z": rng.integers(0, 256, (rows, -(-blocks * bits // 8)), np.uint8),
+        "bias": rng.standard_normal(rows).astype(dtype),
+    }
+    if zeros == "numbers":
+        held["z"] = rng.uniform(0, 15, (rows, blocks)).astype(dtype)
+    inputs = ["A", "B", "s", "z" if zeros else "", "", "bias"]
+    told = {"K": depth, "N": rows, "bits": bits, "block_size": size, "domain": "com.microsoft"}
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    model = model_of(
+        [helper.make_node("MatMulNBits", inputs, ["y"], **told)],
+        [value("A", "batch", 3, depth, dtype=number)],
+        [value("y", "batch", 3, rows, dtype=number)],
+        [numpy_helper.from_array(data, name) for name, data in held.items() if name in inputs],
+        domains=["com.microsoft"],
+    ).SerializeToString()
+    data = {"A": rng.standard_normal((2, 3, depth)).astype(dtype)}
+    (wanted,) = onnxruntime.InferenceSession(model).run(None, data)
+    (found,) = infer(model, data)
+    error = 1e-4 if dtype is np.float32 else 2e-2
+    np.testing.assert_allclose(found.double(), wanted.astype(float), rtol=error, atol=error)
+
+
+def few_bits(inputs: str = "A B s", codes: tuple[int, ...] = (256, 8, 16), **told: Any) -> Any:
+    """A product of (batch, 256) with 256 columns of few bits."""
+    rng = np.random.default_rng(0)
+    held = {"B": rng.integers(0, 256, codes, np.uint8), "s": np.ones((256, 8), np.float32), "g": np.arange(256)}
+    attributes = {"K": 256, "N": 256, "bits": 4, "block_size": 32, **told}
+    return model_of(
+        [helper.make_node("MatMulNBits", inputs.split(), ["y"], domain="com.microsoft", **attributes)],
+        [value("A", "batch", 256), value("given", *codes, dtype=2)],
+        [value("y", "batch", 256)],
+        [numpy_helper.from_array(data, name) for name, data in held.items() if name in inputs],
+        domains=["com.microsoft"],
+    )
+
+
+def test_matrices_of_few_bits_stay_codes(builder: Any) -> None:
+    network = builder.create_network()
+    assert trt.OnnxParser(network, trt.Logger(trt.Logger.ERROR)).parse(few_bits().SerializeToString())
+    profile = builder.create_optimization_profile()
+    profile.set_shape("A", (1, 256), (2, 256), (4, 256))
+    profile.set_shape("given", *[(256, 8, 16)] * 3)
+    config = builder.create_builder_config()
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    assert 256 * 256 // 2 < plan.nbytes < 256 * 256
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"inputs": "A given s"}, "B the model computes"),
+        ({"codes": (256, 8, 15)}, "B of shape (256, 8, 15) in place of (256, 8, 16)"),
+        ({"bits": 3}, "3 bits in blocks of 32"),
+        ({"block_size": 0}, "blocks of 0"),
+        ({"N": -1}, "N=-1"),
+        ({"K": 1 << 40}, "in place of"),
+        ({"inputs": "A B s s g"}, "in another order"),
+    ],
+)
+def test_other_matrices_of_few_bits_are_refused(told: Mapping[str, Any], says: str) -> None:
+    (error,) = errors_of(few_bits(**told))
+    assert says in error.desc()
 
 
 def test_attention_of_heads_whose_number_no_extent_tells() -> None:

@@ -1,17 +1,22 @@
 """Operators of the domain `com.microsoft` that ONNX Runtime's quantization writes; TensorRT's own parser has none.
 
-Each computes in floats between its scales.
+Each computes in floats between its scales; matrices of few bits stay codes where engines multiply these.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from trt_portable.enums import ActivationType, ErrorCode, ReduceOperation
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
+from trt_portable.onnx_parser.initializers import Initializer, from_array
+from trt_portable.onnx_parser.operators.products import matmul
 from trt_portable.onnx_parser.operators.quantization import dequantize_linear, quantize_linear
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
@@ -124,3 +129,79 @@ def qgemm(
         bias = net.cast(net.tensor(c), product.dtype)
         product = net.binary(product, net.binary(bias, steps, Op.PROD), Op.SUM)
     return product if y_scale is None else quantize_linear(net, product, y_scale, y_zero_point)
+
+
+@operator("MatMulNBits", domain=_DOMAIN)
+def matmul_of_few_bits(
+    net: NetworkWriter,
+    a: ITensor,
+    b: Operand,
+    scales: Operand,
+    zero_points: Operand | None = None,
+    g_idx: Operand | None = None,
+    bias: ITensor | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+    accuracy_level: int = 0,
+    weight_prepacked: int = 0,
+) -> ITensor:
+    """MatMulNBits(A, B, scales, zero_points, g_idx, bias; K, N, bits, block_size, ...) -> Y
+
+    A row of B has the codes of one column of the product, in blocks: each has a scale, and a zero point that is half of
+    all codes where none is given.
+    """
+    if g_idx is not None or weight_prepacked:
+        raise Unsupported("MatMulNBits of rows in another order", ErrorCode.UNSUPPORTED_NODE_ATTR)
+    if bits not in _CODES or block_size < 1 or block_size * bits % 8 or min(K, N) < 1:
+        raise Unsupported(
+            f"MatMulNBits of {bits} bits in blocks of {block_size} for K={K} and N={N}", ErrorCode.INVALID_NODE
+        )
+    blocks = math.ceil(K / block_size)
+    packed = _elements(b, (N, blocks, block_size * bits // 8), "B")
+    factors = _elements(scales, (N, blocks), "scales")
+    codes = _unpacked(packed, bits).astype(np.int16) - (1 << bits - 1)
+    held = Initializer("", codes.shape, _CODES[bits], codes.astype(np.int8))
+    matrix = dequantize_linear(net, held, from_array(factors[..., None]), axis=2, block_size=block_size)
+    if zero_points is not None:
+        zeros = _zero_points(zero_points, (N, blocks), bits) - (1 << bits - 1)
+        matrix = net.binary(matrix, net.constant((zeros * factors)[..., None], matrix.dtype), Op.SUB)
+    rows = net.reshape(matrix, [N, blocks * block_size])
+    if blocks * block_size > K:
+        rows = net.narrow(rows, 1, 0, K)
+    product = matmul(net, a, net.transpose(rows, [1, 0]))
+    return product if bias is None else net.binary(product, bias, Op.SUM)
+
+
+_CODES: Final = {2: 22, 4: 22, 8: 3}
+"""Of which of ONNX's types codes of so many bits are: INT4, INT8."""
+
+
+def _elements(constant: Operand, shape: tuple[int, ...], name: str) -> np.ndarray[Any, Any]:
+    """The elements of a constant of MatMulNBits, which may lie in other extents.
+
+    Raises:
+        Unsupported: It is computed by the model, or has another number of elements.
+    """
+    if not isinstance(constant, Initializer):
+        raise Unsupported(f"MatMulNBits whose {name} the model computes", ErrorCode.UNSUPPORTED_NODE_INPUT)
+    if constant.array.size != math.prod(shape):
+        raise Unsupported(f"{name} of shape {constant.shape} in place of {shape}", ErrorCode.INVALID_NODE)
+    return constant.array.reshape(shape)
+
+
+def _unpacked(packed: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
+    """Codes of bytes, the lowest bits first, one behind the other on the last axis."""
+    apart = packed.view(np.uint8)[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & (1 << bits) - 1
+    return apart.reshape(*packed.shape[:-1], -1)
+
+
+def _zero_points(constant: Operand, shape: tuple[int, int], bits: int) -> np.ndarray[Any, Any]:
+    """The zero point of each block: codes, each row of which begins with a byte, or numbers."""
+    if isinstance(constant, Initializer) and constant.array.dtype != np.uint8:
+        return _elements(constant, shape, "zero_points").astype(np.float32)
+    rows, blocks = shape
+    packed = _elements(constant, (rows, math.ceil(blocks * bits / 8)), "zero_points")
+    return _unpacked(packed, bits)[:, :blocks].astype(np.float32)
