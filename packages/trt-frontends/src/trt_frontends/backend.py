@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from trt_core.setting_keywords import SettingKeywords
-    from trt_frontends.custom_engine_cache import BaseEngineCache
+    from trt_frontends.custom_engine_cache import BaseEngineCache  # whatever saves and loads will do
 
 
 Runner = Callable[..., Any]

@@ -40,12 +40,9 @@ from trt_runtime.program import reduce_to_program
 from trt_runtime.program.graph_signature import declared_type, symbol_bounds
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.interface import SizeNames, inputs_of, notebook_html, output_spec, walk
+from trt_runtime.program.interface import SizeNames, Spec, inputs_of, notebook_html, output_spec, walk
 from trt_runtime.program.model_call import ModelCall, Nest, SoleEngine, has_own_hooks, refuse_moves
 from trt_runtime.program.model_facts import ModelFacts
-
-if TYPE_CHECKING:
-    from trt_runtime.program.interface import Spec
 
 
 class CompiledModule(fx.GraphModule):

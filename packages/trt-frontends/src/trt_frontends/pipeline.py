@@ -48,7 +48,7 @@ from trt_core.internals import pytree
 from trt_core.paused_collection import paused_collection
 from trt_core.provenance import source_line
 from trt_core.settings_reader import level_of_caller
-from trt_core.sizes.conditions import require_varying
+from trt_core.sizes.conditions import Condition, require_varying
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.wording import counted
@@ -83,13 +83,11 @@ from trt_partition import (
 )
 from trt_runtime.module import engine_modules
 from trt_runtime.program.graph_signature import reader_of, signature_of
-from trt_runtime.program.input_reader import homes_of
+from trt_runtime.program.input_reader import InputReader, homes_of
 from trt_runtime.program.model_facts import ModelFacts, attributes_of
 
 if TYPE_CHECKING:
-    from trt_core.sizes.conditions import Condition
     from trt_frontends.precision.exclusions import Calibration
-    from trt_runtime.program.input_reader import InputReader
 
 
 @contextlib.contextmanager

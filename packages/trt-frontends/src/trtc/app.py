@@ -361,8 +361,6 @@ def _told_settings(setting: list[str] | None) -> dict[str, Any]:
     Raises:
         InputError: Something is no setting.
     """
-    import inspect
-
     from trt_core import InputError, read_settings
     from trt_core.dtypes import parse_dtype
     from trt_frontends import compile_generation

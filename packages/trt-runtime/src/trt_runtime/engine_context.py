@@ -27,7 +27,6 @@ from trt_runtime.input_check import check_inputs, check_places
 
 if TYPE_CHECKING:
     from trt_runtime.engine import LoadedEngine
-    from trt_runtime.header import PlanHeader
 
 
 CUDA_ALIGNMENT: Final = 256

@@ -29,7 +29,7 @@ from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.wording import kind_of
 from trt_runtime.isolation.isolated_program import IsolatedProgram
-from trt_runtime.program.interface import DynamicSize, TensorSpec
+from trt_runtime.program.interface import DynamicSize, TensorSpec, notebook_html
 from trt_runtime.program.loaded_program import LoadedProgram, captured_from
 from trt_runtime.program.loading import LoadKeywords, load_with
 from trt_runtime.program.saving import save_with
@@ -827,8 +827,6 @@ class TextGenerator(nn.Module):
         return f"max_batch={self.limits.max_batch}, max_length={self.limits.max_length}"
 
     def _repr_html_(self) -> str:
-        from trt_runtime.program.interface import notebook_html  # for whoever asks
-
         said = (getattr(self.step, name, ()) for name in ("inputs", "outputs"))
         return notebook_html(f"{type(self).__name__}({self.extra_repr()})", *said)
 

@@ -413,8 +413,6 @@ def aten_dropout(ctx: ConversionContext, input: Operand, p: float, train: bool) 
 @converter(aten.native_dropout.default, checks=_evaluating(), random=True)
 def aten_native_dropout(ctx: ConversionContext, input: Operand, p: float, train: bool | None) -> Any:
     """native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)"""
-    from trt_converters.aten.creation import filled
-
     return input, filled(ctx, ctx.result[1].shape, True, torch.bool)
 
 

@@ -8,7 +8,17 @@ from typing import Any
 import torch
 
 from trt_converters.byte_tensor import as_bytes
-from trt_converters.context import ConversionContext, Operand, Size, dtype_of, rank_of, shape_of, shape_vector
+from trt_converters.context import (
+    ConversionContext,
+    Operand,
+    Size,
+    combine,
+    dtype_of,
+    rank_of,
+    shape_of,
+    shape_vector,
+    sizes_of,
+)
 from trt_converters.layers.casts import cast, moves_bytes
 from trt_converters.layers.pointwise import binary, select
 from trt_core import trt
@@ -150,8 +160,6 @@ def is_whole(shape: tuple[int, ...]) -> bool:
 
 def volume(ctx: ConversionContext, value: Operand) -> Any:
     """Returns the number of elements of a value as a size."""
-    from trt_converters.context import combine, sizes_of
-
     shape = shape_of(value)
     if is_whole(shape):
         return math.prod(shape)

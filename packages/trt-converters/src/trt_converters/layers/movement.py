@@ -135,8 +135,6 @@ def expand(
 
 
 def _stride_of(ctx: ConversionContext, value: Any, axis: int, size: Size) -> Any:
-    from trt_converters.context import combine, dimension
-
     if isinstance(size, int) and size == 1:
         return 1
     extent = dimension(ctx, value, axis)

@@ -57,11 +57,8 @@ def activation(
 
 def select(ctx: ConversionContext, condition: Operand, then: Operand, otherwise: Operand) -> Any:
     """Adds a select layer: `then` where the bool condition holds; both values have one type, all are broadcast."""
-    import torch
-
     then, otherwise = promote(ctx, then, otherwise)
     rank = max(len(condition.shape), len(then.shape))
-    from trt_converters.layers.movement import with_rank
 
     if dtype_of(then) is torch.uint8:
         carried = (cast(ctx, part, torch.float32) for part in (then, otherwise))
@@ -147,8 +144,6 @@ def log1p(ctx: ConversionContext, value: Operand) -> Any:
 
 def expm1(ctx: ConversionContext, value: Operand) -> Any:
     """Returns exp(value) - 1 of a float32 value: near 0 by 2t / (1 - t) with t = tanh(x / 2), which loses no digits."""
-    from trt_converters.layers.pointwise import activation
-
     small = binary(ctx, "LESS", unary(ctx, "ABS", value), 1.0)
     half = activation(ctx, "TANH", binary(ctx, "PROD", value, 0.5))
     near = binary(ctx, "DIV", binary(ctx, "PROD", half, 2.0), binary(ctx, "SUB", 1.0, half))

@@ -13,7 +13,7 @@ import torch
 from trt_converters.context import ConversionContext, Operand, Size, axes_mask, dtype_of, normalize_axis, rank_of
 from trt_converters.layers.casts import cast
 from trt_converters.layers.gathering import gather, index_range
-from trt_converters.layers.movement import reshape, squeeze, unsqueeze
+from trt_converters.layers.movement import permute, reshape, squeeze, unsqueeze
 from trt_converters.layers.pointwise import binary, is_nan, select
 from trt_core import trt
 
@@ -67,8 +67,6 @@ def topk(ctx: ConversionContext, value: Operand, k: Size, axis: int, largest: bo
 
     TensorRT looks at the last four axes only, and at tensors of rank 2 and more: the axis is moved as needed.
     """
-    from trt_converters.layers.movement import permute
-
     rank = rank_of(value)
     lifted, axis = max(2 - rank, 0), normalize_axis(axis, rank)
     value = unsqueeze(ctx, value, range(lifted))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -44,11 +44,12 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
 from trt_portable.execution.program import Program
-from trt_portable.execution.shapes import META, load_shape_program, report_shapes
+from trt_portable.execution.shapes import load_shape_program, report_shapes
 from trt_portable.formats import choose_format
 from trt_portable.host_settings import HostSettings
 from trt_portable.layers.collective import rehearsal
 from trt_portable.memory import IHostMemory
+from trt_portable.network.layer import META, ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.network.serialization import TensorEntry, leaf_entries, network_to_json
 from trt_portable.optimization_profile import IOptimizationProfile, Profile, Range
@@ -68,12 +69,6 @@ from trt_portable.plan.weight_table import WeightTable
 from trt_portable.pybind import instance_of, to_integer
 from trt_portable.reporting import ILogger, Reporter
 from trt_portable.runtime.cuda_engine import ICudaEngine, load_engine
-
-if TYPE_CHECKING:
-    from trt_portable.builder.config import IBuilderConfig
-    from trt_portable.network.layer import ITensor
-    from trt_portable.network.network import INetworkDefinition
-
 
 _NOT_REFITTABLE = frozenset({"POWER"})
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -29,11 +29,6 @@ from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.engine_info import EngineInfo, RefitMode, Shape
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
 
 INTERPRET: Final = "interpret"
 """Name of the tactic that every engine has: PyTorch's kernels, layer by layer."""

@@ -20,12 +20,11 @@ from trt_core.limits import Account, CallLimits, Usage, charging, open_account
 from trt_core.remembered import Remembered
 from trt_portable.enums import LayerType
 from trt_portable.errors import Refusal
-from trt_portable.execution.program import LayerFailure, Program
+from trt_portable.execution.program import LayerCall, LayerFailure, Observer, Program, Step
 from trt_portable.layers.collective import IDistCollectiveLayer
 from trt_portable.shape_tensors import HostValues, Value
 
 if TYPE_CHECKING:
-    from trt_portable.execution.program import LayerCall, Observer, Step
     from trt_portable.layers.contracts import Contract
     from trt_portable.network.layer import ILayer
 

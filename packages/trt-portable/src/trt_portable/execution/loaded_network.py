@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -15,10 +15,6 @@ from trt_portable.execution.program import LayerCall
 from trt_portable.network.layer import ILayer
 from trt_portable.network.serialization import layers_from_json, leaf_layers
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape, WeightSlot
-
-if TYPE_CHECKING:
-    from trt_portable.network.layer import ILayer
-
 
 _PLAIN: Final = "plain"
 _CHANNELS_LAST: Final = "channels_last"

@@ -32,14 +32,13 @@ from trt_portable.enums import LayerType
 from trt_portable.execution.launch_list import SpecializedProgram, with_plans
 from trt_portable.execution.launcher import Executable, is_capturing, targets_of
 from trt_portable.internals import clear_product_workspaces, current_stream_handle
-from trt_portable.layers.collective import collectives_of, rehearsal
+from trt_portable.layers.collective import IDistCollectiveLayer, collectives_of, rehearsal
 from trt_portable.memory import wrap_address
 from trt_portable.runtime.binding import Binding
 from trt_portable.runtime.engine_state import EngineState
 from trt_portable.shape_tensors import Value, as_tensor
 
 if TYPE_CHECKING:
-    from trt_portable.layers.collective import IDistCollectiveLayer
     from trt_portable.network.layer import ILayer
 
 SWITCH: Final = "TRT_PORTABLE_REPLAY"

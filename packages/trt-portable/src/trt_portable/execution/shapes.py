@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import torch
 
@@ -13,14 +13,10 @@ from trt_portable.enums import LayerType
 from trt_portable.errors import UnknownExtents, optional
 from trt_portable.execution.loaded_network import load_network
 from trt_portable.execution.program import ABSENT, LayerCall, LayerFailure, Program
+from trt_portable.network.layer import META, ILayer
 from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value, operand
-
-if TYPE_CHECKING:
-    from trt_portable.network.layer import ILayer
-
-_META: Final = torch.device("meta")
 
 
 @dataclass(frozen=True)
@@ -132,7 +128,7 @@ def _greatest(layer: ILayer, operands: Sequence[Value | None]) -> Sequence[Value
 
 
 def _empty(shape: Shape, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device=_META)
+    return torch.empty(shape, dtype=dtype, device=META)
 
 
 def _lacks_operand(inputs: Sequence[int], operands: Sequence[Value | None]) -> bool:
@@ -147,9 +143,6 @@ def _needs_data(error: BaseException) -> bool:
 
 def _extents(value: Value | None) -> Shape | None:
     return None if value is None else tuple(int(extent) for extent in value.shape)
-
-
-META: Final = torch.device("meta")
 
 
 def load_shape_program(

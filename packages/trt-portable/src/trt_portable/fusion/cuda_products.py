@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,7 @@ from trt_portable.fusion.call_graph import rewrite
 from trt_portable.fusion.epilogues import (
     Epilogue,
     Kernels,
+    LinearForm,
     OneByOne,
     ProductWithEpilogue,
     is_linear,
@@ -48,10 +49,6 @@ from trt_portable.fusion.epilogues import (
 from trt_portable.fusion.packed_products import convolved_shape
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
 from trt_portable.shape_tensors import Value, as_tensor
-
-if TYPE_CHECKING:
-    from trt_portable.fusion.epilogues import LinearForm
-
 
 ALIGNED: Final = 8
 """Numbers of half precision in 16 bytes."""

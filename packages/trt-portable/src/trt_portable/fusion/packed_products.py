@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from trt_portable.fusion.epilogues import (
     ONEDNN,
     Epilogue,
     Kernels,
+    LinearForm,
     OneByOne,
     ProductCase,
     ProductChoice,
@@ -41,10 +42,6 @@ from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.fused import GateLayer, Linear
 from trt_portable.layers.normalization import LayerNorm
 from trt_portable.shape_tensors import Value, as_tensor, operand
-
-if TYPE_CHECKING:
-    from trt_portable.fusion.epilogues import LinearForm
-    from trt_portable.layers.convolution import IConvolutionLayer
 
 Shape = tuple[int, ...]
 

@@ -13,7 +13,7 @@ from trt_portable.enums import LayerType
 from trt_portable.execution.loaded_network import LoadedNetwork
 from trt_portable.execution.program import Compute, LayerCall, PackingCompute, Program
 from trt_portable.fusion.call_graph import CallFusion, CallGraph, CallPattern, rewrite
-from trt_portable.fusion.epilogues import LAYERS, RECURRENT
+from trt_portable.fusion.epilogues import LAYERS, RECURRENT, ProductChoice, Ways
 from trt_portable.fusion.packed_products import (
     activations_in_place,
     has_prepacked_kernels,
@@ -26,7 +26,6 @@ from trt_portable.shape_tensors import Value, operand
 
 if TYPE_CHECKING:
     from trt_portable.execution.weight_streaming import StreamedProgram
-    from trt_portable.fusion.epilogues import ProductChoice, Ways
     from trt_portable.fusion.loops import Fuse, MakeRecurrent, RecurrentForm
 
 _FEW_WEIGHTS: Final = 1 << 16

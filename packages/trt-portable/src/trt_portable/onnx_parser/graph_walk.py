@@ -19,16 +19,13 @@ from trt_portable.errors import strict
 from trt_portable.network.layer import ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason
-from trt_portable.onnx_parser.initializers import UINT8, ConstantReader, Initializer, dtype_of
+from trt_portable.onnx_parser.initializers import TYPES, UINT8, ConstantReader, Initializer, dtype_of
 from trt_portable.onnx_parser.registry import Converter, UseDefinition, find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter, NodeFacts, Operand
 from trt_portable.plugin.interfaces import PluginField, PluginFieldCollection, get_plugin_registry
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
-
-    from trt_portable.network.layer import ITensor
-    from trt_portable.onnx_parser.writer import NetworkWriter
 
 
 MAX_DEPTH: Final = 64
@@ -391,8 +388,6 @@ class GraphImporter:
 
     def _input_types(self, node: NodeProto, scope: Scope) -> list[bytes]:
         from onnx import helper
-
-        from trt_portable.onnx_parser.initializers import TYPES
 
         numbers = {dtype: number for number, dtype in TYPES.items()}
         found = []

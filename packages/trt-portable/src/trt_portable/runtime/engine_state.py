@@ -17,14 +17,15 @@ from trt_core.limits import LimitReached
 from trt_core.remembered import Remembered
 from trt_portable.errors import PortableError
 from trt_portable.execution.bounded_runs import BoundedRuns, RunBounds
-from trt_portable.execution.launcher import Executable
+from trt_portable.execution.launcher import Executable, WithoutTF32
 from trt_portable.execution.loaded_network import load_network, shape_only_inputs
 from trt_portable.execution.paging import release_pages_of
 from trt_portable.execution.program import LayerFailure, Program
-from trt_portable.execution.shapes import META, ShapeReport, load_shape_program, report_shapes
+from trt_portable.execution.shapes import ShapeReport, load_shape_program, report_shapes
 from trt_portable.fusion.epilogues import planned
 from trt_portable.fusion.programs import fused_program, host_program, prepacked_program, streamed_program
 from trt_portable.libraries import NAMES as LIBRARIES
+from trt_portable.network.layer import META
 from trt_portable.plan import tables
 from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.extents import evaluate, sizes_by_symbol
@@ -156,7 +157,6 @@ class EngineState:
         executable: Executable = self._inside_of_limits(self.executable)
         if self.info.allows_tf32:
             return executable
-        from trt_portable.execution.launcher import WithoutTF32
 
         return WithoutTF32(executable)
 

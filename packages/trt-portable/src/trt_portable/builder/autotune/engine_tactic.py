@@ -31,7 +31,7 @@ from trt_portable.builder.autotune.clock import (
     time_layers,
 )
 from trt_portable.builder.autotune.timing_cache import ITimingCache, TimingCacheKey, timing_key
-from trt_portable.builder.config import IProgressMonitor, Phase
+from trt_portable.builder.config import IBuilderConfig, IProgressMonitor, Phase
 from trt_portable.builder.inductor.tactic import TACTICS
 from trt_portable.builder.tactic import INTERPRET, LIBRARY_TACTICS, PREPACKED, NotApplicable, Subject, Tactic
 from trt_portable.device_choice import current_device
@@ -54,7 +54,6 @@ from trt_portable.reporting import Reporter
 from trt_portable.shape_tensors import Value, as_tensor, operand
 
 if TYPE_CHECKING:
-    from trt_portable.builder.config import IBuilderConfig
     from trt_portable.network.layer import ILayer
 
 

@@ -28,14 +28,14 @@ from trt_portable.execution.program import LayerCall, PackingCompute, Program
 from trt_portable.kernels.low_precision_convolutions import kernels_of
 from trt_portable.kernels.low_precision_products import REFERENCE, Finish, LowPrecisionKernel
 from trt_portable.layers.low_precision import LowPrecisionConvolutionLayer, LowPrecisionProductLayer
+from trt_portable.network.layer import META
 from trt_portable.network.serialization import layers_from_json
-from trt_portable.plan.engine_info import Shape, is_host_constant
+from trt_portable.plan.engine_info import EngineInfo, Shape, is_host_constant
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import Value
 
 if TYPE_CHECKING:
     from trt_portable.builder.config import IBuilderConfig
-    from trt_portable.plan.engine_info import EngineInfo
     from trt_portable.plan.weight_table import WeightTable
     from trt_portable.reporting import Reporter
 
@@ -46,7 +46,6 @@ SWITCH: Final = "TRT_PORTABLE_DEQUANTIZE_ONCE"
 _TIMED_FROM_LEVEL: Final = 3
 _UNKNOWN_ROWS: Final = 64
 _UNKNOWN_IMAGE: Final = (1, 32, 32)
-_META: Final = torch.device("meta")
 _PRODUCT: Final = LowPrecisionProductLayer._PLAN_TYPE
 _CONVOLUTION: Final = LowPrecisionConvolutionLayer._PLAN_TYPE
 _LEFT, _MATRIX = 0, 4  # inputs of either: what comes in, and what was prepared
@@ -99,10 +98,10 @@ def _optimal_shapes(
     known = {tensor["id"]: tuple(tensor["shape"]) for tensor in structure["tensors"] if -1 not in tensor["shape"]}
     if len(known) == len(structure["tensors"]):
         return known
-    subject, watch = Subject(structure, info, (), _META), _Shapes()
+    subject, watch = Subject(structure, info, (), META), _Shapes()
     known.update(zip((tensor.id for tensor in info.io if tensor.is_input), subject.input_shapes(0), strict=True))
     try:
-        loaded, layers = load_network(structure, info, _META, in_place=False)
+        loaded, layers = load_network(structure, info, META, in_place=False)
         bound = [tensors.get(slot.weights) if is_host_constant(slot) else None for slot in info.weight_slots]
         WeightStore(info.weight_slots, layers, bound)
         program = Program(loaded.calls, loaded.inputs, loaded.outputs)

@@ -59,7 +59,7 @@ from trt_portable.layers.collective import OPERATOR
 from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.low_precision import PreparedKernelLayer, PreparedMatrixLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
-from trt_portable.plan.engine_info import Shape, is_host_constant
+from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape, WeightSlot, is_host_constant
 from trt_portable.plan.extents import Expression, expression_of
 from trt_portable.plan.tables import EXTENT_SYMBOL
 from trt_portable.plan.weight_store import WeightStore
@@ -67,10 +67,8 @@ from trt_portable.shape_tensors import HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_core.internals import FakeTensorMode
-    from trt_portable.execution.program import Program
     from trt_portable.network.layer import ILayer
     from trt_portable.optimization_profile import Profile
-    from trt_portable.plan.engine_info import EngineInfo, IOTensor, WeightSlot
     from trt_portable.runtime.cuda_engine import ICudaEngine
 
 
@@ -1101,8 +1099,6 @@ def write_out_constants(module: nn.Module, graph: fx.Graph) -> None:
         module: Holds the constants.
         graph: Is changed.
     """
-    from trt_core.internals import FakeTensor
-
     for node in graph.find_nodes(op="get_attr"):
         value, fake = getattr(module, node.target), node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not isinstance(fake, FakeTensor) or not value.numel():
@@ -1142,8 +1138,6 @@ def _in_equal_steps(value: torch.Tensor) -> tuple[Any, tuple[Any, ...], dict[str
 
 def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """A tensor of a graph in dense memory, copied if it lies in another way."""
-    from trt_core.internals import FakeTensor
-
     value = node.meta.get("val")
     if not isinstance(value, FakeTensor) or value.is_contiguous():
         return node
@@ -1271,7 +1265,6 @@ def compile_functional(graph: fx.GraphModule) -> Any:
     Returns:
         Inductor's compiled graph: takes a list of arguments, which it empties.
     """
-    from trt_core.internals import FakeTensor
     from trt_portable.internals import V, compile_fx_inner, joint_graph_passes
     from trt_portable.internals import inductor_config as config
 

@@ -15,7 +15,7 @@ from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
 from trt_portable.onnx_parser.operators.pointwise import ACTIVATIONS
-from trt_portable.onnx_parser.operators.sources import filled_like
+from trt_portable.onnx_parser.operators.sources import filled_like, ramp
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
 
@@ -498,8 +498,6 @@ class _Layer:
 
     def _places(self) -> ITensor:
         """(L, 1): the index of each element."""
-        from trt_portable.onnx_parser.operators.sources import ramp
-
         return self.net.unsqueeze(ramp(self.net, self.net.extents(self.x)[0]), [1])
 
     def _joined(self, results: Sequence[Sequence[ITensor]]) -> list[ITensor]:

@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from trt_portable.dtypes import FLOATS, INDICES
-from trt_portable.enums import BoundingBoxFormat, DataType, ErrorCode, GatherMode, ReduceOperation, ScatterMode
+from trt_portable.enums import (
+    BoundingBoxFormat,
+    DataType,
+    ErrorCode,
+    GatherMode,
+    ReduceOperation,
+    SampleMode,
+    ScatterMode,
+)
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import Initializer
-from trt_portable.onnx_parser.operators.sources import ramp_along
+from trt_portable.onnx_parser.operators.sources import ramp, ramp_along
 from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 
@@ -116,7 +124,6 @@ def _combined_elements(
         sizes = net.extents(data)
         kind = data.dtype
         fill = net.constant(neutral, kind)
-        from trt_portable.enums import SampleMode
 
         total = net.slice(total, [0] * rank, sizes, mode=SampleMode.FILL, fill=fill)
     return net.binary(data, total, op)
@@ -170,7 +177,6 @@ def one_hot(net: NetworkWriter, indices: ITensor, depth: Operand, values: ITenso
     rank = net.rank(indices)
     place = net.axis(axis, rank + 1)
     count = net.numbers(depth)
-    from trt_portable.onnx_parser.operators.sources import ramp
 
     extent: Extent = int(count[0]) if count else net.index_vector(depth)
     at = net.cast(indices, DataType.INT64) if indices.dtype not in INDICES else indices
@@ -254,8 +260,6 @@ def _by_class(net: NetworkWriter, found: ITensor, scores: ITensor) -> ITensor:
     classes = scores.shape[1]
     if classes == 1:
         return found
-    from trt_portable.enums import ScatterMode
-    from trt_portable.onnx_parser.operators.sources import ramp
 
     count = net.extents(found)[0]
     batch, kind = (net.narrow(found, 1, place, 1) for place in (0, 1))

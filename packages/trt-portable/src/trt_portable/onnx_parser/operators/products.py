@@ -15,6 +15,7 @@ from trt_portable.enums import (
     DataType,
     ErrorCode,
     MatrixOperation,
+    ReduceOperation,
     UnaryOperation,
 )
 from trt_portable.enums import ElementWiseOperation as Op
@@ -22,7 +23,7 @@ from trt_portable.errors import present
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import DOUBLE, Initializer, dtype_of
-from trt_portable.onnx_parser.operators.sources import ramp
+from trt_portable.onnx_parser.operators.sources import ramp, ramp_along
 from trt_portable.onnx_parser.registry import UseDefinition, operator
 from trt_portable.onnx_parser.writer import NetworkWriter, Operand
 
@@ -113,13 +114,10 @@ def _without_ellipsis(
 
 def _diagonal(net: NetworkWriter, x: ITensor, term: str) -> tuple[ITensor, str]:
     """A tensor whose axes of the same letter have become one."""
-    from trt_portable.onnx_parser.operators.sources import ramp_along
-
     while len(set(term)) != len(term):
         letter = next(c for c in term if term.count(c) > 1)
         first, second = term.index(letter), term.rindex(letter)
         same = net.binary(ramp_along(net, x, first), ramp_along(net, x, second), Op.EQUAL)
-        from trt_portable.enums import ReduceOperation
 
         x = net.reduce(net.select(same, x, net.scalar_like(0, x)), ReduceOperation.SUM, [second], False)
         term = term[:second] + term[second + 1 :]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from trt_portable.dims import MAX_VOLUME
-from trt_portable.enums import DataType, ErrorCode, FillOperation
+from trt_portable.enums import DataType, ErrorCode, FillOperation, UnaryOperation
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -104,8 +104,6 @@ def range_of(net: NetworkWriter, start: Operand, limit: Operand, delta: Operand)
         negative = net.binary(span, step_by, Op.FLOOR_DIV)
         count = net.binary(net.constant(0, dtype), negative, Op.SUB)
     else:
-        from trt_portable.enums import UnaryOperation
-
         span = net.binary(net.binary(end, begin, Op.SUB), step_by, Op.DIV)
         count = net.unary(span, UnaryOperation.CEIL)
     count = net.binary(net.cast(count, DataType.INT64), net.constant(0, DataType.INT64), Op.MAX)
