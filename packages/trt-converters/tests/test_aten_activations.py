@@ -32,7 +32,6 @@ FUNCTIONS = [
     (aten.softplus.default, ()),
     (aten.softplus.default, (2.0, 3.0)),
     (aten.threshold.default, (0.3, -7.0)),
-    (aten.hardshrink.default, (0.5,)),
     (aten.softshrink.default, (0.5,)),
     (aten.log_sigmoid.default, ()),
 ]
@@ -59,7 +58,6 @@ def test_activation(op: torch._ops.OpOverload, rest: tuple[float, ...], dtype: t
         (aten.hardswish.default, ()),
         (aten.hardsigmoid.default, ()),
         (aten.softplus.default, ()),
-        (aten.hardshrink.default, ()),
         (aten.softshrink.default, ()),
         (aten.threshold.default, (0.0, 1.0)),
     ],
@@ -124,7 +122,6 @@ OPINFO = [
         "threshold",
         "glu",
         "rrelu",
-        "hardshrink",
         "softshrink",
         "tanhshrink",
         "logsigmoid",

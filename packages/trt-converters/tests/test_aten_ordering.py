@@ -59,7 +59,6 @@ def test_sort_along_every_axis_and_with_dynamic_extents(dtype: torch.dtype) -> N
     for dim in (0, 1, -1):
         check_conversion(aten.sort.stable, (x,), {"stable": True, "dim": dim, "descending": True})
     check_conversion(aten.argsort.stable, (x,), {"stable": True, "dim": 1}, dynamic={0: {1: (2, 6, 11)}})
-    check_conversion(aten.msort.default, (x,))
     check_conversion(aten.sort.default, (torch.tensor(3.0),))
 
 
@@ -177,7 +176,6 @@ OPINFO = [
     "cummin",
     "sort",
     "argsort",
-    "msort",
     "topk",
     "median",
     "nanmedian",

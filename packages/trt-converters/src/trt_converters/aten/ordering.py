@@ -146,12 +146,6 @@ def _sorted(ctx: ConversionContext, value: Operand, dim: int, descending: bool) 
     return values, indices
 
 
-@converter(aten.msort.default, checks=(computable, _at_most(TOPK_LIMIT, 0, "TensorRT sorts at most")))
-def aten_msort(ctx: ConversionContext, self: Operand) -> Any:
-    """msort(Tensor self) -> Tensor"""
-    return _sorted(ctx, self, 0, False)[0]
-
-
 def _k_in_limit(call: Call) -> Verdict | None:
     """Refuses more elements than a top-k layer returns."""
     most = largest_extent(call["k"])

@@ -53,22 +53,6 @@ def reduce_as_result(ctx: ConversionContext, operation: str, value: Operand, axe
     return cast(ctx, reduce(ctx, operation, wide, reduced_axes, keep), ctx.result_dtype)
 
 
-@converter(aten.nansum.default, checks=computable)
-def aten_nansum(ctx: ConversionContext, self: Operand, dim: Axes, keepdim: bool, dtype: torch.dtype | None) -> Any:
-    """nansum(Tensor self, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""
-    if dtype_of(self).is_floating_point:
-        self = select(ctx, is_nan(ctx, self), torch.zeros((), dtype=dtype_of(self)), self)
-    return reduce_as_result(ctx, "SUM", self, dim, keepdim)
-
-
-@converter(aten.aminmax.default, checks=computable)
-def aten_aminmax(ctx: ConversionContext, self: Operand, dim: int | None, keepdim: bool) -> Any:
-    """aminmax(Tensor self, *, int? dim=None, bool keepdim=False) -> (Tensor min, Tensor max)"""
-    axes = normalize_axes(dim, rank_of(self))
-    # without dim, keepdim gives every axis back
-    return extremum(ctx, self, axes, keepdim, False), extremum(ctx, self, axes, keepdim, True)
-
-
 def _any(ctx: ConversionContext, value: Operand, axes: Axes = None, keep: bool = False) -> Any:
     value = cast(ctx, value, torch.bool)
     if isinstance(axes, Sequence) and not axes:  # no axes, unlike None, is no reduction
@@ -234,21 +218,6 @@ def aten_linalg_vector_norm(
 ) -> Any:
     """linalg_vector_norm(Tensor self, Scalar ord=2, int[1]? dim=None, bool keepdim=False, *, ScalarType? dtype=None) -> Tensor"""  # noqa: E501 - the schema
     return _norm(ctx, self, ord, dim, keepdim)
-
-
-convert_each(
-    {
-        aten.norm.ScalarOpt_dim: lambda ctx, self, p, dim, keepdim: _norm(
-            ctx, self, 2 if p is None else p, dim, keepdim
-        ),
-        aten.norm.Scalar: lambda ctx, self, p: _norm(ctx, self, p, None, False),
-        aten.norm.ScalarOpt_dtype: lambda ctx, self, p, dtype: _norm(ctx, self, 2 if p is None else p, None, False),
-        aten.norm.ScalarOpt_dim_dtype: lambda ctx, self, p, dim, keepdim, **_: _norm(
-            ctx, self, 2 if p is None else p, dim, keepdim
-        ),
-    },
-    checks=(computable, fixed_number("p")),
-)
 
 
 def _norm(ctx: ConversionContext, value: Operand, order: Number, axes: Axes, keep: bool) -> Any:

@@ -501,13 +501,6 @@ convert_each(
 )
 
 
-@converter(aten.hardshrink.default, checks=computable)
-def aten_hardshrink(ctx: ConversionContext, self: Operand, lambd: float) -> Any:
-    """hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor"""
-    inside = less_equal(ctx, unary(ctx, "ABS", self), lambd)
-    return select(ctx, inside, torch.zeros((), dtype=dtype_of(self)), self)
-
-
 @converter(aten.softshrink.default, checks=computable)
 def aten_softshrink(ctx: ConversionContext, self: Operand, lambd: float) -> Any:
     """softshrink(Tensor self, Scalar lambd=0.5) -> Tensor"""
