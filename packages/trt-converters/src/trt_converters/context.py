@@ -186,12 +186,13 @@ class ConversionContext:
 
     # layers
 
-    def own(self, layer: Any, suffix: str = "") -> Any:
-        """Names a layer after the node, records where it comes from, and returns it.
+    def own(self, layer: Any, suffix: str = "", **attributes: Any) -> Any:
+        """Names a layer after the node, records where it comes from, sets attributes, and returns it.
 
         Args:
             layer: What an `add_*` method returned.
             suffix: What the layer does, when a node makes several.
+            **attributes: Of the layer; None leaves what it has.
 
         Raises:
             ConversionError: The layer is None: TensorRT refused it.
@@ -208,11 +209,14 @@ class ConversionContext:
         layer.name = f"{name}.{count}" if count else name
         if self.node is not None:
             layer.metadata = node_location(self.node)
+        for attribute, value in attributes.items():
+            if value is not None:
+                setattr(layer, attribute, value)
         return layer
 
-    def output(self, layer: Any, suffix: str = "", index: int = 0) -> Any:
-        """Names a layer and returns one of its outputs; see `own`."""
-        return self.own(layer, suffix).get_output(index)
+    def output(self, layer: Any, suffix: str = "", index: int = 0, **attributes: Any) -> Any:
+        """Names a layer, sets attributes, and returns one of its outputs; see `own`."""
+        return self.own(layer, suffix, **attributes).get_output(index)
 
     def member(self, kind: Any, name: str) -> Any:
         """Returns the member of one of TensorRT's enumerations that a name means.
@@ -677,9 +681,7 @@ def shape_vector(ctx: ConversionContext, sizes: Sequence[Size]) -> Any:
     ]
     if len(tensors) == 1:
         return tensors[0]
-    layer = ctx.network.add_concatenation(tensors)
-    layer.axis = 0
-    return ctx.output(layer, "sizes")
+    return ctx.output(ctx.network.add_concatenation(tensors), "sizes", axis=0)
 
 
 def combine(ctx: ConversionContext, operator: str, operands: Sequence[Size]) -> Any:

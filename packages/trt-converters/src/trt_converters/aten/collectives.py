@@ -184,9 +184,7 @@ def _collective(
     layer = ctx.network.add_dist_collective(
         tensor, getattr(trt.CollectiveOperation, operation), reduction, ranks[root] if root >= 0 else -1, list(ranks)
     )
-    if layer is not None:
-        layer.num_ranks = len(group.ranks)
-    result = ctx.output(layer)
+    result = ctx.output(layer, num_ranks=len(group.ranks))
     assert ctx.node is not None
     layer.metadata = _metadata(layer.metadata, group, ctx.node.graph)
     return result

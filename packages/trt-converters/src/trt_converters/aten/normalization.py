@@ -46,13 +46,9 @@ def normalize_layer(
         shape = tuple(shape_of(input)[1] if axis == 1 else 1 for axis in range(rank))
     scale = torch.ones(shape, dtype=dtype) if scale is None else scale
     bias = torch.zeros(shape, dtype=dtype) if bias is None else bias
-    layer = ctx.own(
-        ctx.network.add_normalization_v2(ctx.tensor(input), ctx.tensor(scale), ctx.tensor(bias), axes_mask(axes))
-    )
-    layer.epsilon = eps
-    if groups > 1:
-        layer.num_groups = groups
-    return layer.get_output(0)
+    operands = (ctx.tensor(part) for part in (input, scale, bias))
+    layer = ctx.network.add_normalization_v2(*operands, axes_mask(axes))
+    return ctx.output(layer, epsilon=eps, num_groups=groups if groups > 1 else None)
 
 
 def per_channel(

@@ -151,9 +151,7 @@ def dynamic_quantize_layers(
         factor = ctx.tensor(torch.ones(()) if outer is None else outer.detach().to(torch.float32).reshape(()))
         made.set_input(1, factor)
         step = ctx.output(ctx.network.add_dequantize(step, factor, to_trt(torch.float32)), "scale")
-    layer = ctx.own(ctx.network.add_dequantize(made.get_output(0), step, to_trt(dtype)))
-    layer.block_shape = block
-    return layer.get_output(0)
+    return ctx.output(ctx.network.add_dequantize(made.get_output(0), step, to_trt(dtype)), block_shape=block)
 
 
 def layer_quantizes(value: Operand, scale: Operand, dtype: torch.dtype) -> bool:

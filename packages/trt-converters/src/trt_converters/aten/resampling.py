@@ -395,11 +395,13 @@ def aten_grid_sampler_2d(
     dtype = dtype_of(input)
     if dtype is not torch.float32:  # half precision moves the coordinates by whole pixels
         input, grid = cast(ctx, input, torch.float32), cast(ctx, grid, torch.float32)
-    layer = ctx.own(ctx.network.add_grid_sample(ctx.tensor(input), ctx.tensor(grid)))
-    layer.interpolation_mode = getattr(trt.InterpolationMode, INTERPOLATION[interpolation_mode])
-    layer.sample_mode = getattr(trt.SampleMode, PADDING[padding_mode])
-    layer.align_corners = align_corners
-    return cast(ctx, layer.get_output(0), dtype)
+    sampled = ctx.output(
+        ctx.network.add_grid_sample(ctx.tensor(input), ctx.tensor(grid)),
+        interpolation_mode=getattr(trt.InterpolationMode, INTERPOLATION[interpolation_mode]),
+        sample_mode=getattr(trt.SampleMode, PADDING[padding_mode]),
+        align_corners=align_corners,
+    )
+    return cast(ctx, sampled, dtype)
 
 
 @converter(aten.affine_grid_generator.default, checks=dtypes("theta", FLOATS))

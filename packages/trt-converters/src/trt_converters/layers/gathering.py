@@ -94,9 +94,7 @@ def gather(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) 
 def gather_elements(ctx: ConversionContext, value: Operand, indices: Operand, axis: int) -> Any:
     """Takes `value[i, ..., indices[i, ..., k], ...]`; both have one rank, and equal extents on every other axis."""
     layer = ctx.network.add_gather_v2(ctx.tensor(value), ctx.tensor(_as_indices(ctx, indices)), trt.GatherMode.ELEMENT)
-    if layer is not None:
-        layer.axis = axis
-    return ctx.output(layer, "gather")
+    return ctx.output(layer, "gather", axis=axis)
 
 
 def scatter_elements(ctx: ConversionContext, value: Operand, indices: Operand, updates: Operand, axis: int) -> Any:
@@ -123,10 +121,7 @@ def _scatter(
     carrier = {torch.bool: torch.int32, torch.uint8: torch.float32}.get(dtype, dtype)  # the layer has neither
     value, updates = cast(ctx, value, carrier), cast(ctx, updates, carrier)
     operands = [ctx.tensor(operand) for operand in (value, _as_indices(ctx, indices), updates)]
-    layer = ctx.network.add_scatter(*operands, mode)
-    if layer is not None and axis is not None:
-        layer.axis = axis
-    result = ctx.output(layer, "scatter")
+    result = ctx.output(ctx.network.add_scatter(*operands, mode), "scatter", axis=axis)
     return as_bytes(result) if dtype is torch.uint8 else cast(ctx, result, dtype)
 
 

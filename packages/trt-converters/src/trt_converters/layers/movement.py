@@ -65,9 +65,7 @@ def permute(ctx: ConversionContext, value: Operand, order: Sequence[int]) -> Any
         return value
     if isinstance(value, torch.Tensor):
         return value.permute(*order)
-    layer = ctx.network.add_shuffle(value)
-    layer.first_transpose = tuple(order)
-    return ctx.output(layer, "permute")
+    return ctx.output(ctx.network.add_shuffle(value), "permute", first_transpose=tuple(order))
 
 
 @moves_bytes
@@ -216,9 +214,7 @@ def concatenate(ctx: ConversionContext, values: Sequence[Operand], axis: int) ->
     if dtype_of(values[0]) is torch.uint8:
         return as_bytes(concatenate(ctx, [cast(ctx, value, torch.float32) for value in values], axis))
     layer = ctx.network.add_concatenation([ctx.tensor(value) for value in values])
-    if layer is not None:
-        layer.axis = axis
-    return ctx.output(layer, "concatenate")
+    return ctx.output(layer, "concatenate", axis=axis)
 
 
 _CARRIERS: Final = {torch.bfloat16: torch.float32, torch.uint8: torch.float32}

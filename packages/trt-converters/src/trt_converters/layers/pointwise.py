@@ -48,11 +48,8 @@ def activation(
     if not all(math.isfinite(coefficient) for coefficient in (alpha or 0.0, beta or 0.0)):
         raise ctx.fail(f"coefficients of {kind} must be finite, not {alpha} and {beta}")
     layer = ctx.network.add_activation(ctx.tensor(value), ctx.member(trt.ActivationType, kind))
-    if layer is not None and alpha is not None:
-        layer.alpha = float(alpha)
-    if layer is not None and beta is not None:
-        layer.beta = float(beta)
-    return ctx.output(layer, kind.lower())
+    alpha, beta = (None if coefficient is None else float(coefficient) for coefficient in (alpha, beta))
+    return ctx.output(layer, kind.lower(), alpha=alpha, beta=beta)
 
 
 def select(ctx: ConversionContext, condition: Operand, then: Operand, otherwise: Operand) -> Any:

@@ -55,10 +55,7 @@ def softmax(ctx: ConversionContext, value: Operand, axis: int) -> Any:
     scalar = rank_of(value) == 0
     axis = normalize_axis(axis, max(rank_of(value), 1))
     value = unsqueeze(ctx, value, (0,)) if scalar else value
-    layer = ctx.network.add_softmax(ctx.tensor(value))
-    if layer is not None:
-        layer.axes = 1 << axis
-    result = ctx.output(layer, "softmax")
+    result = ctx.output(ctx.network.add_softmax(ctx.tensor(value)), "softmax", axes=1 << axis)
     return squeeze(ctx, result, (0,)) if scalar else result
 
 

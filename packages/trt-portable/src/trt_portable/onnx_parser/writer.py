@@ -123,10 +123,12 @@ class NetworkWriter:
         layer.metadata = f"[ONNX Layer: {self.node.name}]"
         return layer
 
-    def output(self, layer: ILayer | None, index: int = 0) -> ITensor:
-        """An output of a layer that was just added, with its shape inferred."""
-        tensor = present(self.layer(layer).get_output(index))
-        return tensor
+    def output(self, layer: ILayer | None, index: int = 0, **attributes: Any) -> ITensor:
+        """An output of a layer that was just added, with its shape inferred, once attributes of the layer are set."""
+        made = self.layer(layer)
+        for attribute, value in attributes.items():
+            setattr(made, attribute, value)
+        return present(made.get_output(index))
 
     def _unique(self, name: str) -> str:
         count = self._names.get(name, 0)
@@ -168,8 +170,7 @@ class NetworkWriter:
         if layer is None:
             raise Unsupported(f"the network refused the constant {name!r}")
         layer.name = self._unique(name or f"{self.node.name}_constant")
-        tensor = present(layer.get_output(0))
-        return tensor
+        return present(layer.get_output(0))
 
     def name_weights(self, constant: Initializer) -> None:
         """Gives weights that a layer took from a constant of the model its name, by which a refit finds them.
@@ -300,15 +301,12 @@ class NetworkWriter:
 
     def activation(self, x: ITensor, type: ActivationType, alpha: float = 0.0, beta: float = 0.0) -> ITensor:
         """An activation function with its coefficients."""
-        layer = self.layer(self.network.add_activation(x, type))
-        layer.alpha, layer.beta = alpha, beta
-        return self.output_of(layer)
+        return self.output(self.network.add_activation(x, type), alpha=alpha, beta=beta)
 
     @staticmethod
     def output_of(layer: ILayer, index: int = 0) -> ITensor:
         """An output of a layer that has its name already."""
-        tensor = present(layer.get_output(index))
-        return tensor
+        return present(layer.get_output(index))
 
     def binary(self, left: ITensor, right: ITensor, op: Op) -> ITensor:
         """A function of two operands, the shorter shape extended with ones in front."""
@@ -439,17 +437,13 @@ class NetworkWriter:
         """A tensor with its axes in another order."""
         if list(order) == list(range(len(order))):
             return x
-        layer = self.layer(self.network.add_shuffle(x))
-        layer.first_transpose = tuple(order)
-        return self.output_of(layer)
+        return self.output(self.network.add_shuffle(x), first_transpose=tuple(order))
 
     def concat(self, tensors: Sequence[ITensor], axis: int) -> ITensor:
         """Tensors joined along an axis."""
         if len(tensors) == 1:
             return tensors[0]
-        layer = self.layer(self.network.add_concatenation(list(tensors)))
-        layer.axis = axis
-        return self.output_of(layer)
+        return self.output(self.network.add_concatenation(list(tensors)), axis=axis)
 
     def slice(
         self,
@@ -527,9 +521,7 @@ class NetworkWriter:
 
     def softmax(self, x: ITensor, axis: int) -> ITensor:
         """The softmax along an axis."""
-        layer = self.layer(self.network.add_softmax(x))
-        layer.axes = 1 << axis
-        return self.output_of(layer)
+        return self.output(self.network.add_softmax(x), axes=1 << axis)
 
     # --- types -----------------------------------------------------------------------------------
 

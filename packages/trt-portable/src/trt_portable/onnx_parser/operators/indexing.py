@@ -23,16 +23,22 @@ from trt_portable.onnx_parser.registry import operator
 from trt_portable.onnx_parser.writer import Extent, NetworkWriter, Operand
 
 
-def _from_front(net: NetworkWriter, indices: Operand, extent: Extent) -> ITensor:
-    """Indices that count from the front; known ones are rewritten, others compared with 0."""
-    known = indices.array if isinstance(indices, Initializer) else None
-    if known is not None and (known.size == 0 or known.min() >= 0):
+def _from_front(net: NetworkWriter, indices: Operand, *extents: Extent) -> ITensor:
+    """Indices that count from the front; known ones that do so stay, others are compared with 0.
+
+    Args:
+        net: The writer.
+        indices: Integers of any shape.
+        extents: Of the axis that they point into; of several axes, one for each place along the last axis of indices.
+    """
+    if isinstance(indices, Initializer) and (indices.array.size == 0 or indices.array.min() >= 0):
         return net.tensor(indices)
     x = net.index_dtype(net.tensor(indices))
-    size = net.cast(net.as_tensor(extent), x.dtype)
-    size = net.reshape(size, (1,) * net.rank(x))
+    sizes = net.cast(net.vector(extents), x.dtype)
+    if len(extents) == 1:
+        sizes = net.reshape(sizes, (1,) * net.rank(x))
     negative = net.with_number(x, 0, Op.LESS)
-    return net.select(negative, net.binary(x, size, Op.SUM), x)
+    return net.select(negative, net.binary(x, sizes, Op.SUM), x)
 
 
 @operator("Gather")
@@ -47,29 +53,14 @@ def gather_elements(net: NetworkWriter, data: ITensor, indices: Operand, *, axis
     """GatherElements(data, indices; axis) -> output"""
     place = net.axis(axis, net.rank(data))
     at = _from_front(net, indices, net.extents(data)[place])
-    layer = net.layer(net.network.add_gather_v2(data, at, GatherMode.ELEMENT))
-    layer.axis = place
-    return net.output_of(layer)
-
-
-def _nd_from_front(net: NetworkWriter, data: ITensor, indices: Operand, first: int) -> ITensor:
-    """Indices of several axes, the last axis of the tensor, that count from the front."""
-    if isinstance(indices, Initializer) and (indices.array.size == 0 or indices.array.min() >= 0):
-        return net.tensor(indices)
-    x = net.index_dtype(net.tensor(indices))
-    depth = x.shape[-1]
-    sizes = net.cast(net.vector(net.extents(data)[first : first + depth]), x.dtype)
-    negative = net.with_number(x, 0, Op.LESS)
-    return net.select(negative, net.binary(x, sizes, Op.SUM), x)
+    return net.output(net.network.add_gather_v2(data, at, GatherMode.ELEMENT), axis=place)
 
 
 @operator("GatherND", since=11)
 def gather_nd(net: NetworkWriter, data: ITensor, indices: Operand, *, batch_dims: int = 0) -> ITensor:
     """GatherND(data, indices; batch_dims) -> output"""
-    at = _nd_from_front(net, data, indices, batch_dims)
-    layer = net.layer(net.network.add_gather_v2(data, at, GatherMode.ND))
-    layer.num_elementwise_dims = batch_dims
-    return net.output_of(layer)
+    at = _from_front(net, indices, *net.extents(data)[batch_dims : batch_dims + indices.shape[-1]])
+    return net.output(net.network.add_gather_v2(data, at, GatherMode.ND), num_elementwise_dims=batch_dims)
 
 
 def _scattered(
@@ -78,10 +69,8 @@ def _scattered(
     kind = data.dtype
     if kind is DataType.BOOL:  # which layers do not scatter
         data, updates = net.cast(data, DataType.INT32), net.cast(updates, DataType.INT32)
-    layer = net.layer(net.network.add_scatter(data, indices, updates, mode))
-    if mode is ScatterMode.ELEMENT:
-        layer.axis = axis
-    return net.cast(net.output_of(layer), kind)
+    place = {"axis": axis} if mode is ScatterMode.ELEMENT else {}
+    return net.cast(net.output(net.network.add_scatter(data, indices, updates, mode), **place), kind)
 
 
 @operator("Scatter", since=9)
@@ -153,7 +142,7 @@ def scatter_nd(
     net: NetworkWriter, data: ITensor, indices: Operand, updates: ITensor, *, reduction: str = "none"
 ) -> ITensor:
     """ScatterND(data, indices, updates; reduction) -> output"""
-    at = _nd_from_front(net, data, indices, 0)
+    at = _from_front(net, indices, *net.extents(data)[: indices.shape[-1]])
     if reduction == "none":
         return _scattered(net, data, at, updates, ScatterMode.ND, 0)
     rank, depth = net.rank(data), at.shape[-1]
@@ -179,11 +168,7 @@ def one_hot(net: NetworkWriter, indices: ITensor, depth: Operand, values: ITenso
     count = net.numbers(depth)
 
     extent: Extent = int(count[0]) if count else net.index_vector(depth)
-    at = net.cast(indices, DataType.INT64) if indices.dtype not in INDICES else indices
-    at = net.cast(at, DataType.INT64)
-    size = net.reshape(net.as_tensor(extent), (1,) * rank)
-    negative = net.with_number(at, 0, Op.LESS)
-    at = net.unsqueeze(net.select(negative, net.binary(at, size, Op.SUM), at), [place])
+    at = net.unsqueeze(_from_front(net, net.cast(indices, DataType.INT64), extent), [place])
     steps = net.unsqueeze(ramp(net, extent), [other for other in range(rank + 1) if other != place])
     hits = net.binary(at, steps, Op.EQUAL)
     off, on = (net.reshape(net.narrow(values, 0, which, 1), (1,) * (rank + 1)) for which in (0, 1))
@@ -214,9 +199,8 @@ def reverse_sequence(
     net: NetworkWriter, x: ITensor, sequence_lens: ITensor, *, batch_axis: int = 1, time_axis: int = 0
 ) -> ITensor:
     """ReverseSequence(input, sequence_lens; batch_axis, time_axis) -> Y"""
-    layer = net.layer(net.network.add_reverse_sequence(x, sequence_lens))
-    layer.batch_axis, layer.sequence_axis = batch_axis, time_axis
-    return net.output_of(layer)
+    layer = net.network.add_reverse_sequence(x, sequence_lens)
+    return net.output(layer, batch_axis=batch_axis, sequence_axis=time_axis)
 
 
 @operator("NonMaxSuppression", since=10)
@@ -271,6 +255,4 @@ def _by_class(net: NetworkWriter, found: ITensor, scores: ITensor) -> ITensor:
     smaller = net.binary(net.reshape(key, (1, -1)), key, Op.LESS)
     place = net.reduce(net.cast(smaller, DataType.INT64), ReduceOperation.SUM, [1], True)
     places = net.expand(place, [count, 3])
-    moved = net.layer(net.network.add_scatter(found, places, found, ScatterMode.ELEMENT))
-    moved.axis = 0
-    return net.output_of(moved)
+    return net.output(net.network.add_scatter(found, places, found, ScatterMode.ELEMENT), axis=0)

@@ -182,15 +182,12 @@ def reshape(net: NetworkWriter, data: Operand, shape: Operand, *, allowzero: int
         except ValueError as error:
             raise Unsupported(str(error), ErrorCode.INVALID_NODE) from error
         return Initializer(data.name, array.shape, data.elem_type, array)
-    x = net.tensor(data)
-    if extents is not None:
-        layer = net.layer(net.network.add_shuffle(x))
-        layer.zero_is_placeholder = not allowzero
-        layer.reshape_dims = tuple(int(extent) for extent in extents)
-        return net.output_of(layer)
-    layer = net.layer(net.network.add_shuffle(x))
+    layer = net.layer(net.network.add_shuffle(net.tensor(data)))
     layer.zero_is_placeholder = not allowzero
-    layer.set_input(1, net.index_vector(shape))
+    if extents is not None:
+        layer.reshape_dims = tuple(int(extent) for extent in extents)
+    else:
+        layer.set_input(1, net.index_vector(shape))
     return net.output_of(layer)
 
 
@@ -223,8 +220,7 @@ def concat(net: NetworkWriter, *inputs: ITensor, axis: int) -> ITensor:
     """Concat(inputs; axis) -> concat_result"""
     if not inputs:
         raise Unsupported("Concat has no inputs", ErrorCode.INVALID_NODE)
-    joined = net.concat(inputs, net.axis(axis, net.rank(inputs[0])))
-    return joined
+    return net.concat(inputs, net.axis(axis, net.rank(inputs[0])))
 
 
 @operator("Squeeze", from_attributes=("axes",))

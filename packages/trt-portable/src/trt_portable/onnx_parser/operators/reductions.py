@@ -208,10 +208,7 @@ def _normalized(
 ) -> ITensor:
     """The network's own layer; scale and bias have the rank of the input."""
     mask = sum(1 << axis for axis in axes)
-    layer = net.layer(net.network.add_normalization_v2(x, scale, bias, mask))
-    layer.epsilon = epsilon
-    layer.num_groups = groups
-    return net.output_of(layer)
+    return net.output(net.network.add_normalization_v2(x, scale, bias, mask), epsilon=epsilon, num_groups=groups)
 
 
 @operator("InstanceNormalization", since=6)

@@ -331,11 +331,12 @@ def grid_sample(
     """GridSample(X, grid; align_corners, mode, padding_mode) -> Y"""
     if mode not in _GRID_MODES or padding_mode not in GRID_PADDING:
         raise Unsupported(f"GridSample with {mode!r}, {padding_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
-    layer = net.layer(net.network.add_grid_sample(x, net.cast(grid, x.dtype)))
-    layer.interpolation_mode = _GRID_MODES[mode]
-    layer.align_corners = bool(align_corners)
-    layer.sample_mode = GRID_PADDING[padding_mode]
-    return net.output_of(layer)
+    return net.output(
+        net.network.add_grid_sample(x, net.cast(grid, x.dtype)),
+        interpolation_mode=_GRID_MODES[mode],
+        align_corners=bool(align_corners),
+        sample_mode=GRID_PADDING[padding_mode],
+    )
 
 
 # --- RoiAlign --------------------------------------------------------------------------------------
