@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -25,15 +25,13 @@ from trt_converters.layers import (
     reduce,
     reshape,
     scatter_elements,
-    select,
     slice_tensor,
     squeeze,
     take_windows,
-    unary,
     unsqueeze,
 )
 from trt_converters.layers.gathering import linear_range
-from trt_converters.layers.reductions import extremum
+from trt_converters.layers.reductions import extremum, extremum_at
 from trt_converters.layers.spatial import SpatialForm, per_axis
 from trt_converters.registry import convert_each, converter
 from trt_core import Reason, Verdict, to_trt, trt
@@ -179,21 +177,8 @@ def added(ctx: ConversionContext, left: Any, right: Any) -> Any:
     return binary(ctx, "SUM", left, right, "position")
 
 
-def first_maximum(ctx: ConversionContext, windows: Any, positions: Any, axes: Sequence[int]) -> tuple[Any, Any]:
-    """Returns the maximum of windows over axes, and the smallest of the positions where it lies.
-
-    Args:
-        ctx: The context.
-        windows: Values of any shape.
-        positions: int64, broadcast to the windows.
-        axes: Axes of the windows' elements.
-    """
-    largest = extremum(ctx, windows, axes, True, True)
-    found = binary(ctx, "EQUAL", windows, largest)
-    if dtype_of(windows).is_floating_point:  # NaN is its own maximum
-        found = binary(ctx, "OR", found, unary(ctx, "ISNAN", windows))
-    where = select(ctx, found, positions, torch.tensor(torch.iinfo(torch.int64).max))
-    return squeeze(ctx, largest, axes), reduce(ctx, "MIN", where, axes, False)
+_BEHIND: Final = torch.iinfo(torch.int64).max
+"""Greater than all positions."""
 
 
 def _max_pool(
@@ -217,7 +202,7 @@ def _max_pool(
     axes = range(rank - spatial, rank)
     if not with_indices:
         return extremum(ctx, windows, axes, False, True), None
-    return first_maximum(ctx, windows, positions, axes)
+    return extremum_at(ctx, windows, positions, torch.tensor(_BEHIND), axes, largest=True, keep=False)
 
 
 def _spatial_axes(ctx: ConversionContext) -> int:
@@ -431,7 +416,7 @@ def aten_adaptive_max_pool2d(ctx: ConversionContext, self: Operand, output_size:
     axes = [first + 2 * axis + 1 for axis in range(spatial)]
     if not ctx.call.uses(1):
         return extremum(ctx, windows, axes, False, True), None
-    return first_maximum(ctx, windows, positions, axes)
+    return extremum_at(ctx, windows, positions, torch.tensor(_BEHIND), axes, largest=True, keep=False)
 
 
 def fixed_channels(call: Call) -> Verdict | None:

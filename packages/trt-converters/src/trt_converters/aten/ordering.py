@@ -472,20 +472,15 @@ def _along(ctx: ConversionContext, value: Operand, dim: int, keep: bool, largest
     if not ctx.call.uses(1) and isinstance(ctx.result, (tuple, list)):
         return extremum(ctx, value, (axis,) if rank else (), keep, largest), None
     if rank == 0:
-        values, indices = first_extremum(ctx, unsqueeze(ctx, value, (0,)), 0, 1, largest)
-        return squeeze(ctx, values, (0,)), squeeze(ctx, indices, (0,))
-    values, indices = first_extremum(ctx, value, axis, ctx.symbolic_shape("self")[axis], largest)
-    removed = () if keep else (axis,)
-    return squeeze(ctx, values, removed), squeeze(ctx, indices, removed)
+        return first_extremum(ctx, unsqueeze(ctx, value, (0,)), 0, 1, largest, keep=False)
+    return first_extremum(ctx, value, axis, ctx.symbolic_shape("self")[axis], largest, keep)
 
 
 def _place(ctx: ConversionContext, value: Operand, dim: int | None, keep: bool, largest: bool) -> Any:
     if dim is not None:
         return _along(ctx, value, dim, keep, largest)[1]
-    flat = reshape(ctx, value, [-1])
-    shape = ctx.symbolic_shape("self")
-    count: Any = math.prod(shape)
-    _, indices = first_extremum(ctx, flat, 0, count, largest)
+    count: Any = math.prod(ctx.symbolic_shape("self"))
+    _, indices = first_extremum(ctx, reshape(ctx, value, [-1]), 0, count, largest, keep=False)
     return reshape(ctx, indices, ctx.result_shape)
 
 

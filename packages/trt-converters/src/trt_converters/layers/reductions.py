@@ -108,31 +108,41 @@ def extremum(ctx: ConversionContext, value: Operand, axes: Sequence[int], keep: 
     return select(ctx, poisoned, torch.tensor(float("nan"), dtype=dtype), found)
 
 
-def first_extremum(ctx: ConversionContext, value: Operand, axis: int, size: Size, largest: bool) -> tuple[Any, Any]:
-    """Returns the largest (or smallest) element along an axis, and where it stands first; both keep the axis.
-
-    Args:
-        ctx: The context.
-        value: A tensor of rank >= 1; a NaN counts as the extremum.
-        axis: A non-negative axis.
-        size: Its extent.
-        largest: Which end.
-
-    Returns:
-        The values, and int64 indices. A top-k layer would leave it open which of equal elements it points to.
-    """
-    dtype = dtype_of(value)
-    if dtype is torch.bool:
-        values, indices = first_extremum(ctx, cast(ctx, value, torch.int32), axis, size, largest)
+def first_extremum(
+    ctx: ConversionContext, value: Operand, axis: int, size: Size, largest: bool, keep: bool
+) -> tuple[Any, Any]:
+    """Returns the extremum along an axis of a size, and the int64 index where it stands first; see `extremum_at`."""
+    if dtype_of(value) is torch.bool:
+        values, indices = first_extremum(ctx, cast(ctx, value, torch.int32), axis, size, largest, keep)
         return cast(ctx, values, torch.bool), indices
-    found = extremum(ctx, value, (axis,), True, largest)
-    hits = binary(ctx, "EQUAL", value, found)
-    if dtype.is_floating_point:  # there is a NaN only where the extremum is one, which nothing equals
-        hits = binary(ctx, "OR", hits, is_nan(ctx, value))
     rank = rank_of(value)
     count = ctx.size(size)  # behind all places, and no greater number than needed: some kernels compute with floats
     behind = torch.tensor(count) if isinstance(count, int) else reshape(ctx, count, [1] * rank)
-    return found, reduce(ctx, "MIN", select(ctx, hits, positions(ctx, size, axis, rank), behind), (axis,), True)
+    return extremum_at(ctx, value, positions(ctx, size, axis, rank), behind, (axis,), largest, keep)
+
+
+def extremum_at(
+    ctx: ConversionContext, value: Operand, places: Any, behind: Any, axes: Sequence[int], largest: bool, keep: bool
+) -> tuple[Any, Any]:
+    """Returns the largest (or smallest) element along axes, and the least of the places where it stands.
+
+    A top-k layer would leave it open which of equal elements it points to.
+
+    Args:
+        ctx: The context.
+        value: Numbers of any shape; a NaN counts as the extremum.
+        places: int64, broadcast to the value.
+        behind: A number that is greater than all places.
+        axes: Non-negative axes.
+        largest: Which end.
+        keep: Whether both keep the axes.
+    """
+    found = extremum(ctx, value, axes, True, largest)
+    hits = binary(ctx, "EQUAL", value, found)
+    if dtype_of(value).is_floating_point:  # there is a NaN only where the extremum is one, which nothing equals
+        hits = binary(ctx, "OR", hits, is_nan(ctx, value))
+    place = reduce(ctx, "MIN", select(ctx, hits, places, behind), axes, keep)
+    return found if keep else squeeze(ctx, found, axes), place
 
 
 Combine = Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
