@@ -122,11 +122,6 @@ def _read_dict(content: Any, place: str, known: int) -> dict[Any, Any]:
     return found
 
 
-def _read_float(content: Any, place: str, known: int) -> float:
-    chosen: float = _chosen(_FLOATS, content, place)
-    return chosen
-
-
 def _read_complex(content: Any, place: str, known: int) -> complex:
     parts = [from_json(part, place, 0) for part in typed.items(content, place, 2)]
     if not all(type(part) is float for part in parts):
@@ -134,32 +129,16 @@ def _read_complex(content: Any, place: str, known: int) -> complex:
     return complex(*parts)
 
 
-def _read_layout(content: Any, place: str, known: int) -> torch.layout:
-    chosen: torch.layout = _chosen(_LAYOUTS, content, place)
-    return chosen
-
-
-def _read_memory_format(content: Any, place: str, known: int) -> torch.memory_format:
-    chosen: torch.memory_format = _chosen(_MEMORY_FORMATS, content, place)
-    return chosen
-
-
-def _chosen(table: dict[str, Any], content: Any, place: str) -> Any:
-    if not isinstance(content, str) or content not in table:
-        raise malformed(place, f"{content!r:.60} is none of {', '.join(table)}")
-    return table[content]
-
-
 _READERS: Final[dict[str, Callable[[Any, str, int], Any]]] = {
     "value": lambda content, place, known: Value(typed.integer(content, f"{place}, a value", 0, known - 1)),
     "tuple": lambda content, place, known: tuple(from_json(item, place, known) for item in typed.items(content, place)),
     "dict": _read_dict,
-    "float": _read_float,
+    "float": lambda content, place, known: typed.choice(_FLOATS, content, place, "number"),
     "complex": _read_complex,
     "dtype": lambda content, place, known: fields.dtype(content, place),
     "device": lambda content, place, known: torch.device(fields.device(content, place)),
-    "layout": _read_layout,
-    "memory_format": _read_memory_format,
+    "layout": lambda content, place, known: typed.choice(_LAYOUTS, content, place, "layout"),
+    "memory_format": lambda content, place, known: typed.choice(_MEMORY_FORMATS, content, place, "memory format"),
 }
 
 
