@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import copy
 import errno
 import logging
@@ -216,42 +215,24 @@ def test_the_key_is_private_and_stays_the_same(path: Path, tmp_path: Path) -> No
     assert not _runs_code(path)
 
 
-def _as_earlier_releases_wrote_it(file: Path) -> str:
-    """Writes the private key of a user as public keys are written, and returns that."""
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    key: Any = load_pem_private_key(file.read_bytes(), None)
-    text = f"ed25519:{base64.b64encode(key.private_bytes_raw()).decode()}"
-    file.write_text(f"{text}\n")
-    return text
-
-
 def test_a_private_key_looks_like_none_that_is_public(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "keys" / "signing.key"
-    assert file.read_text().startswith("-----BEGIN PRIVATE KEY-----\n")
-    before = signatures.own_public_key()
-    _as_earlier_releases_wrote_it(file)
-    assert signatures.own_public_key() == before and _runs_code(path)
-    save(load(path), path)  # which signs
     assert file.read_text().startswith("-----BEGIN PRIVATE KEY-----\n") and stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert signatures.own_public_key() == before
 
 
-@pytest.mark.parametrize("form", ["new", "old"])
 @pytest.mark.parametrize("way", ["file", "text"])
 def test_a_private_key_among_those_that_are_trusted_is_told(
-    form: str, way: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    way: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One was taken for a public key of somebody, and printed where those are listed."""
     file = tmp_path / "keys" / "signing.key"
-    text = _as_earlier_releases_wrote_it(file) if form == "old" else file.read_text()
+    text = file.read_text()
     given = str(file) if way == "file" else text
     with pytest.raises(InputError, match="is a private key") as caught:
         load(path, trusted_keys=[given])
-    assert text.split()[-1] not in str(caught.value) and "verify-signature" in str(caught.value)
-    if (form, way) != ("old", "file"):
-        assert main(["trust", given]) == 2
-        assert "is a private key" in capsys.readouterr().err
+    assert text.splitlines()[1] not in str(caught.value) and "verify-signature" in str(caught.value)
+    assert main(["trust", given]) == 2
+    assert "is a private key" in capsys.readouterr().err
     monkeypatch.setenv("TRT_TRUSTED_KEYS", given)
     with pytest.raises(InputError, match="is a private key"):
         signatures.trusted_keys()

@@ -119,7 +119,7 @@ def can_sign() -> bool:
 def own_public_key() -> PublicKey | None:
     """The public key of this user; None where they have none yet, or it cannot be read."""
     try:
-        return PublicKey(_public(_private_key(_open_folder(make=False))[0]))
+        return PublicKey(_public(_private_key(_open_folder(make=False))))
     except (TrtError, OSError, ImportError):
         return None
 
@@ -137,12 +137,11 @@ def signing_key() -> Ed25519PrivateKey:
     try:
         with folder.locked(".lock", _LOCK_SECONDS):
             try:
-                key, is_old = _private_key(folder)
+                return _private_key(folder)
             except FileNotFoundError:
-                key, is_old = Ed25519PrivateKey.generate(), True
-            if is_old:  # earlier releases wrote it as public keys are written
+                key = Ed25519PrivateKey.generate()
                 _write_private(folder, _KEY_FILE, _pem(key))
-            return key
+                return key
     except (OSError, TimeoutError) as error:
         raise CacheError("the key that signs cannot be made", where=folder.path, why=str(error)) from error
 
@@ -166,8 +165,8 @@ def _pem(key: Ed25519PrivateKey) -> str:
     return key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()).decode()
 
 
-def _private_key(folder: PrivateFolder) -> tuple[Ed25519PrivateKey, bool]:
-    """The key that signs, and whether its file is of an earlier release, which wrote it as public keys are written.
+def _private_key(folder: PrivateFolder) -> Ed25519PrivateKey:
+    """The key that signs.
 
     Raises:
         FileNotFoundError: There is none.
@@ -179,14 +178,11 @@ def _private_key(folder: PrivateFolder) -> tuple[Ed25519PrivateKey, bool]:
     if folder.status(_KEY_FILE).st_mode & 0o077 and sys.platform != "win32":
         raise CacheError("the key that signs is not private", where=folder.path, hint="chmod 600, or make another one")
     try:
-        if not text.startswith(_PEM):
-            seed = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
-            return Ed25519PrivateKey.from_private_bytes(seed), True
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         key = load_pem_private_key(text.encode(), None)
         if isinstance(key, Ed25519PrivateKey):
-            return key, False
+            return key
         why = "it is of another kind"
     except (ValueError, TypeError, ImportError) as error:  # ImportError: of kinds that are not supported
         why = str(error)
@@ -231,16 +227,9 @@ def read_keys(texts: Iterable[str | os.PathLike[str]]) -> list[PublicKey]:
     """Returns the keys that texts are, or that the files hold which they name.
 
     Raises:
-        InputError: One is neither, or the private key of this user, which looked like a public one in earlier releases.
+        InputError: One is neither, or a private key.
     """
-    found = [key for text in texts for key in _keys_of(os.fspath(text))]
-    own = b""
-    if found:
-        with contextlib.suppress(TrtError, OSError, ImportError):
-            own = _private_key(_open_folder(make=False))[0].private_bytes_raw()
-    if any(key.data == own for key in found):
-        raise _is_private("what is listed")
-    return found
+    return [key for text in texts for key in _keys_of(os.fspath(text))]
 
 
 def _keys_of(text: str) -> Iterator[PublicKey]:
