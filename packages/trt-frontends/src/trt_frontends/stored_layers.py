@@ -364,10 +364,6 @@ def _float8_experts(experts: Any) -> nn.Module | None:
     return _Float8Experts(experts) if held == (_FLOAT8, "dynamic") else None
 
 
-def _longcat(experts: Any) -> nn.Module | None:
-    return None if experts.gate_up_proj is None else _LongcatExperts(experts)
-
-
 class CountingGate(nn.Module):
     """What chooses experts for tokens, and counts for each expert how many chose it, in a tensor.
 
@@ -460,7 +456,7 @@ _EXPERTS: Final[dict[str, Callable[[Any], nn.Module | None]]] = {
     "JetMoeParallelExperts": GroupedExperts,
     "JetMoeTopKGating": CountingGate,
     "DbrxExperts": _DbrxExperts,
-    "LongcatFlashExperts": _longcat,
+    "LongcatFlashExperts": lambda experts: None if experts.gate_up_proj is None else _LongcatExperts(experts),
 }
 """What stands for experts of transformers that hold codes, or read how many tokens chose each, by names of classes."""
 

@@ -180,14 +180,6 @@ def _over_dim(operands: Operands) -> float:
     return float(math.prod(shape[axis] for axis in chosen) if chosen and shape else math.prod(shape))
 
 
-def _group_norm(operands: Operands) -> float:
-    return float(math.prod(operands["input"][1:]) // operands["num_groups"])
-
-
-def _native_group_norm(operands: Operands) -> float:
-    return float(operands["C"] * operands["HxW"] // operands["group"])
-
-
 def _adaptive_pool(operands: Operands) -> float:
     """Every element of the result averages at most one more than its share of each axis."""
     wanted = operands["output_size"]
@@ -208,8 +200,8 @@ _RULES: Final[dict[str, Count]] = {
         _over_dim,
     ),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), lambda o: float(math.prod(o["normalized_shape"]))),
-    "group_norm": _group_norm,
-    "native_group_norm": _native_group_norm,
+    "group_norm": lambda o: float(math.prod(o["input"][1:]) // o["num_groups"]),
+    "native_group_norm": lambda o: float(o["C"] * o["HxW"] // o["group"]),
     "instance_norm": lambda o: float(math.prod(o["input"][2:])),
     **{f"avg_pool{axes}d": window(axes) for axes in (1, 2, 3)},
     **dict.fromkeys((f"adaptive_avg_pool{axes}d" for axes in (1, 2, 3)), _adaptive_pool),

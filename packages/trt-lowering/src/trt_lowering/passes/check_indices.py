@@ -442,13 +442,9 @@ def _rank(node: Any) -> int:
     return 0 if value is None else value.dim()
 
 
-def _everywhere(node: fx.Node) -> Iterator[_Lookup]:
-    return _along(node, is_lookup=False)
-
-
 _BAGS: Final = ("_embedding_bag", "_embedding_bag_forward_only", "embedding_bag")
 _READERS: Final[dict[str, Callable[[fx.Node], Iterator[_Lookup]]]] = {
-    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _everywhere),
+    **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), lambda node: _along(node, is_lookup=False)),
     **dict.fromkeys(("index", "index_put"), _indexed),
     **dict.fromkeys(("take", "put"), _elements),
     **dict.fromkeys(_BAGS, _rows_of_bags),

@@ -45,7 +45,7 @@ class OpenWrappedTensors(GraphPass):
         """Follows accesses and calls in the order of the graph, so that wrappers inside of wrappers open too."""
         changes = 0
         for node in list(gm.graph.nodes):
-            if not _is_access(node):
+            if schema_name(node.target) != _ACCESS:
                 continue
             owner, name = node.args
             if owner.op != "get_attr":
@@ -254,7 +254,3 @@ def wrapped_attributes(gm: fx.GraphModule) -> list[fx.Node]:
 def is_wrapper(value: Any) -> bool:
     """Whether a value is a tensor that holds others, as export sees it."""
     return isinstance(value, torch.Tensor) and is_traceable_wrapper_subclass(value)
-
-
-def _is_access(node: fx.Node) -> bool:
-    return schema_name(node.target) == _ACCESS

@@ -194,7 +194,7 @@ class ISqueezeLayer(ILayer):
         x, axes = operand(inputs[0]), optional(inputs, 1)
         if axes is None:
             source = present(self._inputs[0])
-            chosen = [axis for axis, extent in enumerate(source._extents or ()) if _is_one(extent)]
+            chosen = [axis for axis, extent in enumerate(source._extents or ()) if type(extent) is int and extent == 1]
         else:
             chosen = _normalized(host_numbers(axes), x.ndim, "squeeze")
         for axis in chosen:
@@ -241,10 +241,6 @@ class IUnsqueezeLayer(ILayer):
         for axis in chosen:
             x = x.unsqueeze(axis)
         return (x,)
-
-
-def _is_one(extent: Any) -> bool:
-    return type(extent) is int and extent == 1
 
 
 def _normalized(axes: Sequence[Any], rank: int, what: str) -> list[int]:

@@ -518,10 +518,6 @@ def _trust(parsed: SimpleNamespace) -> None:
         raise InputError(f"{key} is not listed", hint="`python -m trt_runtime trust` lists those that are")
 
 
-def _sign(parsed: SimpleNamespace) -> None:
-    _say(f"signed with {signatures.sign(parsed.file)}")
-
-
 def _verify_signature(parsed: SimpleNamespace) -> None:
     key = signatures.verified_signer(parsed.file)
     why = signatures.trusted_keys().get(key)
@@ -675,7 +671,7 @@ _RUN: Final = {
     "inspect": _inspect,
     "profile": _profile,
     "run": _run,
-    "sign": _sign,
+    "sign": lambda parsed: _say(f"signed with {signatures.sign(parsed.file)}"),
     "trust": _trust,
     "verify-signature": _verify_signature,
 }
