@@ -108,34 +108,26 @@ _WINDOW_ATTRIBUTES: Final = ("auto_pad", "ceil_mode", "dilations", "pads", "stri
 """Optional attributes of pooling."""
 
 
-@operator("Conv")
+@operator("Conv", attributes=FILTER_ATTRIBUTES)
 def conv(
     net: NetworkWriter,
     x: ITensor,
     w: Operand,
     b: Operand | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: list[int] | None = None,
     group: int = 1,
     kernel_shape: list[int] | None = None,
-    pads: list[int] | None = None,
-    strides: list[int] | None = None,
+    **lying: Any,
 ) -> ITensor:
     """Conv(X, W, B; auto_pad, dilations, group, kernel_shape, pads, strides) -> Y"""
     kernel, is_flat = _spatial(net, x, w, kernel_shape)
-    count = net.rank(x) - 2
+    windows = _windows(net, x, kernel[is_flat:], **lying)
     weights, bias, inputs = _filter_operands(net, x, w, b, is_flat)
     image = net.unsqueeze(x, [2]) if is_flat else x
     layer = net.layer(net.network.add_convolution_nd(image, w.shape[0], tuple(kernel), weights, bias))
     layer.num_groups = group
-    layer.stride_nd = _widened(per_axis(strides, count, 1, "strides"), is_flat, 1)
-    layer.dilation_nd = _widened(per_axis(dilations, count, 1, "dilations"), is_flat, 1)
-    if auto_pad in AUTO_PADDINGS:
-        layer.padding_mode = AUTO_PADDINGS[auto_pad]
-    else:
-        before, after = before_and_after(pads if auto_pad == "NOTSET" else None, count)
-        layer.pre_padding, layer.post_padding = _widened(before, is_flat, 0), _widened(after, is_flat, 0)
+    layer.dilation_nd = _widened(windows.dilations, is_flat, 1)
+    windows.lay(layer, is_flat)
     for place, tensor in inputs:
         layer.set_input(place, tensor)
     return _finish(net, layer, w, b, is_flat)
@@ -242,6 +234,14 @@ class _Windows:
     auto_pad: str
     rounds_up: bool
 
+    def lay(self, layer: Any, is_flat: bool) -> None:
+        """Gives a layer of one spatial axis more, if that was added, strides and paddings."""
+        layer.stride_nd = _widened(self.strides, is_flat, 1)
+        if self.auto_pad in AUTO_PADDINGS:
+            layer.padding_mode = AUTO_PADDINGS[self.auto_pad]
+        else:
+            layer.pre_padding, layer.post_padding = (_widened(pad, is_flat, 0) for pad in (self.before, self.after))
+
 
 def _windows(
     net: NetworkWriter,
@@ -275,16 +275,11 @@ def _pool(
         return _dilated(net, x, kind, windows, counts_padding)
     is_flat = net.rank(x) == 3
     image = net.unsqueeze(x, [2]) if is_flat else x
-    one, zero = ((1,), (0,)) if is_flat else ((), ())
-    layer = net.layer(net.network.add_pooling_nd(image, kind, (*one, *windows.kernel)))
-    layer.stride_nd = (*one, *windows.strides)
+    layer = net.layer(net.network.add_pooling_nd(image, kind, _widened(windows.kernel, is_flat, 1)))
     layer.average_count_excludes_padding = not counts_padding
-    if windows.auto_pad in AUTO_PADDINGS:
-        layer.padding_mode = AUTO_PADDINGS[windows.auto_pad]
-    else:
-        layer.pre_padding, layer.post_padding = (*zero, *windows.before), (*zero, *windows.after)
-        if windows.rounds_up:
-            layer.padding_mode = PaddingMode.EXPLICIT_ROUND_UP
+    windows.lay(layer, is_flat)
+    if windows.rounds_up:
+        layer.padding_mode = PaddingMode.EXPLICIT_ROUND_UP
     result = net.output_of(layer)
     result = net.squeeze(result, [2]) if is_flat else result
     return _without_windows_in_padding(net, x, result, windows) if windows.rounds_up else result
