@@ -93,12 +93,13 @@ convert_each(
 )
 
 
-def moments(ctx: ConversionContext, input: Operand, axes: Sequence[int], eps: float) -> tuple[Any, Any]:
-    """Returns mean and inverse deviation over axes, which are kept; float32."""
+def moments(ctx: ConversionContext, input: Operand, axes: Sequence[int], eps: float) -> tuple[Any, Any, Any, Any]:
+    """Returns the centered input; mean, inverse deviation and biased variance over axes, which are kept; float32."""
     value = cast(ctx, input, torch.float32)
     mean = reduce(ctx, "AVG", value, axes, True)
-    variance = mean_square(ctx, binary(ctx, "SUB", value, mean, "center"), axes)
-    return mean, inverse_root(ctx, variance, eps)
+    centered = binary(ctx, "SUB", value, mean, "center")
+    variance = mean_square(ctx, centered, axes)
+    return centered, mean, inverse_root(ctx, variance, eps), variance
 
 
 def inverse_root(ctx: ConversionContext, value: Operand, eps: float) -> Any:
@@ -121,7 +122,7 @@ def aten_native_layer_norm(
     if not (ctx.call.uses(1) or ctx.call.uses(2)):
         return result, None, None
     rank = rank_of(input)
-    mean, inverse = moments(ctx, input, range(rank - len(normalized_shape), rank), eps)
+    _, mean, inverse, _ = moments(ctx, input, range(rank - len(normalized_shape), rank), eps)
     dtype = ctx.result[1].dtype
     return result, cast(ctx, mean, dtype), cast(ctx, inverse, dtype)
 
@@ -133,29 +134,28 @@ def _group_norm(
     input = unsqueeze(ctx, input, (2,)) if flat else input
     scale, shift = per_channel(ctx, input, weight, bias)
     rank = rank_of(input)
-    if num_groups == 1:
-        result = normalize_layer(ctx, input, range(1, rank), scale, shift, eps)
-    elif num_groups == shape_of(input)[1]:
-        result = normalize_layer(ctx, input, range(2, rank), scale, shift, eps)
-    else:
-        result = normalize_layer(ctx, input, range(2, rank), scale, shift, eps, num_groups)
+    groups = 1 if num_groups == shape_of(input)[1] else num_groups
+    result = normalize_layer(ctx, input, range(1 if num_groups == 1 else 2, rank), scale, shift, eps, groups)
     return squeeze(ctx, result, (2,)) if flat else result
 
 
-def fixed_channels(call: Call) -> Verdict | None:
-    """Refuses groups of channels that are not known while building."""
-    if isinstance(call.tensor("input").shape[1], int):
-        return None
-    return Verdict.refuse(Reason.DYNAMIC_SHAPE, "the channels of input are symbolic")
+def has_channels(call: Call) -> Verdict | None:
+    """Refuses inputs without a channel axis of known extent."""
+    shape = call.tensor("input").shape
+    if len(shape) < 2:
+        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"input has rank {len(shape)}, not 2 or more")
+    if not isinstance(shape[1], int):
+        return Verdict.refuse(Reason.DYNAMIC_SHAPE, "the channels of input are symbolic")
+    return None
 
 
 convert_each(
     {aten.group_norm.default: lambda ctx, cudnn_enabled, **given: _group_norm(ctx, **given)},
-    checks=(*LAYER_CHECKS, fixed_channels),
+    checks=(*LAYER_CHECKS, has_channels),
 )
 
 
-@converter(aten.native_group_norm.default, checks=(*LAYER_CHECKS, fixed_channels))
+@converter(aten.native_group_norm.default, checks=(*LAYER_CHECKS, has_channels))
 def aten_native_group_norm(
     ctx: ConversionContext,
     input: Operand,
@@ -172,7 +172,8 @@ def aten_native_group_norm(
     if not (ctx.call.uses(1) or ctx.call.uses(2)):
         return result, None, None
     members = reshape(ctx, input, [*ctx.result[1].shape, -1])
-    mean, inverse = (squeeze(ctx, part, (2,)) for part in moments(ctx, members, (2,), eps))
+    _, *statistics, _ = moments(ctx, members, (2,), eps)
+    mean, inverse = (squeeze(ctx, part, (2,)) for part in statistics)
     dtype = ctx.result[1].dtype
     return result, cast(ctx, mean, dtype), cast(ctx, inverse, dtype)
 
@@ -213,16 +214,6 @@ def keeps_statistics(call: Call) -> Verdict | None:
     training = arguments.get("training", arguments.get("use_input_stats", False))
     if training and arguments["running_mean"] is not None:
         return Verdict.refuse(Reason.MUTATION, "it updates running statistics; call eval() on the model")
-    return None
-
-
-def has_channels(call: Call) -> Verdict | None:
-    """Refuses inputs without a channel axis of known extent."""
-    shape = call.tensor("input").shape
-    if len(shape) < 2:
-        return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"input has rank {len(shape)}, not 2 or more")
-    if not isinstance(shape[1], int):
-        return Verdict.refuse(Reason.DYNAMIC_SHAPE, "the channels of input are symbolic")
     return None
 
 
@@ -280,18 +271,6 @@ def normalize_with(
     return affine(ctx, input, scale, shift)
 
 
-def batch_statistics(ctx: ConversionContext, input: Operand) -> tuple[Any, Any, Any]:
-    """Returns the centered input, the mean and the biased variance over all axes but the channels', in float32.
-
-    The statistics keep the reduced axes.
-    """
-    axes = (0, *range(2, rank_of(input)))
-    value = cast(ctx, input, torch.float32)
-    mean = reduce(ctx, "AVG", value, axes, True)
-    centered = binary(ctx, "SUB", value, mean, "center")
-    return centered, mean, mean_square(ctx, centered, axes)
-
-
 def normalize_batch(
     ctx: ConversionContext, input: Operand, weight: Operand | None, bias: Operand | None, eps: float
 ) -> tuple[Any, Any, Any, Any]:
@@ -302,8 +281,7 @@ def normalize_batch(
     """
     rank = rank_of(input)
     axes = (0, *range(2, rank))
-    centered, mean, variance = batch_statistics(ctx, input)
-    inverse = inverse_root(ctx, variance, eps)
+    centered, mean, inverse, variance = moments(ctx, input, axes, eps)
     result = binary(ctx, "PROD", centered, inverse, "normalize")
     for operation, part in (("PROD", weight), ("SUM", bias)):
         if part is not None:
