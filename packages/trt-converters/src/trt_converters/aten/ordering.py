@@ -251,10 +251,10 @@ convert_each(
 
 def _room_for_pairs(call: Call) -> Verdict | None:
     """Refuses tensors of rank 8: comparing pairs needs an axis more."""
-    rank = call.tensor("self").dim()
+    rank = (call.result if isinstance(call.result, torch.Tensor) else call.tensor("self")).dim()
     if rank < 8:
         return None
-    return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"self has rank {rank}, and comparing pairs needs an axis more")
+    return Verdict.refuse(Reason.UNSUPPORTED_RANK, f"a tensor has rank {rank}, and comparing pairs needs an axis more")
 
 
 @converter(
@@ -316,18 +316,8 @@ def _count_before(ctx: ConversionContext, sequence: Operand, values: Operand, ri
     return reduce(ctx, "SUM", count, (rank,), False)
 
 
-def _room_for_comparisons(call: Call) -> Verdict | None:
-    """Refuses results of rank 8: comparing pairs needs an axis more."""
-    rank = call.result.dim()
-    if rank < 8:
-        return None
-    return Verdict.refuse(
-        Reason.UNSUPPORTED_RANK, f"the result has rank {rank}, and comparing pairs needs an axis more"
-    )
-
-
-@converter(aten.searchsorted.Tensor, checks=(computable, _room_for_comparisons))
-@converter(aten.searchsorted.Scalar, checks=(computable, _room_for_comparisons))
+@converter(aten.searchsorted.Tensor, checks=(computable, _room_for_pairs))
+@converter(aten.searchsorted.Scalar, checks=(computable, _room_for_pairs))
 def aten_searchsorted(
     ctx: ConversionContext,
     sorted_sequence: Operand,
@@ -348,7 +338,7 @@ def aten_searchsorted(
 @converter(
     aten.bucketize.Tensor,
     aten.bucketize.Scalar,
-    checks=(computable, rank("boundaries", 1, 1), _room_for_comparisons),  # others PyTorch refuses
+    checks=(computable, rank("boundaries", 1, 1), _room_for_pairs),  # others PyTorch refuses
 )
 def aten_bucketize(ctx: ConversionContext, self: Operand, boundaries: Operand, out_int32: bool, right: bool) -> Any:
     """bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool right=False) -> Tensor"""
