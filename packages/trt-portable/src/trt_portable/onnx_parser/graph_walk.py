@@ -255,7 +255,10 @@ class GraphImporter:
     def _as_declared(self, tensor: ITensor, value: ValueInfoProto) -> ITensor:
         """An output in the type that the model declares, where that is one of the ends of networks only."""
         is_byte = value.type.tensor_type.elem_type == UINT8 and value.type.WhichOneof("value") == "tensor_type"
-        return self.writer.as_end(tensor) if is_byte and tensor.dtype is DataType.INT32 else tensor
+        if not is_byte or tensor.dtype is not DataType.INT32:
+            return tensor
+        wide = self.writer.cast(tensor, DataType.FLOAT)
+        return self.writer.output(self.network.add_cast(wide, DataType.UINT8))
 
     # --- nodes -----------------------------------------------------------------------------------
 

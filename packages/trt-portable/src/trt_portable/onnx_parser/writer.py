@@ -215,20 +215,13 @@ class NetworkWriter:
             return np.asarray(producer._roles["CONSTANT"].numpy()).tolist()  # type: ignore[no-any-return]
         return None
 
-    def shape_numbers(self, operand: Operand | None) -> list[Any] | None:
-        """As `numbers`, of an operand that becomes a shape tensor if it is not known now."""
+    def known_numbers(self, operand: Operand) -> list[Any]:
+        """The values of an operand, which becomes a shape tensor, each a number, an expression of extents, or None."""
         found = self.numbers(operand)
         if found is None and isinstance(operand, ITensor):
             with contextlib.suppress(Refusal):  # which the layer that reads it tells
                 self.network._inference.require_host(operand)
-            found = self.numbers(operand)
-        return found
-
-    def known_numbers(self, operand: Operand) -> list[Any]:
-        """The values of an operand one by one, each a number, an expression of extents, or None."""
-        found = self.shape_numbers(operand)
-        if found is None and isinstance(operand, ITensor):
-            found = list(operand._host or ())
+            found = self.numbers(operand) or list(operand._host or ())
         return found or [None] * math.prod(operand.shape)
 
     def integers(self, operand: Operand | None, what: str) -> list[int]:
@@ -290,10 +283,6 @@ class NetworkWriter:
         if x.dtype in FLOATS or x.dtype is DataType.BOOL:
             return whole
         return self.binary(whole, self.with_number(self.with_number(whole, 256, Op.FLOOR_DIV), 256, Op.PROD), Op.SUB)
-
-    def as_end(self, x: ITensor) -> ITensor:
-        """An int32 tensor as the uint8 that an output of the network may be."""
-        return self.output(self.network.add_cast(self.cast(x, DataType.FLOAT), DataType.UINT8))
 
     def unary(self, x: ITensor, op: UnaryOperation) -> ITensor:
         """A function of one operand."""
@@ -358,16 +347,12 @@ class NetworkWriter:
             raise Unsupported(f"axes {found} are not distinct", ErrorCode.INVALID_NODE)
         return found
 
-    def shape(self, x: ITensor) -> ITensor:
-        """The extents of a tensor, int64, (rank,)."""
-        return self.output(self.network.add_shape(x))
-
     def extents(self, x: ITensor) -> list[Extent]:
         """The extents, each an int where it is known."""
         known = list(x.shape)
         if -1 not in known:
             return [*known]
-        whole = self.shape(x)
+        whole = self.output(self.network.add_shape(x))
         return [
             extent if extent >= 0 else self.output(self.network.add_slice(whole, (axis,), (1,), (1,)))
             for axis, extent in enumerate(known)
@@ -518,10 +503,6 @@ class NetworkWriter:
         left, right = self.broadcast(left, right)
         first, second = (MatrixOperation.TRANSPOSE if turned else MatrixOperation.NONE for turned in transpose)
         return self.output(self.network.add_matrix_multiply(left, first, right, second))
-
-    def softmax(self, x: ITensor, axis: int) -> ITensor:
-        """The softmax along an axis."""
-        return self.output(self.network.add_softmax(x), axes=1 << axis)
 
     # --- types -----------------------------------------------------------------------------------
 

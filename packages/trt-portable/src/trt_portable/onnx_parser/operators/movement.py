@@ -151,7 +151,7 @@ def shape(net: NetworkWriter, data: Operand, *, start: int = 0, end: int | None 
     first, last, _ = slice(start, end).indices(rank)
     if isinstance(data, Initializer):
         return net.constant(np.array(data.shape[first:last], np.int64), DataType.INT64)
-    whole = net.shape(data)
+    whole = net.output(net.network.add_shape(data))
     if (first, last) == (0, rank):
         return whole
     return net.output(net.network.add_slice(whole, (first,), (max(last - first, 0),), (1,)))

@@ -242,7 +242,7 @@ def log_softmax(net: NetworkWriter, x: ITensor, *, axis: int = -1) -> ITensor:
 @operator("Softmax", since=13)
 def softmax(net: NetworkWriter, x: ITensor, *, axis: int = -1) -> ITensor:
     """Softmax(input; axis) -> output"""
-    return net.softmax(x, net.axis(axis, net.rank(x)))
+    return net.output(net.network.add_softmax(x), axes=1 << net.axis(axis, net.rank(x)))
 
 
 @operator("Softmax", "LogSoftmax", "Hardmax", since=1)
