@@ -70,10 +70,10 @@ def describe_block(
     Raises:
         Uncacheable: Something in the block has no stable description.
     """
-    writer = _GraphWriter(block, describe_constant, with_names=settings.debug)
-    lines = [writer.write(node) for node in block.graph.nodes]
+    describer = _GraphDescriber(block, describe_constant, with_names=settings.debug)
+    lines = [describer.describe(node) for node in block.graph.nodes]
     inputs = [
-        [node.name, *writer.tensor(node.meta["val"], node)] for node in block.graph.nodes if node.op == "placeholder"
+        [node.name, *describer.tensor(node.meta["val"], node)] for node in block.graph.nodes if node.op == "placeholder"
     ]
     profiles = [
         {
@@ -82,7 +82,7 @@ def describe_block(
                 for node in block.graph.nodes
                 if node.op == "placeholder"
             ],
-            "symbols": {number: list(item.symbols.get(name, ())) for name, number in writer.symbols.items()},
+            "symbols": {number: list(item.symbols.get(name, ())) for name, number in describer.symbols.items()},
         }
         for item in ranges.each()
     ]
@@ -92,13 +92,13 @@ def describe_block(
         "graph.operators": ", ".join(f"{name} x{count}" for name, count in sorted(operators.items())),
         "inputs": _json(inputs),
         "profile": _json(profiles),
-        "constants": digest_of(_json(writer.constants).encode()),
+        "constants": digest_of(_json(describer.constants).encode()),
         **{f"converter.{name}": text for name, text in identify_converters(block, settings, registry).items()},
     }
 
 
-class _GraphWriter:
-    """Writes nodes as JSON values that do not depend on names."""
+class _GraphDescriber:
+    """Describes nodes by JSON values that do not depend on names."""
 
     def __init__(self, block: fx.GraphModule, describe_constant: DescribeConstant, *, with_names: bool) -> None:
         self.constants: list[Any] = []
@@ -108,7 +108,7 @@ class _GraphWriter:
         self._with_names = with_names
         self._numbers: dict[fx.Node, int] = {}
 
-    def write(self, node: fx.Node) -> list[Any]:
+    def describe(self, node: fx.Node) -> list[Any]:
         """Describes a node: what it does, with what, and what comes of it.
 
         Raises:
@@ -146,7 +146,7 @@ class _GraphWriter:
         value = read_attribute(self._block, str(node.target))
         if isinstance(value, fx.GraphModule):  # what a branch or a loop runs
             outer, self._block = self._block, value
-            lines = [self.write(inner) for inner in value.graph.nodes]
+            lines = [self.describe(inner) for inner in value.graph.nodes]
             self._block = outer
             return ["graph", lines]
         if not isinstance(value, torch.Tensor):

@@ -218,7 +218,7 @@ def split_into_blocks(graph_module: fx.GraphModule, plan: PartitionPlan) -> fx.G
         child = _write_child(kind, graph_module, block.name, members, boundary)
         owner.add_module(block.name, child)
         root.call(block.name, boundary)
-    root.write_output(graph_module.graph.output_node())
+    root.copy(graph_module.graph.output_node())
     codegen = getattr(graph_module.graph, "_codegen", None)
     if codegen is not None:
         root.graph.set_codegen(copy.copy(codegen))
@@ -292,12 +292,6 @@ class _GraphWriter:
             result = self.graph.create_node("call_function", operator.getitem, (call, position), name=node.name)
             result.meta = copy.copy(node.meta)
             self.copies[node] = result
-
-    def write_output(self, node: fx.Node) -> None:
-        """Copies the output node of the source."""
-        for operand in node.all_input_nodes:
-            self._provide(operand)
-        self.graph.node_copy(node, self.copies.__getitem__)
 
     def _provide(self, node: fx.Node) -> None:
         """Makes sure that a size, a constant or an attribute has been written; everything else is there already."""

@@ -96,11 +96,6 @@ class Node:
         """The kind of layer."""
         return self.layer._KIND
 
-    @property
-    def plan_type(self) -> str:
-        """The name of the class in a plan."""
-        return self.layer._PLAN_TYPE
-
     def is_a(self, *layers: type[ILayer]) -> bool:
         """Whether the layer is of one of some classes."""
         return issubclass(self.layer, layers)
@@ -145,7 +140,7 @@ class Node:
         """Inverse of `from_json`."""
         regions = [part for part in tables.REGION if part in self.nested]
         return {
-            "type": self.plan_type,
+            "type": self.layer._PLAN_TYPE,
             "name": self.name,
             "metadata": self.metadata,
             "num_ranks": self.num_ranks,
