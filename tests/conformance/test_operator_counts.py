@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,8 @@ from opinfo_samples import entries, samples_of, types_of
 from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel, pytree
 from trt_core.limits import UNLIMITED, Account, CallLimits
 from trt_core.operator_counts import elements_made, operands_of, pieces_made
-from trt_runtime.program.graph import SequenceType, TensorType
+from trt_runtime.program.graph import OperatorCall, SequenceType, TensorType
+from trt_runtime.program.literals import Value
 from trt_runtime.program.loaded_program import _estimate
 
 SLACK = 2
@@ -103,6 +105,7 @@ ESTIMATED = (
     *("add", "mul", "softmax", "cumsum", "cat", "nn.functional.conv2d", "nn.functional.avg_pool2d", "sort", "mm"),
     *("where", "gather", "constant_pad_nd", "tile", "nn.functional.layer_norm", "std_mean", "fft.rfft", "index_put"),
     *("nn.functional.max_pool2d", "nn.functional.conv_transpose2d", "nn.functional.interpolate.bilinear", "topk"),
+    *("bmm", "addmm", "baddbmm", "nn.functional.conv1d", "nn.functional.conv3d", "nn.functional.max_pool3d"),
 )
 
 
@@ -119,7 +122,10 @@ def test_estimates_bound_what_is_charged(name: str) -> None:
             made = [one for one in pytree.tree_leaves(result) if isinstance(one, torch.Tensor)]
             given = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
             declared = SequenceType(tuple(TensorType(one.dtype, tuple(one.shape)) for one in made))
-            estimate = _estimate(func, range(len(given)), declared)
+            slots = itertools.count()
+            named, by_name = pytree.tree_map_only(torch.Tensor, lambda _: Value(next(slots)), (args, kwargs))
+            step = OperatorCall(func._schema.name, func._schema.overload_name, named, by_name, declared)
+            estimate = _estimate(func, step, range(len(given)))
             if estimate is not None:
                 account = Account(CallLimits(), 0)
                 account.before(func, args, kwargs)

@@ -151,6 +151,8 @@ def test_small_operators_are_estimated_and_not_watched(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Account, "watching", watching)
     assert torch.equal(module(), torch.full((64,), 2.0))
+    products: Steps = [("linear", (V(0), V(1)), (64, 256)), *[("linear", (V(-1), V(1)), (64, 256))] * 31]
+    assert _program(products, [torch.zeros(64, 256), torch.zeros(256, 256)])().sum() == 0
     with pytest.raises(ExecutionError, match="it is watched"):
         _program([("expand", (V(0), [N]), (N,)), ("clone", (V(-1),), (N,))], _held())()
 

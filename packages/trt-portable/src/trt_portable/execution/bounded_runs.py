@@ -7,6 +7,7 @@ as those of equal layers of a model: one of them is charged like this, and the o
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -107,12 +108,14 @@ class BoundedRuns:
         self.program = program
         self._bounds = bounds
         self._is_timed = bounds.limits.is_timed
-        self._contracts = contracts_of(program)
-        self._may_loop = None in self._contracts
         self._passed: Remembered[tuple[Any, ...], _Passed] = Remembered()
         self._constants: object = None
-        # what has no contract may make as much as weights say
-        self._likeness = None if self._may_loop else likeness
+        self._likeness = likeness
+
+    @functools.cached_property
+    def _contracts(self) -> list[Contract | None]:
+        """What is known of each step, of use where no program of the same structure ran before."""
+        return contracts_of(self.program)
 
     @property
     def constants(self) -> object:
@@ -178,7 +181,8 @@ class BoundedRuns:
         if passed is None:
             found = _Passed(frozenset(watcher.loose), account.limits, account.used)
             self._remember(sizes, found, constants)
-            if self._likeness is not None and is_part and not found.loose:
+            # what has no contract may make as much as weights say
+            if self._likeness is not None and is_part and not found.loose and None not in self._contracts:
                 _of_all[self._alike(sizes, constants)] = found
         return results
 
@@ -191,7 +195,7 @@ class BoundedRuns:
 
     def _account(self, values: Sequence[Value], limits: CallLimits) -> Account:
         bounds, given = self._bounds, 0
-        turns = told_number(TURNS_VARIABLE) if self._may_loop else None
+        turns = told_number(TURNS_VARIABLE) if None in self._contracts else None
         if open_account() is None:
             given = bounds.held + sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
         if turns is not None:

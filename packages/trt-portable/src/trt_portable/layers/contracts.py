@@ -44,7 +44,8 @@ def broadcast(inputs: Operands) -> Bound:
         (value,) = inputs
         count = value.numel() or _joined(value.shape)  # type: ignore[union-attr]  # an operand that stands alone is there
     elif len(inputs) == 2 and inputs[0] is not None and inputs[1] is not None:
-        count = _joined(inputs[0].shape, inputs[1].shape)
+        one, other = inputs[0].shape, inputs[1].shape
+        count = (inputs[0].numel() if one == other else 0) or _joined(one, other)
     else:
         count = _joined(*[value.shape for value in inputs if value is not None])
     return _MADE * count, _READ * count

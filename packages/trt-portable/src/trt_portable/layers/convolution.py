@@ -199,9 +199,9 @@ class IConvolutionLayer(_FilterLayer):
         x, kernel, _ = self._operands(inputs)
         if x.dtype not in UNROLLED_TYPES:
             return None  # windows are laid side by side
-        paddings = (self._fixed or self._geometry(x.shape[2:])).paddings
+        paddings, _, stride, _ = self._fixed or self._geometry(x.shape[2:])
         padded = [extent + sum(map(abs, padding)) for extent, padding in zip(x.shape[2:], paddings, strict=True)]
-        ends = [((extent or 1) - 1) // step + 1 for extent, step in zip(padded, self.stride_nd, strict=True)]
+        ends = [((extent or 1) - 1) // step + 1 for extent, step in zip(padded, stride, strict=True)]
         result = (x.shape[0], max(self.num_output_maps, kernel.shape[0]), *ends)
         return contracts.convolution(x.shape, (*x.shape[:2], *padded), kernel.shape, result)
 

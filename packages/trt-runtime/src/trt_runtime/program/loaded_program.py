@@ -469,7 +469,7 @@ class _Watch:
     @functools.cached_property
     def estimates(self) -> Mapping[int, Estimate]:
         """What the operators in slots use at most, where sizes of operands and results tell."""
-        found = {at: _estimate(operator, self.reads[at], step.result) for at, step, operator in self._not_loose}
+        found = {at: _estimate(operator, step, self.reads[at]) for at, step, operator in self._not_loose}
         return {at: estimate for at, estimate in found.items() if estimate is not None}
 
     @functools.cached_property
@@ -529,28 +529,25 @@ _WIDEST: Final = 16
 
 _SINGLE: Final = (torch.float32, torch.bfloat16, torch.float16)
 
-_BORDERS: Final = 64
-"""How many times as large as its operand a window can be, with borders on three axes."""
 
-
-def _estimate(operator: OpOverload, reads: Sequence[int], result: ValueType | None) -> Estimate | None:
+def _estimate(operator: OpOverload, step: OperatorCall, reads: Sequence[int]) -> Estimate | None:
     """Returns what a step uses at most; None where what it is given and declares does not tell.
 
     Its result has as many elements as it declares, or it fails; the contracts of reviewed operators and
-    `operator_growth` see to it that no more is made than twice that, or some times of what it is given. A sum has no
-    more terms than there are elements in operands, of windows with their borders.
+    `operator_growth` see to it that no more is made than twice that, or some times of what it is given.
 
     Args:
         operator: What is called.
+        step: Its arguments, and what the program declares of its result.
         reads: Slots of its operands.
-        result: What the program declares of its result.
     """
-    depth = _depth_of(operator)
-    if depth is None or depends_on_data(result):
+    result, adds_up = step.result, _adds_up(operator)
+    if adds_up is None or depends_on_data(result):
         return None
     if operator.is_view:
         return _nothing
     fixed = elements_told(result, {}) if _is_fixed(result) else None
+    work = _work(operator, step) if adds_up else None
 
     def estimate(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
         given = 0
@@ -558,14 +555,32 @@ def _estimate(operator: OpOverload, reads: Sequence[int], result: ValueType | No
             value = slots[at]
             if isinstance(value, torch.Tensor):
                 given += value.numel()
-                if depth and value.dtype not in _SINGLE:
+                if work is not None and value.dtype not in _SINGLE:
                     return math.inf, math.inf  # it may lay windows side by side
         made = elements_told(result, symbols) if fixed is None else fixed
         assert made is not None
         most = max(1 << 16, 2 * made + 4 * given)  # any operator may make so many
-        return _WIDEST * (most + given), most + given + depth * made * given
+        return _WIDEST * (most + given), most + given + (0.0 if work is None else work(slots, made))
 
     return estimate
+
+
+def _work(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any], int], float]:
+    """Returns what counts the elements that a call adds up, from what slots hold and how many it makes."""
+    from trt_core.operator_counts import work_of
+
+    names = (argument.name for argument in operator._schema.arguments)
+    given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
+
+    def work(slots: Sequence[Any], made: int) -> float:
+        def shape_or_number(index: int) -> Any:
+            value = slots[index]
+            return tuple(value.shape) if isinstance(value, torch.Tensor) else value
+
+        told = {name: replace_values(value, shape_or_number) for name, value in given.items()}
+        return work_of(operator, {name: value for name, value in told.items() if value is not None}, made)
+
+    return work
 
 
 def _nothing(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
@@ -573,15 +588,15 @@ def _nothing(slots: Sequence[Any], symbols: Symbols) -> tuple[float, float]:
 
 
 @functools.cache
-def _depth_of(operator: OpOverload) -> int | None:
-    """How many times its operand an operator adds up at most; None where it is not estimated."""
+def _adds_up(operator: OpOverload) -> bool | None:
+    """Whether what an operator makes are sums of products or of windows; None where it is not estimated."""
     from trt_core.limits import is_plain  # which programs that are engines never need
     from trt_core.operator_counts import has_depth
     from trt_runtime.program.allowed_operators import needs_trust
 
     if needs_trust(operator) or not is_plain(operator):
         return None
-    return _BORDERS if has_depth(operator) else 0
+    return has_depth(operator)
 
 
 def _is_fixed(kind: ValueType | None) -> bool:
