@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from trt_core.provider import provider_module
+from trt_core.temporary import undone
 from trt_core.wording import printable
 
 logger = logging.getLogger("torch_tensorrt")
@@ -40,11 +41,9 @@ def unlogged(name: str) -> Iterator[None]:
         return False
 
     other = logging.getLogger(name)
-    other.addFilter(drop)
-    try:
+    with undone(lambda: other.removeFilter(drop)):
+        other.addFilter(drop)
         yield
-    finally:
-        other.removeFilter(drop)
 
 
 _KEPT: Final = 8

@@ -24,6 +24,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predic
 from trt_core import CompilationSettings, Device, ExecutionError, InputError, SettingsError, logger, read_settings
 from trt_core.internals import OpOverload
 from trt_core.settings_reader import level_of_caller
+from trt_core.temporary import undone
 from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
 from trt_frontends.custom_engine_cache import CustomCache
@@ -558,10 +559,12 @@ def _one_convolution() -> Iterator[None]:
     The layout of the result, which is what the choice is asked for, is the same with and without them.
     """
     mkldnn, nnpack = uses_mkldnn(), uses_nnpack()
-    use_mkldnn(False)
-    use_nnpack(False)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         use_mkldnn(mkldnn)
         use_nnpack(nnpack)
+
+    with undone(undo):
+        use_mkldnn(False)
+        use_nnpack(False)
+        yield

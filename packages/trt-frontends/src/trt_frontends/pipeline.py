@@ -51,6 +51,7 @@ from trt_core.settings_reader import level_of_caller
 from trt_core.sizes.conditions import Condition, require_varying
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
+from trt_core.temporary import undone
 from trt_core.wording import counted
 from trt_frontends.capture import (
     capture_opened,
@@ -102,16 +103,18 @@ def log_shown(level: int) -> Iterator[None]:
     """Logs what has a level or is worse inside a block, on stderr where logging was never set up."""
     before = logger.level
     handler = None if logger.hasHandlers() else logging.StreamHandler()
-    if handler is not None:
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(handler)
-    logger.setLevel(level)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         logger.setLevel(before)
         if handler is not None:
             logger.removeHandler(handler)
+
+    with undone(undo):
+        if handler is not None:
+            handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+            logger.addHandler(handler)
+        logger.setLevel(level)
+        yield
 
 
 CALIBRATION: Final = "autocast_calibration_dataloader"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from side_by_side import in_fork
 from torch import nn
 
 from trt_core import InputError, SettingsError
 from trt_frontends import model_report, optimize
-from trt_frontends.backend import torch_tensorrt_backend
+from trt_frontends.backend import torch_tensorrt_backend, whole_capture
 
 
 class Tagger(nn.Module):
@@ -158,3 +160,18 @@ def test_what_cannot_be_optimized_is_refused_at_once() -> None:
         optimize(nn.ReLU(), min_block_sise=1)
     with pytest.raises(SettingsError, match="use_cuda_graphs"):
         optimize(nn.ReLU(), use_cuda_graphs=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_processes_that_another_thread_forks_during_a_capture_compute_by_the_same_libraries() -> None:
+    """To the last bit: a recurrent layer of PyTorch alone rounds otherwise than that of oneDNN."""
+    model, x = nn.LSTM(8, 16).eval(), torch.rand(5, 2, 8)
+    with torch.no_grad():
+        wanted, _ = model(x)
+
+        def computes() -> bool:
+            with torch.no_grad():
+                return bool(torch.equal(model(x)[0], wanted))
+
+        with whole_capture():
+            assert in_fork(computes)

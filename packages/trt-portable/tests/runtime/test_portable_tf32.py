@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from side_by_side import in_fork
 
 import trt_portable as trt
 from trt_portable.execution.launcher import tf32_switched_off
@@ -115,3 +117,19 @@ def test_convolutions_keep_their_digits(disabled: bool, builder: trt.Builder, lo
             torch.cuda.synchronize()
             error = ((y - exact).abs().max() / exact.abs().max()).item()
             assert error < 2e-6 if disabled else error > 1e-5  # float32 keeps 24 bits, TF32 keeps 11
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_processes_that_another_thread_forks_meanwhile_have_it_as_it_was() -> None:
+    """The run goes on here alone, so nobody puts it back there; runs there put back what they find."""
+
+    def runs_again() -> bool:
+        before = _allowed()
+        with tf32_switched_off():
+            assert _allowed() == (False, False)
+        return before == _allowed() == (True, True)
+
+    with tf32_switched_off():
+        assert in_fork(runs_again)
+        assert _allowed() == (False, False)
+    assert _allowed() == (True, True)

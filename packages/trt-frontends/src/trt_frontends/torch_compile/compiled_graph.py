@@ -38,6 +38,7 @@ from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbo
 from trt_core.sizes.functions import relation_name
 from trt_core.sizes.guards import shape_environment
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
+from trt_core.temporary import undone
 from trt_frontends.compiled_module import engine_of_whole, flat_function
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.internals import buffer_hooks, module_hooks, parameter_hooks
@@ -659,14 +660,16 @@ def without_registration_hooks() -> Iterator[None]:
     """
     tables: tuple[dict[int, Callable[..., Any]], ...] = (module_hooks, parameter_hooks, buffer_hooks)
     hidden = [(table, key, hook) for table in tables for key, hook in table.items()]
-    for table, key, hook in hidden:
-        table[key] = functools.partial(_call_elsewhere, threading.get_ident(), hook)
-    try:
-        yield
-    finally:
+
+    def undo() -> None:
         for table, key, hook in hidden:
             if key in table:  # it may have been removed meanwhile
                 table[key] = hook
+
+    with undone(undo):  # threads of a forked process may have the number of this one
+        for table, key, hook in hidden:
+            table[key] = functools.partial(_call_elsewhere, threading.get_ident(), hook)
+        yield
 
 
 def _call_elsewhere(builder: int, hook: Callable[..., Any], *registered: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Protocol
@@ -92,8 +93,9 @@ def is_capturing(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
-_lock: Final = threading.Lock()
-_runs = 0
+_lock = threading.Lock()
+_runs: Final[list[int]] = []
+"""The thread of each run that needs TF32 switched off."""
 _restore: Callable[[], None] | None = None
 
 
@@ -121,18 +123,37 @@ class WithoutTF32:
 @contextlib.contextmanager
 def tf32_switched_off() -> Iterator[None]:
     """Switches TF32 off; the last of several users at a time puts it back as the first found it."""
-    global _runs, _restore
+    global _restore
+    own = threading.get_ident()
     with _lock:
         if not _runs:
             _restore = _switch_off()
-        _runs += 1
+        _runs.append(own)
     try:
         yield
     finally:
         with _lock:
-            _runs -= 1
-            if not _runs and _restore is not None:
-                _restore()
+            _runs.remove(own)
+            _restore_where_unused()
+
+
+def _restore_where_unused() -> None:
+    global _restore
+    if not _runs and _restore is not None:
+        _restore()
+        _restore = None
+
+
+def _forget_others() -> None:
+    """Ends the runs of other threads, which are not in a forked process; as `undone`, which takes time in each run."""
+    global _lock
+    _lock = threading.Lock()
+    _runs[:] = [thread for thread in _runs if thread == threading.get_ident()]
+    _restore_where_unused()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_others)
 
 
 def _switch_off() -> Callable[[], None]:

@@ -36,7 +36,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
 from trt_core.sizes.grid import SizeGrid, runs
-from trt_core.temporary import with_attributes
+from trt_core.temporary import undone, with_attributes
 from trt_portable.builder.autotune.autotuner import trying_all
 from trt_portable.builder.inductor.own_operators import (
     KernelCall,
@@ -380,11 +380,9 @@ def _unseen() -> Iterator[None]:
 def _replaced(scope: dict[str, Any], fresh: Mapping[str, Any]) -> Iterator[None]:
     """Puts other values behind names of a scope that has them."""
     old = {name: scope[name] for name in fresh if name in scope}
-    scope.update({name: fresh[name] for name in old})
-    try:
+    with undone(lambda: scope.update(old)):
+        scope.update({name: fresh[name] for name in old})
         yield
-    finally:
-        scope.update(old)
 
 
 def _watched(launcher: Any, recorder: LaunchRecorder, *, starts: bool) -> contextlib.AbstractContextManager[None]:
