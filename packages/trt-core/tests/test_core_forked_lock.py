@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import types
 
 import pytest
 import torch
 from side_by_side import in_fork
 
+from trt_core import internals
 from trt_core.forked_lock import ForkedLock
 from trt_core.internals import compile_session
 
@@ -50,3 +53,10 @@ def _compile() -> bool:
     before: bool = torch.compiler._is_compiling_flag
     with compile_session():
         return not before and torch.compiler._is_compiling_flag is True
+
+
+def test_a_fork_while_a_thread_imports_dynamo_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is not there yet. What a handler of forks raises, Python prints."""
+    name = "torch._dynamo.convert_frame"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    internals._renew_compile_lock()

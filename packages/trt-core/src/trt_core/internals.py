@@ -142,10 +142,11 @@ def _renew_compile_lock() -> None:
     That thread may have been tracing: calls of modules are their own again.
     """
     frames: Any = sys.modules.get("torch._dynamo.convert_frame")
-    if frames is None:
+    lock = getattr(frames, "compile_lock", None)
+    if lock is None:  # nobody has imported it, or somebody is about to
         return
-    if frames.compile_lock.acquire(blocking=False):  # free, or this thread's
-        frames.compile_lock.release()
+    if lock.acquire(blocking=False):  # free, or this thread's
+        lock.release()
         return
     frames.compile_lock = threading.RLock()
     globals().pop("compile_lock", None)
