@@ -120,6 +120,10 @@ def test_models_and_versions_are_never_overwritten(tmp_path: Path) -> None:
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=2)
     with pytest.raises(InputError, match=r"(?s)takes, returns or runs something else.*count: 1 .*count: 4 "):
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=3, instances=4)
+    (folder / "config.pbtxt").write_text(f'name: "{"m" * 100_000}"')
+    with pytest.raises(InputError, match="something else") as caught:
+        export_triton(tmp_path / "scores.trtp", tmp_path / "models", version=3)
+    assert len(str(caught.value)) < 1000, "a line of a file of any length is not said again"
 
 
 def test_versions_run_as_the_one_before_unless_they_say_otherwise(tmp_path: Path) -> None:
@@ -166,8 +170,9 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     _saved(tmp_path / "scores.trtp")
     with pytest.raises(InputError, match="more than the 8 rows"):
         export_triton(tmp_path / "scores.trtp", tmp_path / "models", max_batch_size=9)
-    with pytest.raises(InputError, match="is no name of a model"):
-        export_triton(tmp_path / "scores.trtp", tmp_path / "models", name="../x")
+    for name in ("../x", "x" * 256):
+        with pytest.raises(InputError, match="is no name of a model"):
+            export_triton(tmp_path / "scores.trtp", tmp_path / "models", name=name)
     compiled = trt.compile(nn.Linear(4, 3).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
     (engine,) = [module for module in compiled.modules() if isinstance(module, trt_runtime.TRTModule)]
     trt_runtime.write_plan(tmp_path / "x.plan", engine.header, engine.plan)
