@@ -126,6 +126,39 @@ def test_texts_take_no_room_and_numbers_that_an_input_has_not_are_told(tmp_path:
     assert infer.row({"x0": [1, 2.0, True, -4]})["x0"].tolist() == [1, 2, 1, -4]
 
 
+def test_columns_of_other_forms_are_refused_and_numbers_do_not_wrap_around(tmp_path: Path) -> None:
+    parts = hostile_files.of_rows(1, 2, 4)
+    for entry in (parts.graph["signature"]["leaves"][0], parts.graph["steps"][0]["result"]):
+        entry["tensor"] = "int64"
+    infer = BatchInference(parts.write(tmp_path / "model.trtp"))
+    ragged = np.array([[1, 2, 3, 4], [1]], dtype=object)
+    wrong: list[tuple[Any, str]] = [
+        ({"x0": ragged}, "not numbers"),
+        ({"x0": np.int64(1)}, "one number, not one for each row"),
+        ({"x0": np.full((1, 4), 1 << 63, np.uint64)}, "other numbers, and the input 'x0' is int64"),
+        ({7: 1}, r"its columns are 7"),
+        ("x0", "a batch has arrays by column, and this is a str"),
+    ]
+    for batch, said in wrong:
+        with pytest.raises(InputError, match=said):
+            infer(batch)
+    with pytest.raises(InputError, match="not numbers"):
+        infer.row({"x0": ragged})
+    assert infer({"x0": np.empty(0, dtype=object), "id": np.arange(0)}).keys() == {"id"}
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn"])
+def test_floats_that_numpy_has_not_are_shown_as_float32(kind: str, tmp_path: Path) -> None:
+    parts = hostile_files.of_rows(1, 2, 4)
+    for entry in (parts.graph["signature"]["leaves"][0], parts.graph["steps"][0]["result"]):
+        entry["tensor"] = kind
+    parts.graph["steps"][0]["name"] = "aten::clone"
+    infer = BatchInference(parts.write(tmp_path / "model.trtp"))
+    row = infer.row({"x0": [1.0, 1.01, -2.0, 0.5]})["x0"]
+    found = infer({"x0": row[None]})["output"]
+    assert row.dtype == found.dtype == np.float32 and row.tolist() == found[0].tolist() == [1.0, row[1], -2.0, 0.5]
+
+
 def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
     """Places beyond a table failed all requests that came at the same time."""
     rows = hostile_files.tensor_type(torch.float32, "s0_0", 3)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _MOST_ROWS: Final = 1 << 31
+_FLOATS: Final = (torch.float16, torch.float32, torch.float64)
 
 
 class BatchKeywords(LoadKeywords, total=False):
@@ -119,6 +120,8 @@ class BatchInference:
         Raises:
             InputError: A column is missing or does not fit, or a result has not one row for each row.
         """
+        if not isinstance(batch, Mapping):
+            raise InputError(f"a batch has arrays by column, and this is {kind_of(batch)}")
         tensors = {name: self._tensor(name, batch) for name in self._inputs}
         rows = {len(tensor) for tensor in tensors.values()}
         if len(rows) != 1:
@@ -170,7 +173,7 @@ class BatchInference:
             if not fits:
                 sizes = ", ".join(f"{item.low} to {item.high}" for item in wanted)
                 raise InputError(f"a row of {column!r} has shape {tuple(tensor.shape)}, not ({sizes})")
-            found[column] = tensor.cpu().numpy()
+            found[column] = _as_array(tensor)
         return found
 
     def _tensor(self, name: str, batch: Mapping[str, Any]) -> torch.Tensor:
@@ -178,27 +181,28 @@ class BatchInference:
         if column not in batch:
             raise InputError(
                 f"the batch has no column {column!r} for the input {name!r}",
-                why=f"its columns are {', '.join(batch) or 'none'}",
+                why=f"its columns are {', '.join(map(str, batch)) or 'none':.300}",
                 hint=f"name the column: columns={{{name!r}: ...}}",
             )
         array = batch[column]
-        if isinstance(array, np.ndarray) and array.dtype == object:  # rows of lists
-            rows = array.tolist()
-            _refuse_text(rows, column)
-            array = np.stack(rows)
+        rows = array.tolist() if isinstance(array, np.ndarray) and array.dtype == object else None  # rows of lists
+        _refuse_text(rows, column)
         leaf = self._inputs[name]
         try:
-            own = np.require(array, requirements=("C", "W"))  # Ray's arrays may not be written to
+            stacked = array if rows is None else np.stack(rows) if rows else np.empty(0)
+            own = np.require(stacked, requirements=("C", "W"))  # Ray's arrays may not be written to
             found = torch.as_tensor(own, device="cpu")
         except (TypeError, ValueError) as error:
             is_array = isinstance(array, np.ndarray)
             held = f"an array of {array.dtype.name.rstrip('0123456789')}" if is_array else kind_of(array)
             raise InputError(f"the column {column!r} is {held}, not numbers", why=str(error)) from error
+        if not found.dim():
+            raise InputError(f"the column {column!r} is one number, not one for each row")
         if found.is_complex() and not leaf.dtype.is_complex:
             raise InputError(f"the column {column!r} is complex, and the input {name!r} is {dtype_name(leaf.dtype)}")
         tensor = found.to(leaf.device, leaf.dtype)
         is_whole = not tensor.is_floating_point() and not tensor.is_complex()
-        if is_whole and found.dtype is not leaf.dtype and not torch.equal(tensor.to(found), found):
+        if is_whole and found.dtype is not leaf.dtype and not np.array_equal(tensor.cpu().numpy(), own):
             what = "fractions" if found.is_floating_point() else "other numbers"
             raise InputError(
                 f"the column {column!r} holds {what}, and the input {name!r} is {dtype_name(leaf.dtype)}",
@@ -223,7 +227,7 @@ class BatchInference:
                     f"the result {name!r} has shape {tuple(tensor.shape)} for {filled} rows",
                     hint="compile a module that returns one row for each row",
                 )
-        return {name: tensor[:rows].cpu().numpy() for name, tensor in found.items()}
+        return {name: _as_array(tensor[:rows]) for name, tensor in found.items()}
 
 
 def _refuse_text(value: Any, column: str) -> None:
@@ -237,6 +241,13 @@ def _refuse_text(value: Any, column: str) -> None:
         if not {str, bytes}.isdisjoint(map(type, level)):
             raise InputError(f"the column {column!r} holds text, not numbers")
         level = [item for part in level if type(part) in (list, tuple) for item in part]
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor as NumPy has it, which knows no float of 8 bits and no bfloat16: float32 holds each of their numbers."""
+    is_known = tensor.dtype in _FLOATS or not tensor.is_floating_point()
+    found: np.ndarray = (tensor if is_known else tensor.float()).cpu().numpy()
+    return found
 
 
 def _filled(rows: torch.Tensor, count: int) -> torch.Tensor:
