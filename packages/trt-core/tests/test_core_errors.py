@@ -30,3 +30,12 @@ def test_every_error_is_a_runtime_error() -> None:
 @pytest.mark.parametrize("kind", [InputError, SettingsError])
 def test_bad_arguments_are_value_errors_too(kind: type[TrtError]) -> None:
     assert issubclass(kind, ValueError)
+
+
+def test_names_of_any_length_make_no_message_of_any_length() -> None:
+    """Names come from files, and a message repeats some of them."""
+    error = TrtError(f"{'x' * 5000!r} is unknown", why="a\n" + "y" * 10_000, hint="z")
+    shown = str(error).splitlines()
+    assert [len(line) < 4100 for line in shown] == [True] * 4
+    assert shown[0].endswith("x... (1013 letters more)") and shown[2].endswith("y... (6000 letters more)")
+    assert error.why.count("y") == 10_000, "programs that present errors themselves have all of it"

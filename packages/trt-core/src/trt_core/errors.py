@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trt_core.wording import printable
+from trt_core.wording import message_of
 
 
 class TrtError(RuntimeError):
@@ -23,7 +23,7 @@ class TrtError(RuntimeError):
         self.where = where
         self.why = why
         self.hint = hint
-        super().__init__(printable(self._render()))
+        super().__init__(message_of(self._render()))
 
     def _render(self) -> str:
         lines = [self.what]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from trt_core.provider import provider_module
 from trt_core.temporary import undone
-from trt_core.wording import printable
+from trt_core.wording import message_of
 
 logger = logging.getLogger("torch_tensorrt")
 """Its name is the one that users' scripts already configure."""
@@ -20,7 +20,7 @@ logger = logging.getLogger("torch_tensorrt")
 
 def _spell_out(record: logging.LogRecord) -> bool:
     text = record.getMessage()
-    shown = printable(text)
+    shown = message_of(text)
     if shown != text:
         record.msg, record.args = shown, None
     return True

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 _SPELT_WITH_A_VOWEL: Final = "AEFHILMNORSX"
 """Capitals whose names begin with the sound of a vowel: an `LSTM`, an `FXGraph`, but a `UNet` and a `BERT`."""
+_LONGEST: Final = 4000
+"""Letters of a line of a message."""
 
 
 def with_article(noun: str) -> str:
@@ -44,6 +46,22 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode() for one in text)
+
+
+def message_of(text: str) -> str:
+    """Returns a text as a message says it: printable, and without the rest of lines that no reader gets to the end of.
+
+    Args:
+        text: Any text; names from files may be of any length.
+    """
+    if len(text) > _LONGEST:
+        text = "\n".join(map(_shortened, text.split("\n")))
+    return printable(text)
+
+
+def _shortened(line: str) -> str:
+    more = len(line) - _LONGEST
+    return line if more <= 0 else f"{line[:_LONGEST]}... ({more} letters more)"
 
 
 def counted(count: int, noun: str) -> str:

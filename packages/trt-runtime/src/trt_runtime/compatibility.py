@@ -10,7 +10,7 @@ import torch
 from trt_core.errors import PlanError
 from trt_core.held_arguments import held_to_signature
 from trt_core.provider import Provider, current_provider, provider_module
-from trt_core.wording import printable
+from trt_core.wording import message_of
 from trt_runtime.header import PlanHeader
 
 _REBUILD = "compile the model again here"
@@ -73,7 +73,7 @@ def _warn_about_torch(header: PlanHeader) -> None:
     built, running = (_minor(text) for text in (header.torch_version, str(torch.__version__)))
     if built != running:
         warnings.warn(
-            printable(
+            message_of(
                 f"{header.title} was built with PyTorch {built} and runs with {running}; results may be rounded "
                 "differently"
             ),

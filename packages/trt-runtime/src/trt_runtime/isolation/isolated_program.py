@@ -34,7 +34,7 @@ from trt_core.forked_lock import ForkedLock
 from trt_core.log import logger
 from trt_core.nesting import tensors_in
 from trt_core.provider import current_provider
-from trt_core.wording import printable
+from trt_core.wording import message_of
 from trt_runtime.internals import peek_interpreter_stack, tracing_state
 from trt_runtime.isolation import confinement
 from trt_runtime.isolation.messages import (
@@ -155,7 +155,7 @@ class IsolatedProgram(nn.Module):
         self.inputs, self.outputs = ready.inputs, ready.outputs
         self._attributes, self._shown = ready.facts.attributes, ready.shown
         for text in ready.warnings:
-            warnings.warn(printable(text), stacklevel=3)
+            warnings.warn(message_of(text), stacklevel=3)
         self.eval()
 
     def __getattr__(self, name: str) -> Any:
@@ -236,7 +236,7 @@ class IsolatedProgram(nn.Module):
 
     def extra_repr(self) -> str:
         """Describes the inputs, and what confines the process."""
-        return printable(f"{self._shown}, confined by {' and '.join(self.confined)}")
+        return message_of(f"{self._shown}, confined by {' and '.join(self.confined)}")
 
     def _repr_html_(self) -> str:
         return notebook_html(f"IsolatedProgram{self.extra_repr()}", self.inputs, self.outputs)
