@@ -647,6 +647,7 @@ def _placed(mesh: list[int]) -> st.SearchStrategy[dict[str, object]]:
     )
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("mesh", "way"),
     [

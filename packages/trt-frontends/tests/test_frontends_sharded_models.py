@@ -155,6 +155,23 @@ def test_composite_operators_leave_results_as_they_lie_in_eager_under_torch_comp
     assert trt.model_report(compiled).engines == 1
 
 
+def test_results_may_lie_on_a_mesh_that_no_input_lies_on_under_torch_compile() -> None:
+    """PyTorch takes it from what it knows of operators on a mesh of the same processes; the graph returns it."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    def compute(x: Any) -> Any:
+        return torch.relu(x * 2)
+
+    first, second = (DTensor.from_local(torch.randn(2, 4), _mesh(), [Shard(0)], run_check=False) for _ in range(2))
+    compute(first)
+    compiled = torch.compile(compute, backend="torch_tensorrt", options={"min_block_size": 1})
+    with torch.no_grad():
+        found, wanted = compiled(second), compute(second)
+    assert (found.placements, found.shape) == (wanted.placements, wanted.shape)
+    torch.testing.assert_close(found.to_local(), wanted.to_local())
+    assert trt.model_report(compiled).engines == 1
+
+
 def test_operators_on_lists_of_distributed_tensors_are_taken_apart() -> None:
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

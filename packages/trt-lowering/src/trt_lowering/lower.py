@@ -607,7 +607,11 @@ def _copy(gm: fx.GraphModule) -> fx.GraphModule:
     copied = fx.GraphModule(gm, graph)
     for node in graph.find_nodes(op="get_attr"):
         value = read_attribute(gm, str(node.target))
-        if "val" not in node.meta and isinstance(value, torch.Tensor) and mode is not None:
+        if "val" in node.meta or isinstance(value, torch.nn.Module):
+            continue
+        if not isinstance(value, torch.Tensor):
+            node.meta["val"] = value  # an object that the graph returns: the device mesh of a `DTensor`
+        elif mode is not None:
             node.meta["val"] = mode.from_tensor(value)
     return copied
 
