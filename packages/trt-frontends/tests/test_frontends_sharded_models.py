@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import nn
 
 import trt_core
 import trt_frontends as trt
+import trt_runtime
 from trt_core import Input, InputError
 from trt_runtime.module import engines_of
 
@@ -68,6 +70,15 @@ def test_a_dry_run_needs_no_second_process() -> None:
     assert f"each rank sends 64 bytes in group '{moved.group}' (ranks 0, 1)" in report.to_text()
     assert trt.PartitionReport.from_json(report.to_json()) == report
     assert "communicate with other processes" in report.to_html()
+
+
+def test_ranks_that_are_not_there_save_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one wrote a folder of its own program for all, and others a file where they happened to be."""
+    monkeypatch.chdir(tmp_path)
+    compiled = trt.compile(_model(_mesh()), arg_inputs=(torch.ones(2, 8),), min_block_size=1)
+    with pytest.raises(InputError, match=r"(?s)1 of the 2 ranks are not there.*fake.*trt_runtime\.save saves"):
+        trt_runtime.save_sharded(compiled, "model")
+    assert not list(tmp_path.iterdir())
 
 
 def test_equal_layers_are_sharded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,12 +212,19 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
         FileError: A rank could not write its part, or is gone; nothing is left of the folder then, an old one stays.
             Where a rank goes once the folder is complete the model is saved, and no rank raises this.
         InputError: `directory` is a file, or another folder than that of the first rank, where other ranks raise a
-            `FileError`.
+            `FileError`; or a fake process group plays the other ranks.
         PlanError: The ranks would not communicate in the same order.
         ExportError: See `save`.
     """
     target = Path(file_name(directory))
     rank, world = _rank_and_world(group)
+    if world > 1 and _is_played(group):
+        raise InputError(
+            f"{world - 1} of the {world} ranks are not there to save their parts",
+            where=str(target),
+            why="a fake process group plays them",
+            hint="start a process for each rank; trt_runtime.save saves the program of this one alone",
+        )
     members = _ranks_of(group)
     together = _Together(group, world, target)
     with contextlib.ExitStack() as held:
@@ -435,7 +442,7 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
     """
     import torch.distributed as dist
 
-    if not dist.is_initialized() or str(dist.get_backend()) == "fake":  # without processes there is nobody to ask
+    if not dist.is_initialized() or _is_played(None):
         return
     from trt_runtime.internals import default_store
 
@@ -784,6 +791,13 @@ def _digest_of(file: BinaryIO) -> str:
     while piece := file.read(1 << 22):
         digest.update(piece)
     return digest.hexdigest()
+
+
+def _is_played(group: Any) -> bool:
+    """Whether the other ranks of a group are not there, as in a dry run: nobody answers for them."""
+    import torch.distributed as dist
+
+    return str(dist.get_backend(group)) == "fake"
 
 
 def _ranks_of(group: Any) -> Ranks:
