@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import trt_frontends
-from trt_core import Input
+from trt_core import Input, InputError
 
 Compute = Callable[[nn.Module, torch.Tensor], Any]
 
@@ -216,6 +216,74 @@ def test_a_saved_model_keeps_memory_as_well(tmp_path: Any) -> None:
         assert zeros.tolist() == [0, 0, 0]
         zeros.add_(1)
         torch.testing.assert_close(view, x.view(-1))
+
+
+_WAYS_TO_LIE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.t().contiguous().t(),
+    "with gaps": lambda x: torch.stack([x, x], 2)[..., 0],
+}
+COPIED = {
+    "contiguous": lambda module, x: (x.contiguous(), x),
+    "a view of it": lambda module, x: (module.linear(x), x.contiguous()[1:]),
+    "of what is turned": lambda module, x: x.t().contiguous(),
+    "to": lambda module, x: x.to(memory_format=torch.contiguous_format),
+    "reshape": lambda module, x: (x.reshape(-1), x.reshape(x.shape)),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+@pytest.mark.parametrize("way", ["dense", "transposed"])
+def test_results_are_the_input_or_a_copy_as_it_lies(name: str, way: str, tmp_path: Any) -> None:
+    model, x = Model(COPIED[name]).eval(), torch.randn(4, 4)
+    compiled = trt_frontends.compile(model, arg_inputs=(_WAYS_TO_LIE[way](x),), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for called in (compiled, trt_frontends.load(tmp_path / "model.trtp")):
+        for lie in _WAYS_TO_LIE.values():
+            given = lie(x)
+            (found, shared), (expected, sharing) = (_call(run, given, model.table) for run in (called, model))
+            torch.testing.assert_close(found, expected)
+            assert shared == sharing
+            assert [item is given for item in found] == [item is given for item in expected]
+
+
+BOUND: dict[str, Compute] = {
+    "written": lambda module, x: x.contiguous().mul_(2),
+    "written in part": lambda module, x: (x.flatten()[:2].mul_(2), x.flatten() + 1),
+    "of what is turned": lambda module, x: x.t().reshape(-1).mul_(2),
+    "without gradients": lambda module, x: torch.no_grad()(lambda: x.contiguous().mul_(2) + x)(),
+    "kept over a write": lambda module, x: (y := x.contiguous(), x.mul_(2), y + 1)[2],
+}
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_an_input_that_a_copy_of_is_written_to_lies_as_it_was_captured(name: str, tmp_path: Any) -> None:
+    rows = Input(min_shape=(2, 4), opt_shape=(4, 4), max_shape=(8, 4))
+    model = Model(BOUND[name]).eval()
+    compiled = trt_frontends.compile(model, arg_inputs=[rows], min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    traced = trt_frontends.compile(trt_frontends.trace(model, arg_inputs=[rows]), min_block_size=1)
+    for called in (compiled, traced, trt_frontends.load(tmp_path / "model.trtp")):
+        for size in (4, 3):
+            x = torch.randn(size, 4)
+            given, wanted = x.clone(), x.clone()
+            with torch.no_grad():
+                torch.testing.assert_close(called(given), model(wanted))
+            assert torch.equal(given, wanted)
+        for way in ("transposed", "with gaps"):
+            given = _WAYS_TO_LIE[way](x)
+            with pytest.raises(InputError, match="input x lies otherwise in memory"):
+                called(given)
+            assert torch.equal(given, x)
+
+
+def test_an_input_that_is_written_to_after_its_copies_are_read_may_lie_anyhow() -> None:
+    model = Model(lambda module, x: (x.reshape(-1) * 2, x.mul_(2), x.contiguous() + 1)[2]).eval()
+    compiled = trt_frontends.compile(model, arg_inputs=(torch.randn(4, 4),), min_block_size=1)
+    for lie in _WAYS_TO_LIE.values():
+        given, wanted = (lie(torch.ones(4, 4)) for _ in range(2))
+        torch.testing.assert_close(compiled(given), model(wanted))
+        assert torch.equal(given, wanted)
 
 
 STEPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -41,6 +41,7 @@ PROGRAMS: Final = {
     8: "e75f7a82da2bddd4",
     9: "338775cfdc889678",
     10: "cbd0c557beaec596",
+    11: "28da7cc0b4681568",
 }
 """Digest of the tables by version of the format. A version keeps its digest for ever."""
 

@@ -179,6 +179,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "two inputs of one name": lambda graph: graph["signature"].update(names=["x", "x"], structure=[{"value": 0}] * 2),
     "an input used twice": lambda graph: graph["signature"].update(structure=[{"tuple": [{"value": 0}] * 2}]),
     "more names than inputs": lambda graph: graph["signature"]["names"].append("y"),
+    "strides of another rank": lambda graph: graph["signature"]["leaves"][0].update(strides=[1]),
     "an input of huge extents": lambda graph: graph["signature"]["leaves"][0].update(shape=[[HUGE * HUGE] * 3] * 2),
     "a storage beyond the file": lambda graph: graph["storages"][-1].__setitem__(1, HUGE),
     "a storage before its predecessor": lambda graph: graph["storages"][-1].__setitem__(0, 0),

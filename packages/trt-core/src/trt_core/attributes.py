@@ -1,4 +1,4 @@
-"""Attributes that `get_attr` nodes of a graph name by their dotted path: constants, and state that graphs write to."""
+"""Attributes that `get_attr` nodes of a graph name by their dotted path, and what graphs write to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import torch
 from torch import fx, nn
 
 from trt_core.internals import OpOverload
+
+LIES_AS_CAPTURED: Final = "lies_as_captured"
+"""Where metadata of an input say that a call must bring it with the strides that it had at capture."""
 
 
 def read_attribute(module: nn.Module, path: str) -> Any:

@@ -78,6 +78,28 @@ def masks_as_they_are() -> contextlib.AbstractContextManager[None]:
     return with_attributes(torch.nn.modules.transformer, _detect_is_causal_mask=is_causal)
 
 
+def copies_recorded() -> contextlib.AbstractContextManager[None]:
+    """Records `contiguous` of what is dense in the example, too; hold the `tracing_lock` around it.
+
+    PyTorch returns the very tensor then, and tells nobody: the program would return, or write to, an input that lies
+    otherwise when it is called.
+    """
+    from trt_core.internals import FakeTensor  # costly to import
+
+    contiguous = torch.Tensor.contiguous
+
+    @functools.wraps(contiguous)
+    def recorded(self: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
+        made = contiguous(self, *given, **options)
+        if made is not self or type(self) is not FakeTensor:
+            return made
+        # of another object: the trace knows a tensor by the operator that returned it last
+        found: torch.Tensor = torch.ops.aten.contiguous.default(torch.ops.aten.alias.default(self), *given, **options)
+        return found
+
+    return with_attributes(torch.Tensor, contiguous=recorded)
+
+
 def steps_left_open() -> contextlib.AbstractContextManager[None]:
     """Lets `torch.linspace` take a number of steps that varies; hold the `tracing_lock` around it.
 
@@ -212,6 +234,7 @@ def export_module(
             watching,
             functional_collectives(),
             masks_as_they_are(),
+            copies_recorded(),
             contextlib.nullcontext() if strict else steps_left_open(),
             frames_read_once(),
             graphs_unprinted(),

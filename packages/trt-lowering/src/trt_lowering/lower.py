@@ -21,7 +21,7 @@ from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument, ExportGraphSignature, InputKind, InputSpec
 
 from trt_core import CompilationSettings, LoweringError, logger
-from trt_core.attributes import add_constant, read_attribute
+from trt_core.attributes import LIES_AS_CAPTURED, add_constant, read_attribute
 from trt_core.dtypes import dtype_name
 from trt_core.exported_programs import copy_of_graph, model_name, with_changes, with_free_names
 from trt_core.held_arguments import held_to_signature
@@ -33,7 +33,8 @@ from trt_core.internals import (
     pytree,
     schema_name,
 )
-from trt_core.operators import draws_random_numbers, is_random
+from trt_core.nesting import leaves_of
+from trt_core.operators import argument, draws_random_numbers, is_random
 from trt_core.provenance import node_location
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal, Source
@@ -41,13 +42,13 @@ from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.expansion import replace_result
 from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
-from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import SILENT_ALIASES, copies_as_it_lies, mutated_arguments, tensor_value
 from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.flatten import InlineWrappedRegions, RemoveAssertions, find_autocast_region, wrapped_region
-from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.passes.functionalize import AliasClasses, Functionalize
 from trt_lowering.passes.open_wrapped_tensors import OpenWrappedTensors, wrapped_attributes
-from trt_lowering.results import base_of
+from trt_lowering.results import base_of, viewed_by
 from trt_lowering.tracing import traces
 from trt_lowering.trial_operands import trial_operands
 from trt_lowering.whole_operators import keep_recurrent_layers
@@ -93,14 +94,17 @@ def begin_lowering(
     refuse_lost_changes(program)
     require_out_types(program.graph_module)
     rules = DecompositionRules(preserve, settings)
+    kept = inputs_that_lie_as_captured(program)
     gm = _flat_functional(program)
     if gm is None:
+        kept = inputs_that_lie_as_captured(program, are_results_views=False)
         gm = _flat_functional(retrace(program, rules))
     if gm is None:
         raise LoweringError(
             "the program still writes to views of its tensors after PyTorch made it functional",
             hint="check that `program.run_decompositions()` works, and report the model",
         )
+    _keep_as_captured(gm.graph.find_nodes(op="placeholder"), kept)
     if observe is not None:
         observe("capture", gm)
     return DecomposedGraph(gm, rules, settings, observe)
@@ -132,11 +136,16 @@ def decompose_program(
     results = [item.name if isinstance(item, fx.Node) else None for item in graph_results(gm.graph)]
     functionalize = Functionalize(write_back=False)
     if find_autocast_region(gm) is not None or _has_transforms(gm) or _is_entangled(gm, functionalize):
-        return retrace(program, rules)
+        traced = retrace(program, rules)
+        kept = inputs_that_lie_as_captured(program, are_results_views=False)
+        _keep_as_captured(_inputs_of(traced, traced.graph), kept)
+        return traced
     run_passes(gm, [Decompose(rules)], recompile=False)
     gm.recompile()
     signature = rename_results(program.graph_signature, results, gm.graph)
-    return with_changes(program, gm, graph_signature=signature, constants={**program.constants})
+    decomposed = with_changes(program, gm, graph_signature=signature, constants={**program.constants})
+    _keep_as_captured(_inputs_of(decomposed, decomposed.graph), inputs_that_lie_as_captured(program))
+    return decomposed
 
 
 @traces(
@@ -463,6 +472,72 @@ def _collect_in_region(
 
 def _state_in(states: Mapping[fx.Node, fx.Node], item: object) -> fx.Node | None:
     return states.get(item) if isinstance(item, fx.Node) else None
+
+
+def inputs_that_lie_as_captured(
+    program: torch.export.ExportedProgram, *, are_results_views: bool = True
+) -> frozenset[int]:
+    """Returns the numbers of the inputs that must lie in memory as they did at capture when a program is called.
+
+    `contiguous`, `reshape` and their kin return their operand, a view of it, or a copy, as it lies. Where a program
+    writes to what such an operator may have returned of an input, or to the input while that is in use, it is another
+    program for an input that lies otherwise.
+
+    Args:
+        program: The program; operators that write in place are still in it.
+        are_results_views: Whether results stay views that are taken when the program is called, as they are where it
+            isn't traced again; otherwise those that such an operator returned count as what is written to.
+    """
+    gm = program.graph_module
+    if any(wrapped_region(node) is not None for node in gm.graph.nodes):
+        gm = copy_of_graph(program)
+        InlineWrappedRegions().call(gm)
+    places = {node: place for place, node in enumerate(gm.graph.nodes)}
+    inputs = {node: number for number, node in enumerate(_inputs_of(program, gm.graph))}
+    found = {number for node, number in inputs.items() if node.meta.get(LIES_AS_CAPTURED)}
+    aliases, writes = AliasClasses(), []
+    for node in places:
+        aliases.add(node)
+        writes += [(places[node], operand) for operand in _written_by(node)]
+    if not are_results_views:
+        writes += [(len(places) - 1, item) for item in graph_results(gm.graph) if isinstance(item, fx.Node)]
+    for node in filter(copies_as_it_lies, places if writes else ()):
+        members = aliases.members(node)
+        given = [inputs[member] for member in members if member in inputs]
+        last = max((places[user] for view in _views_of(node) for user in view.users), default=-1) if given else -1
+        if any(places[node] < at <= last and item in members for at, item in writes):
+            found.update(given)
+    return frozenset(found)
+
+
+def _keep_as_captured(inputs: Sequence[fx.Node], numbers: Iterable[int]) -> None:
+    for number in numbers:
+        inputs[number].meta[LIES_AS_CAPTURED] = True
+
+
+def _inputs_of(program: torch.export.ExportedProgram, graph: fx.Graph) -> list[fx.Node]:
+    """The placeholders of what a program is called with, without those of weights."""
+    names = set(program.graph_signature.user_inputs)
+    return [node for node in graph.find_nodes(op="placeholder") if node.name in names]
+
+
+def _written_by(node: fx.Node) -> list[fx.Node]:
+    """The operands that a node writes to."""
+    if not isinstance(node.target, OpOverload):
+        return []
+    declared = node.target._schema.arguments
+    names = [declared[place].name for place in mutated_arguments(node.target)]
+    return [item for name in names for item in leaves_of(argument(node, name)) if isinstance(item, fx.Node)]
+
+
+def _views_of(node: fx.Node) -> Iterable[fx.Node]:
+    """A node, and what may be views of it."""
+    found, left = {node: None}, [node]
+    while left:
+        views = [user for user in left.pop().users if viewed_by(user) in found and user not in found]
+        found.update(dict.fromkeys(views))
+        left += views
+    return found
 
 
 def require_out_types(gm: fx.GraphModule) -> None:

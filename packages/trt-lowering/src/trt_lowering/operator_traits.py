@@ -26,6 +26,12 @@ SILENT_ALIASES = frozenset(
 )
 
 
+MAY_COPY: Final = frozenset(
+    {"aten::contiguous", "aten::flatten", "aten::ravel", "aten::reshape", "aten::reshape_as", "aten::to"}
+)
+"""Operators that return a view of their argument, or a copy where there is none."""
+
+
 @functools.cache
 def mutated_arguments(target: OpOverload) -> tuple[int, ...]:
     """Returns the positions of the arguments that an operator writes to, by its schema."""
@@ -42,6 +48,13 @@ def may_alias(target: OpOverload) -> bool:
     if target._schema.name in SILENT_ALIASES:
         return True
     return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def copies_as_it_lies(node: fx.Node) -> bool:
+    """Whether a node returns its operand, a view of it, or a copy, as that lies in memory."""
+    if schema_name(node.target) == "aten::to":
+        return argument(node, "memory_format") not in (None, torch.preserve_format)
+    return schema_name(node.target) in MAY_COPY
 
 
 @functools.cache

@@ -32,10 +32,10 @@ class SectionKind(IntEnum):
 
 PROGRAM: Final = Container(
     magic=b"TRTPROG\n",
-    version=10,
+    version=11,
     # what they hold means the same; 7 has more functions of sizes, 8 signatures, 9 branches and loops,
-    # 10 programs inside
-    older=(6, 7, 8, 9),
+    # 10 programs inside, 11 strides of inputs
+    older=(6, 7, 8, 9, 10),
     kinds=SectionKind,
     alignment=4096,  # so that sections can be mapped by themselves
     noun="saved program",

@@ -15,9 +15,9 @@ from trt_core.quantization import is_dequantization
 from trt_lowering.contract import GraphPass, OperatorPass
 from trt_lowering.expansion import call_key
 from trt_lowering.node_metadata import insert_call, same_layout, same_shape
-from trt_lowering.operator_traits import is_pure, may_alias, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import copies_as_it_lies, is_pure, may_alias, mutated_arguments, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
-from trt_lowering.results import base_of, result_bases
+from trt_lowering.results import base_of, result_bases, views_of_results
 
 Test = Callable[[fx.Node, torch.Tensor, torch.Tensor], bool]
 
@@ -44,6 +44,7 @@ class RemoveIdentities(OperatorPass):
         """Redirects uses of identities to their argument."""
         changes = 0
         written, bases = _written(gm.graph), result_bases(gm.graph)
+        views = {view for chain in views_of_results(gm.graph).values() for view in chain}
         for node in list(gm.graph.nodes):
             if not is_identity(node) or self.stays(node.target):
                 continue
@@ -53,6 +54,8 @@ class RemoveIdentities(OperatorPass):
                 continue  # a snapshot of state that the graph overwrites when it ends
             if node in bases and not may_alias(node.target) and _is_seen(base_of(source), bases):
                 continue  # callers may write to a result, and must not reach inputs, parameters or another result by it
+            if node in views and copies_as_it_lies(node) and base_of(source).op == "placeholder":
+                continue  # a result that is the input where that lies so, and a copy where it lies otherwise
             if _is_another_object(node, source):
                 continue  # callers may resize a result or ask for its gradient, and must not reach an input by it
             if node in bases:

@@ -381,7 +381,10 @@ def _is_view_by_nature(node: fx.Node) -> bool:
 
 
 def _storage(value: torch.Tensor) -> int:
-    return int(value.untyped_storage()._cdata)
+    try:
+        return int(value.untyped_storage()._cdata)
+    except NotImplementedError:  # of what a transform wraps, whose operators tell by their schemas alone
+        return id(value)
 
 
 def _offset(value: torch.Tensor) -> str:

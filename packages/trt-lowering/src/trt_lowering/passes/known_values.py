@@ -24,6 +24,7 @@ from trt_lowering.contract import GraphPass
 from trt_lowering.expansion import replace_result
 from trt_lowering.node_metadata import insert_call, provenance_of
 from trt_lowering.operator_traits import (
+    MAY_COPY,
     is_data_dependent,
     is_kept_in_torch,
     is_pure,
@@ -398,10 +399,6 @@ def _number(item: Any) -> Any:
 
 
 _STRIDING: Final = frozenset({aten.as_strided.default, aten.as_strided_copy.default})
-_MAY_COPY: Final = frozenset(
-    {"aten::contiguous", "aten::flatten", "aten::ravel", "aten::reshape", "aten::reshape_as", "aten::to"}
-)
-"""Operators that return a view of their argument, or a copy where there is none."""
 
 
 class StrideOverBases(GraphPass):
@@ -454,7 +451,7 @@ def _owner(node: Any) -> fx.Node:
 
 def _viewed(node: fx.Node) -> fx.Node | None:
     target, source = node.target, viewed_by(node)
-    if source is None or schema_name(target) in _MAY_COPY:
+    if source is None or schema_name(target) in MAY_COPY:
         return None
     mine, other = tensor_value(node), tensor_value(source)
     return None if mine is None or (other is not None and mine.dtype != other.dtype) else source

@@ -219,6 +219,10 @@ def _check_leaf(leaf: Leaf, place: str, symbols: Collection[str]) -> None:
         read_extent(leaf.symbol, place, symbols)
     else:
         _check_rank(leaf.shape, place)
+        if leaf.strides is not None and len(leaf.strides) != len(leaf.shape):
+            raise malformed(place, "shape and strides have different lengths")
+        for stride in leaf.strides or ():
+            read_extent(stride, place, symbols)
         for item in leaf.shape:
             read_extent(item.extent, place, symbols)
             if item.low > item.high or (isinstance(item.extent, int) and not item.low == item.extent == item.high):

@@ -15,7 +15,7 @@ import torch
 
 from trt_core.errors import PlanError
 from trt_core.files import records, typed
-from trt_core.files.records import Form, Row
+from trt_core.files.records import Form, Grown, Row
 from trt_core.sizes.conditions import Condition
 from trt_core.sizes.expressions import Expression, Extent, evaluate_extent
 from trt_runtime.bindings import MAX_RANK
@@ -75,18 +75,20 @@ class Dimension(Row):
 
 
 @dataclass(frozen=True)
-class TensorInput:
+class TensorInput(Grown):
     """A tensor that the program takes.
 
     Attributes:
         dtype: Its type.
         shape: Its dimensions.
         device: Kind of device that it lies on, `"cpu"` or `"cuda"`.
+        strides: Those that it must have, but for axes of one element; None where it may lie in memory anyhow.
     """
 
     dtype: Dtype = field(metadata={"key": "tensor"})
     shape: tuple[Dimension, ...]
     device: DeviceKind
+    strides: tuple[_Extent, ...] | None = None
 
 
 @dataclass(frozen=True)

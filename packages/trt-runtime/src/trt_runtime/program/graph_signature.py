@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.attributes import is_written
+from trt_core.attributes import LIES_AS_CAPTURED, is_written
 from trt_core.errors import ExportError
 from trt_core.nesting import children_of
 from trt_core.sizes.conditions import Condition, symbols_of
@@ -64,7 +64,6 @@ def signature_of(
             order may be given by position, too.
     """
     placeholders = _placeholders(graph)
-    values = [node.meta.get("val") for node in placeholders]
     info = getattr(graph._codegen, "pytree_info", None)
     if info is None:
         names = tuple(str(node.target) for node in placeholders)
@@ -76,7 +75,7 @@ def signature_of(
         names = tuple(info.orig_args)
         structure = tuple(_tree(spec, counter) for spec in (*args, *kwargs))
         positional = _count_positional(names, len(args), parameters)
-    signature = Signature(names, positional, structure, tuple(_leaf(value, ranges) for value in values))
+    signature = Signature(names, positional, structure, tuple(_leaf(node, ranges) for node in placeholders))
     homes = homes_of(signature)
     leaves = tuple(_without_unknown(leaf, homes.keys()) for leaf in signature.leaves)
     known = tuple(condition for condition in conditions if symbols_of(condition) <= homes.keys())
@@ -166,9 +165,12 @@ def _count_positional(names: Sequence[str], count: int, parameters: Sequence[str
     return count
 
 
-def _leaf(value: Any, ranges: ShapeRanges) -> Leaf:
+def _leaf(node: fx.Node, ranges: ShapeRanges) -> Leaf:
+    value = node.meta.get("val")
     if isinstance(value, torch.Tensor):
-        return TensorInput(value.dtype, tuple(_dimension(extent, ranges) for extent in value.shape), value.device.type)
+        shape = tuple(_dimension(extent, ranges) for extent in value.shape)
+        strides = tuple(map(extent_of, value.stride())) if node.meta.get(LIES_AS_CAPTURED) else None
+        return TensorInput(value.dtype, shape, value.device.type, strides)
     if isinstance(value, torch.SymInt):
         found = extent_of(value)
         return NumberInput(int, found if isinstance(found, str) else None)
@@ -187,7 +189,8 @@ def _without_unknown(leaf: Leaf, known: Any) -> Leaf:
     if not isinstance(leaf, TensorInput):
         return leaf
     shape = tuple(Dimension(_known(item.extent, known), item.low, item.high) for item in leaf.shape)
-    return TensorInput(leaf.dtype, shape, leaf.device)
+    strides = None if leaf.strides is None else tuple(_known(item, known) for item in leaf.strides)
+    return TensorInput(leaf.dtype, shape, leaf.device, strides)
 
 
 def _known(extent: Extent, known: Any) -> Extent:

@@ -189,6 +189,28 @@ def require_own_places(place: str, value: torch.Tensor) -> None:
         )
 
 
+def require_strides(place: str, value: torch.Tensor, strides: Sequence[int | None]) -> None:
+    """Checks that an input lies in memory as the one did that the model was captured with.
+
+    Args:
+        place: How messages call the input.
+        value: The input.
+        strides: Those that it must have, but for axes of one element; None for any.
+
+    Raises:
+        InputError: It has others.
+    """
+    axes = zip(value.shape, value.stride(), strides, strict=True)
+    if not value.numel() or all(extent == 1 or wanted in (None, stride) for extent, stride, wanted in axes):
+        return
+    raise InputError(
+        f"input {place} lies otherwise in memory than the one that the model was compiled with",
+        why="the model writes to what contiguous(), reshape() or the like give for it, itself or a copy, as it lies: "
+        f"its shape is {tuple(value.shape)}, its strides are {value.stride()}, not {tuple(strides)}",
+        hint="give it as .contiguous() if these are dense, or compile the model with an input that lies like this one",
+    )
+
+
 def addresses_of(value: torch.Tensor) -> tuple[int, int]:
     """The address of the first byte of a tensor, and the one after the last; the same for one without elements."""
     start = _address_of(value)

@@ -15,12 +15,18 @@ from trt_core.errors import InputError
 from trt_core.internals import pytree
 from trt_core.remembered import Remembered
 from trt_core.sizes.conditions import Home, Homes, home_of, require_conditions, write_extent
-from trt_core.sizes.expressions import evaluate_extent, format_multiple, solve_extent
+from trt_core.sizes.expressions import Extent, evaluate_extent, format_multiple, solve_extent
 from trt_core.sizes.profiles import VaryingSize, require_profile
 from trt_core.wording import counted, kind_of, with_article
 from trt_runtime.input_check import require_tensor
 from trt_runtime.program.graph import FixedInput, ForeignTree, Leaf, NumberInput, Program, Signature, TensorInput
-from trt_runtime.program.input_memory import HeldMemory, HeldTensor, require_own_memory, require_own_places
+from trt_runtime.program.input_memory import (
+    HeldMemory,
+    HeldTensor,
+    require_own_memory,
+    require_own_places,
+    require_strides,
+)
 from trt_runtime.program.literals import Value
 
 Symbols = Mapping[str, tuple[int, int, int]]
@@ -57,6 +63,11 @@ class InputReader:
         self._profiles = tuple(profiles)
         self._device = device
         self._written = tuple(sorted(written))
+        self._strides = {
+            index: leaf.strides
+            for index, leaf in enumerate(signature.leaves)
+            if isinstance(leaf, TensorInput) and leaf.strides is not None
+        }
         self._names = signature.names
         self._places = places_of(signature)
         self._homes = homes_of(signature)
@@ -65,7 +76,7 @@ class InputReader:
         self.takes_tensors_as_they_come = (
             self._is_flat
             and self._arity >= 0
-            and not self._written
+            and not (self._written or self._strides)
             and all(isinstance(leaf, TensorInput) for leaf in signature.leaves)
         )
         self.is_in_engine = (
@@ -95,6 +106,13 @@ class InputReader:
             require_own_memory(self._places, flat, self._written)
         for index in self._written:
             require_own_places(self._places[index], flat[index])
+        symbols = self.symbols(flat) if self._strides else {}
+        for index, strides in self._strides.items():
+            place = self._places[index]
+            wanted = [
+                _number(stride, symbols, f"stride {axis} of input {place}") for axis, stride in enumerate(strides)
+            ]
+            require_strides(place, flat[index], wanted)
         return flat
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
@@ -334,14 +352,7 @@ def require_relations(
     for axis, (extent, dimension) in enumerate(zip(value.shape, leaf.shape, strict=True)):
         if dimension.extent is None or isinstance(dimension.extent, int):
             continue
-        try:
-            wanted = evaluate_extent(dimension.extent, symbols)
-        except (ValueError, ArithmeticError) as error:
-            raise InputError(
-                f"dimension {axis} of input {place} cannot be checked",
-                why=str(error),
-                hint="give inputs whose sizes agree, as they did when the model was captured",
-            ) from error
+        wanted = _number(dimension.extent, symbols, f"dimension {axis} of input {place}")
         if isinstance(extent, int) and isinstance(wanted, int) and wanted != extent:
             rule = write_extent(dimension.extent, homes)
             raise InputError(
@@ -349,6 +360,18 @@ def require_relations(
                 why=f"the model ties it to a dimension of another input: {place}.shape[{axis}] == {rule}",
                 hint="give inputs whose sizes agree, as they did when the model was captured",
             )
+
+
+def _number(extent: Extent, symbols: Mapping[str, int], what: str) -> Any:
+    """The number that a size or stride of a call must be; None for any, and what is symbolic where sizes are."""
+    try:
+        return evaluate_extent(extent, symbols)
+    except (ValueError, ArithmeticError) as error:
+        raise InputError(
+            f"{what} cannot be checked",
+            why=str(error),
+            hint="give inputs whose sizes agree, as they did when the model was captured",
+        ) from error
 
 
 def _require_multiples(place: str, value: torch.Tensor, leaf: TensorInput) -> None:
