@@ -74,6 +74,18 @@ def test_types_are_refused_that_eager_refuses(name, settings, preserve):
         assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_types_of_large_tensors_are_looked_at_as_well(right, settings, preserve):
+    def call(x, made):
+        return torch.matmul(x, x.mT, out=made), torch.sort(x, out=(torch.empty_like(x), torch.empty_like(x).long()))
+
+    large = torch.empty(1, 1).expand(1100, 1000)
+    made = torch.empty(1, dtype=torch.float32 if right else torch.float64).expand(1100, 1100).contiguous()
+    program = export_module(_Writes(call), (large, made))
+    found = _verdict(lambda: decompose_program(program, settings, preserve=preserve))
+    assert (found is None) == right, found
+
+
 @pytest.mark.parametrize("attempt", [lower, decompose_program])
 def test_the_message_says_what_eager_says_and_which_type_is_right(attempt, settings, preserve):
     def call(x, made):

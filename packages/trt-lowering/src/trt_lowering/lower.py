@@ -543,7 +543,8 @@ def _views_of(node: fx.Node) -> Iterable[fx.Node]:
 def require_out_types(gm: fx.GraphModule) -> None:
     """Refuses a program that lets an operator write its result into a tensor of a type that eager refuses.
 
-    Capture asks fake kernels, of which many take any type. Where types differ, the real one is asked: it runs on zeros.
+    Capture asks fake kernels, of which many take any type. Where types differ, the real one is asked: it runs on zeros,
+    on parts of the operands where these are large.
 
     Args:
         gm: The graph of a program, in which operators that write are still; regions included.
@@ -555,7 +556,7 @@ def require_out_types(gm: fx.GraphModule) -> None:
         for node in region.graph.nodes if isinstance(region, fx.GraphModule) else ():
             if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _out_names(node.target):
                 continue
-            operands = trial_operands(node)
+            operands = trial_operands(node) or trial_operands(node, longest=_LONG_ENOUGH)
             made = {} if operands is None else _made_without(node.target, *operands)
             if operands is None or all(value.dtype == operands[1][name].dtype for name, value in made.items()):
                 continue
@@ -568,6 +569,10 @@ def require_out_types(gm: fx.GraphModule) -> None:
                     why=f"eager refuses the call: {refusal}",
                     hint=f"give out= of the type of the result, {types}",
                 )
+
+
+_LONG_ENOUGH: Final = 8
+"""Axes as long decide nothing about types."""
 
 
 @functools.cache
