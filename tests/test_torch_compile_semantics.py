@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -590,6 +591,18 @@ def test_statistics_in_half_are_those_of_aot_eager(dtype: torch.dtype) -> None:
 def test_results_whose_size_depends_on_data_keep_their_strides() -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         agree(lambda: Model(lambda m, x: (torch.relu(x).nonzero(), torch.relu(x)[x > 0])), matrix)
+
+
+def test_numbers_that_python_draws_are_new_ones_at_every_call() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * random.uniform(1, 2) + random.randint(0, 9)
+
+    compiled = torch.compile(forward, backend="torch_tensorrt", options={"min_block_size": 1})
+    for seed in range(3):
+        random.seed(seed)
+        expected = forward(torch.ones(3))
+        random.seed(seed)
+        torch.testing.assert_close(compiled(torch.ones(3)), expected)
 
 
 def test_captured_scalars() -> None:

@@ -121,6 +121,7 @@ OBJECTS = {
         x.expand(4, 4),
         x.contiguous(),
     ),
+    "data of the input and of a weight": lambda module, x: (x.data, x.data * 2 + module.linear.weight.data),
     "detached buffer": lambda module, x: (module.table.detach(), module.table, module.linear(x)),
     "detached twice": lambda module, x: (x.detach(), x.detach(), x.detach().detach()),
     "one view twice": lambda module, x: [part := x[:2], part, x[:2], x + 1],
@@ -146,6 +147,7 @@ WRITTEN = {
     "input": lambda module, x: x.add_(1),
     "input and more": lambda module, x: (x.mul_(2), x + 1, torch.relu(x)),
     "buffer": lambda module, x: (module.table.add_(1), x + 1),
+    "data": lambda module, x: (x.data.mul_(2), module.table.data[0].add_(1), x + 1)[2],
     "another tensor": lambda module, x: (y := x + 1, x.copy_(y))[0],
 }
 

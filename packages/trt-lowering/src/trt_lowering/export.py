@@ -100,6 +100,24 @@ def copies_recorded() -> contextlib.AbstractContextManager[None]:
     return with_attributes(torch.Tensor, contiguous=recorded)
 
 
+def data_followed() -> contextlib.AbstractContextManager[None]:
+    """Records `x.data` as `x.detach()`; hold the `tracing_lock` around it.
+
+    PyTorch makes a constant of it: the number that it has in the example, or a fake tensor, which it refuses.
+    """
+    data: Any = torch.Tensor.data
+
+    def read(self: torch.Tensor) -> Any:
+        return self.detach() if type(self) is FakeTensor else data.__get__(self)
+
+    def write(self: torch.Tensor, value: Any) -> None:
+        data.__set__(self, value)
+
+    from trt_core.internals import FakeTensor  # costly to import
+
+    return with_attributes(torch.Tensor, data=property(read, write))
+
+
 def steps_left_open() -> contextlib.AbstractContextManager[None]:
     """Lets `torch.linspace` take a number of steps that varies; hold the `tracing_lock` around it.
 
@@ -235,6 +253,7 @@ def export_module(
             functional_collectives(),
             masks_as_they_are(),
             copies_recorded(),
+            data_followed(),
             contextlib.nullcontext() if strict else steps_left_open(),
             frames_read_once(),
             graphs_unprinted(),

@@ -146,7 +146,10 @@ class CompiledGraph:
         self._engine_cache = engine_cache
         self._sizes = GraphSizes(gm)
         self._counts = set() if _has_seen_numbers_change() else {reading.position for reading in self._sizes.counts}
-        self._numbers = (_find_numbers(gm) - self._static - self._written) | self._counts
+        found = _find_numbers(gm)
+        numbers = {at for at, dtype in found.items() if dtype is torch.float64}
+        self._numbers = (numbers - self._static - self._written) | self._counts
+        self._narrow = {at: dtype for at, dtype in found.items() if at not in numbers}
         self._instance_at: int | None = None  # position of a parameter, by which modules that share the graph are told
         self._builds: dict[int, Build] = {}
         self._short_changes: Counter[int] = Counter()
@@ -160,6 +163,9 @@ class CompiledGraph:
         Args:
             inputs: What the graph takes: tensors, and numbers for sizes that vary.
         """
+        for place, dtype in self._narrow.items():
+            if inputs[place].dtype is not dtype:
+                inputs[place] = inputs[place].to(dtype)
         at = self._instance_at  # as `_instance`, which costs a call
         build = self._builds.get(0 if at is None else id(inputs[at]))
         if build is None or not self._fits(build, inputs):
@@ -372,19 +378,19 @@ def _number(value: Any) -> int | bytes:
     return number
 
 
-def _find_numbers(gm: fx.GraphModule) -> set[int]:
-    """Returns the positions of inputs that hold one float64 on the CPU, written to or not.
+def _find_numbers(gm: fx.GraphModule) -> dict[int, torch.dtype]:
+    """Returns the positions of inputs that hold one float on the CPU, written to or not, with their types.
 
     With sizes that vary, Dynamo takes the floats of a model (the epsilon of a norm) for inputs, too, and gives them as
-    such tensors. Most never change.
+    tensors of float64. Most never change. What `random.uniform` draws it traces in the default type, and gives so, too.
     """
     values = [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
     return {
-        at
+        at: value.dtype
         for at, value in enumerate(values)
         if isinstance(value, torch.Tensor)
         and value.dim() == 0
-        and value.dtype is torch.float64
+        and value.is_floating_point()
         and value.device.type == "cpu"
     }
 
