@@ -157,3 +157,12 @@ def test_nodes_keep_the_lines_that_made_them():
     traces = [node.stack_trace for node in export_module(model, (x,)).graph.nodes]
     assert traces == [node.stack_trace for node in torch.export.export(model, (x,), strict=False).graph.nodes]
     assert any("torch.relu(x) + 1" in trace for trace in traces if trace)
+
+
+def test_a_part_that_is_scripted_is_named():
+    scripted = torch.jit.script(torch.nn.Linear(3, 3).eval())
+    x = torch.ones(2, 3)
+    with pytest.raises(ExportError, match=r"export cannot call 1, which torch\.jit\.script made"):
+        export_module(torch.nn.Sequential(torch.nn.ReLU(), scripted), (x,))
+    frozen = torch.nn.Sequential(torch.nn.ReLU(), torch.jit.freeze(scripted))
+    torch.testing.assert_close(export_module(frozen, (x,)).module()(x), frozen(x))

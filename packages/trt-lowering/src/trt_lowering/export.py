@@ -316,6 +316,12 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
             "the model returns an object of a class that PyTorch does not know as a structure: register the class with "
             "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node, or return a tuple or a dict"
         )
+    scripted = next((name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    if isinstance(error, TypeError) and scripted is not None:
+        return (
+            f"export cannot call {scripted}, which torch.jit.script made: put the module that it was made of into its "
+            "place, or what torch.jit.freeze makes of it"
+        )
     if isinstance(error, TypeError) and ("argument" in text or "forward()" in text):
         return "check the example inputs against the signature of the module's forward method"
     if kind in ("RuntimeError", "IndexError", "KeyError", "AttributeError", "ValueError"):
