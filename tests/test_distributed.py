@@ -29,7 +29,6 @@ import shutil
 import signal
 import socket
 import stat
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -40,7 +39,7 @@ import rank_programs
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
-from ranks import run_failing_ranks, run_ranks, start_forking
+from ranks import run_failing_ranks, run_ranks, start_forking, start_process
 from torch import nn
 
 import trt_frontends as trt
@@ -551,7 +550,7 @@ def test_scripts_of_the_documentation_run(sample: str, tmp_path: Path) -> None:
     run_ranks(2, tmp_path, rank_programs.run_sample, sample, str(tmp_path))
 
 
-def _torchrun(hosts: int, each: int, script: str, directory: Path) -> list[int]:
+def _torchrun(hosts: int, each: int, script: str, directory: Path) -> list[int | None]:
     """Runs a script under one agent of torchrun for each host; returns how they ended, and leaves no process behind."""
     (directory / "script.py").write_text(script)
     with socket.socket() as free:
@@ -559,17 +558,18 @@ def _torchrun(hosts: int, each: int, script: str, directory: Path) -> list[int]:
         port = free.getsockname()[1]
     mark = secrets.token_hex(8)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "TRT_TEST_MARK": mark}
-    run = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={hosts}", f"--nproc-per-node={each}"]
-    run += ["--master-addr=127.0.0.1", f"--master-port={port}"]
+    run = [f"--nnodes={hosts}", f"--nproc-per-node={each}", "--master-addr=127.0.0.1", f"--master-port={port}"]
     agents = [
-        subprocess.Popen([*run, f"--node-rank={host}", "script.py"], cwd=directory, env=environment)
+        start_process(rank_programs.run_agent, [*run, f"--node-rank={host}", "script.py"], str(directory), environment)
         for host in range(hosts)
     ]
     try:
-        ended = [agent.wait(150) for agent in agents]
-        assert not _marked(mark) - {agent.pid for agent in agents}
+        for agent in agents:
+            agent.join(150)
+        ended = [agent.exitcode for agent in agents]
+        assert not _marked(mark)
     finally:
-        for process in _marked(mark):
+        for process in (*_marked(mark), *(agent.pid for agent in agents if agent.is_alive())):
             os.kill(process, signal.SIGKILL)
     return ended
 

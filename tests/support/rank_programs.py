@@ -762,6 +762,16 @@ def run_sample(rank: int, code: str, directory: str) -> None:
     exec(compile("\n".join(lines), "sample", "exec"), {"__name__": "__main__"})
 
 
+def run_agent(arguments: list[str], directory: str, environment: dict[str, str]) -> None:
+    """Is what torchrun is with these arguments."""
+    from torch.distributed.run import main
+
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    main(arguments)
+
+
 def compile_fully_sharded(rank: int, kind: str) -> dict[str, Any]:
     """Compiles models that `fully_shard` has wrapped, alone or over tensor parallelism, after a call and before one."""
     from torch.distributed.device_mesh import init_device_mesh

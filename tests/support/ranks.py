@@ -136,9 +136,14 @@ _clock: Final = _Clock()
 
 def start_forking() -> None:
     """Returns when the process is there that all ranks are forks of, with what it imports and compiles."""
-    process = _fork_server().Process(target=os.getpid, daemon=True)
+    start_process(os.getpid).join()
+
+
+def start_process(function: Callable[..., Any], *args: Any) -> multiprocessing.context.ForkServerProcess:
+    """Starts a fork of that process, which calls a function of a module that it can import."""
+    process = _fork_server().Process(target=function, args=args)
     process.start()
-    process.join()
+    return process
 
 
 @functools.cache
