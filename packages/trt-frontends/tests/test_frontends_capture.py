@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -557,6 +558,24 @@ def test_models_in_training_mode_are_warned_about_where_that_makes_a_difference(
 def test_nothing_is_said_of_a_mode_that_changes_nothing(make: Any, recwarn: pytest.WarningsRecorder) -> None:
     trt_frontends.explain(make(), arg_inputs=(torch.randn(3, 4),))
     assert not [item for item in recwarn if "training mode" in str(item.message)]
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.ReLU()
+        self.part.calls = 0
+        self.nothing = math.nan
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.part.calls += 1
+        return self.part(x) + self.part.calls
+
+
+def test_numbers_that_calls_change_are_warned_about() -> None:
+    with pytest.warns(UserWarning, match=r"numbers that the model keeps \(part.calls: 0 to 1\)") as caught:
+        trt_frontends.explain(Counting().eval(), arg_inputs=(torch.randn(3, 4),))
+    assert [item.filename for item in caught if "keeps" in str(item.message)] == [__file__]
 
 
 class NamedLikeFunctions(nn.Module):

@@ -180,7 +180,7 @@ def capture(
         InputError: There are no inputs to export with, they do not fit the module, or the argument is no module.
 
     Warns:
-        UserWarning: The module is in training mode, and that makes a difference.
+        UserWarning: The module is in training mode, and that makes a difference; or its calls change numbers it keeps.
     """
     if isinstance(mod, torch.export.ExportedProgram):
         return mod
@@ -209,10 +209,13 @@ def _export(
     inputs = on_cpu(examples.tensors(device))
     dynamic_shapes = examples.dynamic_shapes(signature)
     questions: list[SizeQuestion] = []
+    changes: dict[str, tuple[float, float]] = {}
     other = None
 
     def export(inputs: Any, questions: list[SizeQuestion], strict: bool = strict) -> torch.export.ExportedProgram:
-        program = export_module(mod, *inputs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions)
+        program = export_module(
+            mod, *inputs, dynamic_shapes=dynamic_shapes, strict=strict, questions=questions, changes=changes
+        )
         constrain_to_inputs(program, examples.leaves())
         return program
 
@@ -234,6 +237,7 @@ def _export(
             raise fixed or types or error from error.__cause__
     program, questions = other or (program, questions)
     _warn_of_training(program, mod)
+    _warn_of_changes(changes)
     if settle_sizes and dynamic_shapes is not None:
         settle_smallest_sizes(program, mod, examples, questions, device)
     return program
@@ -300,6 +304,19 @@ def _warn_of_training(program: torch.export.ExportedProgram, mod: nn.Module) -> 
         warnings.warn(
             "the model is in training mode, so dropout and batch statistics become part of what is compiled"
             f"{f' ({place})' if place else ''}; call model.eval() first",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
+
+
+def _warn_of_changes(changes: Mapping[str, tuple[float, float]]) -> None:
+    """Warns where calls of a model change numbers that it keeps, which compiled calls know as they were."""
+    if changes:
+        (name, (before, after)), *others = changes.items()
+        more = f" and {len(others)} more" if others else ""
+        warnings.warn(
+            f"calls change numbers that the model keeps ({name}: {before} to {after}{more}), and compiled calls go on "
+            "with what they were; keep them in buffers, or use torch.compile",
             UserWarning,
             stacklevel=level_of_caller(),
         )

@@ -192,6 +192,33 @@ def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContex
     return with_attributes(ShapeEnv, evaluate_expr=noting)
 
 
+def watch_numbers(
+    module: torch.nn.Module, found: dict[str, tuple[float, float]]
+) -> contextlib.AbstractContextManager[None]:
+    """Notes which numbers of Python's a model changes in this thread; hold the `tracing_lock` around it.
+
+    Export puts them back as they were, and programs know no others.
+
+    Args:
+        module: The model.
+        found: Gets the number before and after, by the path of the attribute.
+    """
+    keep, thread = torch.nn.Module.__setattr__, threading.get_ident()
+
+    def noting(self: torch.nn.Module, name: str, value: Any) -> None:
+        old: Any = vars(self).get(name) if type(value) in _NUMBERS else None
+        if type(old) in _NUMBERS and old != value and threading.get_ident() == thread:
+            path = next((path for path, part in torch.nn.Module.named_modules(module) if part is self), None)
+            if path is not None:
+                found.setdefault(f"{path}.{name}" if path else name, (old, value))
+        keep(self, name, value)
+
+    return with_attributes(torch.nn.Module, __setattr__=noting)
+
+
+_NUMBERS: Final = (int, float)
+
+
 def _place_in_model(*, of_operators: bool) -> str | None:
     """Returns where a model asks what is being evaluated.
 
@@ -227,6 +254,7 @@ def export_module(
     dynamic_shapes: Any = None,
     strict: bool = False,
     questions: list[SizeQuestion] | None = None,
+    changes: dict[str, tuple[float, float]] | None = None,
 ) -> torch.export.ExportedProgram:
     """Exports a module with `torch.export.export`, one at a time: threads wait for each other.
 
@@ -237,6 +265,7 @@ def export_module(
         dynamic_shapes: Which dimensions are dynamic, as `torch.export.export` takes it.
         strict: Capture through TorchDynamo, which refuses what it cannot prove; otherwise run the Python code.
         questions: Gets what the code of the model asked of its sizes, where it is given.
+        changes: Gets which numbers of its own the code of the model changes, where it is given; see `watch_numbers`.
 
     Raises:
         ExportError: The model could not be captured; the message says why, and what to change.
@@ -250,6 +279,7 @@ def export_module(
             paused_collection(),
             keep_recurrent_layers(),
             watching,
+            contextlib.nullcontext() if changes is None or strict else watch_numbers(module, changes),
             functional_collectives(),
             masks_as_they_are(),
             copies_recorded(),
