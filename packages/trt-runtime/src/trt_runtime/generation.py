@@ -1810,7 +1810,7 @@ class _Decoding:
         self._may_end = bool(how.ends or how.criteria)
         self._made, self._end = how.begin, end
         self._looked: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
-        self._is_alike = False
+        self._are_unchanged = False  # the scores of the last token, by what is said of tokens
         self._recorded: tuple[torch.Tensor, torch.cuda.CUDAGraph] | None = None
 
     def tokens(self, assistant: _Assistant | None, streamer: Streamer | None) -> torch.Tensor:
@@ -1857,7 +1857,7 @@ class _Decoding:
         how, rows = self._how, len(self._text)
         wide = logits.to(torch.float32)
         scores = how.scores(wide, self._text, self._made)
-        self._is_alike = scores is wide and how.is_alike
+        self._are_unchanged = scores is wide
         token = how.token(scores)
         self._place += 1
         if self._may_end:
@@ -1876,7 +1876,9 @@ class _Decoding:
         It is ten kernels, which take the host longer to start than the device to run.
         """
         device = logits.device
-        if not self._is_alike or device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        if device.type != "cuda" or not (self._are_unchanged and self._how.is_alike):
+            return None
+        if torch.cuda.is_current_stream_capturing():
             return None
         if not CAPTURING.acquire(blocking=False):
             return None
