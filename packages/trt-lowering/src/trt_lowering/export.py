@@ -105,6 +105,8 @@ def data_followed() -> contextlib.AbstractContextManager[None]:
 
     PyTorch makes a constant of it: the number that it has in the example, or a fake tensor, which it refuses.
     """
+    from trt_core.internals import FakeTensor  # costly to import
+
     data: Any = torch.Tensor.data
 
     def read(self: torch.Tensor) -> Any:
@@ -112,8 +114,6 @@ def data_followed() -> contextlib.AbstractContextManager[None]:
 
     def write(self: torch.Tensor, value: Any) -> None:
         data.__set__(self, value)
-
-    from trt_core.internals import FakeTensor  # costly to import
 
     return with_attributes(torch.Tensor, data=property(read, write))
 
@@ -346,7 +346,8 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
             "the model returns an object of a class that PyTorch does not know as a structure: register the class with "
             "torch.export.register_dataclass or torch.utils._pytree.register_pytree_node, or return a tuple or a dict"
         )
-    scripted = next((name for name, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)), None)
+    parts = torch.nn.Module.named_modules(module)  # a model may have a part of that name
+    scripted = next((name for name, part in parts if isinstance(part, torch.jit.ScriptModule)), None)
     if isinstance(error, TypeError) and scripted is not None:
         return (
             f"export cannot call {scripted}, which torch.jit.script made: put the module that it was made of into its "

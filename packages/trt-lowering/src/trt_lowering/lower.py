@@ -94,10 +94,9 @@ def begin_lowering(
     refuse_lost_changes(program)
     require_out_types(program.graph_module)
     rules = DecompositionRules(preserve, settings)
-    kept = inputs_that_lie_as_captured(program)
     gm = _flat_functional(program)
+    kept = inputs_that_lie_as_captured(program, are_results_views=gm is not None)
     if gm is None:
-        kept = inputs_that_lie_as_captured(program, are_results_views=False)
         gm = _flat_functional(retrace(program, rules))
     if gm is None:
         raise LoweringError(
@@ -495,13 +494,14 @@ def inputs_that_lie_as_captured(
     places = {node: place for place, node in enumerate(gm.graph.nodes)}
     inputs = {node: number for number, node in enumerate(_inputs_of(program, gm.graph))}
     found = {number for node, number in inputs.items() if node.meta.get(LIES_AS_CAPTURED)}
-    aliases, writes = AliasClasses(), []
-    for node in places:
-        aliases.add(node)
-        writes += [(places[node], operand) for operand in _written_by(node)]
+    writes = [(place, operand) for node, place in places.items() for operand in _written_by(node)]
     if not are_results_views:
         writes += [(len(places) - 1, item) for item in graph_results(gm.graph) if isinstance(item, fx.Node)]
-    for node in filter(copies_as_it_lies, places if writes else ()):
+    copies = list(filter(copies_as_it_lies, places)) if writes else []
+    aliases = AliasClasses()
+    for node in places if copies else ():
+        aliases.add(node)
+    for node in copies:
         members = aliases.members(node)
         given = [inputs[member] for member in members if member in inputs]
         last = max((places[user] for view in _views_of(node) for user in view.users), default=-1) if given else -1
