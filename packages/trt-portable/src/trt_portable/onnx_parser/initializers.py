@@ -136,6 +136,12 @@ def from_array(array: np.ndarray[Any, Any], name: str = "") -> Initializer:
     return Initializer(name, tuple(array.shape), numbers[array.dtype], array)
 
 
+def unpacked(packed: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
+    """Codes of bytes, the lowest bits first, one behind the other on the last axis."""
+    apart = packed.view(np.uint8)[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & (1 << bits) - 1
+    return apart.reshape(*packed.shape[:-1], -1)
+
+
 def as_weights_of(array: np.ndarray[Any, Any], dtype: DataType) -> Weights:
     """The elements of an array as weights of a type; bool and uint8 as weights cannot be."""
     return _weights_in(_as_stored(array, dtype), dtype, array.size)
@@ -253,7 +259,7 @@ def _from_bytes(data: bytes | memoryview, proto: TensorProto, count: int) -> np.
     if packed != 4:
         raise Unsupported(f"the constant {proto.name!r} has type {type_name(proto.data_type)}")
     whole = np.frombuffer(data, dtype=np.uint8)
-    nibbles = np.stack((whole & 0xF, whole >> 4), axis=-1).reshape(-1)[:count]
+    nibbles = unpacked(whole, 4)[:count]
     if type_name(proto.data_type) == "INT4":
         nibbles = ((nibbles ^ 8).astype(np.int8) - 8).view(np.uint8)
     return nibbles.view(np.int8).astype(dtype) if type_name(proto.data_type) == "INT4" else nibbles.view(dtype)

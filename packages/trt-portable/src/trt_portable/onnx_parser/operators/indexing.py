@@ -113,7 +113,6 @@ def _combined_elements(
         sizes = net.extents(data)
         kind = data.dtype
         fill = net.constant(neutral, kind)
-
         total = net.slice(total, [0] * rank, sizes, mode=SampleMode.FILL, fill=fill)
     return net.binary(data, total, op)
 
@@ -166,7 +165,6 @@ def one_hot(net: NetworkWriter, indices: ITensor, depth: Operand, values: ITenso
     rank = net.rank(indices)
     place = net.axis(axis, rank + 1)
     count = net.numbers(depth)
-
     extent: Extent = int(count[0]) if count else net.index_vector(depth)
     at = net.unsqueeze(_from_front(net, net.cast(indices, DataType.INT64), extent), [place])
     steps = net.unsqueeze(ramp(net, extent), [other for other in range(rank + 1) if other != place])
@@ -244,7 +242,6 @@ def _by_class(net: NetworkWriter, found: ITensor, scores: ITensor) -> ITensor:
     classes = scores.shape[1]
     if classes == 1:
         return found
-
     count = net.extents(found)[0]
     batch, kind = (net.narrow(found, 1, place, 1) for place in (0, 1))
     size = net.as_tensor(net.extents(scores)[1])

@@ -15,7 +15,7 @@ from trt_portable.enums import ActivationType, ErrorCode, ReduceOperation
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
 from trt_portable.onnx_parser.diagnostics import Unsupported
-from trt_portable.onnx_parser.initializers import Initializer, from_array
+from trt_portable.onnx_parser.initializers import Initializer, from_array, unpacked
 from trt_portable.onnx_parser.operators.products import matmul
 from trt_portable.onnx_parser.operators.quantization import dequantize_linear, quantize_linear
 from trt_portable.onnx_parser.registry import operator
@@ -162,7 +162,7 @@ def matmul_of_few_bits(
     blocks = math.ceil(K / block_size)
     packed = _elements(b, (N, blocks, block_size * bits // 8), "B")
     factors = _elements(scales, (N, blocks), "scales")
-    codes = _unpacked(packed, bits).astype(np.int16) - (1 << bits - 1)
+    codes = unpacked(packed, bits).astype(np.int16) - (1 << bits - 1)
     held = Initializer("", codes.shape, _CODES[bits], codes.astype(np.int8))
     matrix = dequantize_linear(net, held, from_array(factors[..., None]), axis=2, block_size=block_size)
     if zero_points is not None:
@@ -192,16 +192,10 @@ def _elements(constant: Operand, shape: tuple[int, ...], name: str) -> np.ndarra
     return constant.array.reshape(shape)
 
 
-def _unpacked(packed: np.ndarray[Any, Any], bits: int) -> np.ndarray[Any, Any]:
-    """Codes of bytes, the lowest bits first, one behind the other on the last axis."""
-    apart = packed.view(np.uint8)[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & (1 << bits) - 1
-    return apart.reshape(*packed.shape[:-1], -1)
-
-
 def _zero_points(constant: Operand, shape: tuple[int, int], bits: int) -> np.ndarray[Any, Any]:
     """The zero point of each block: codes, each row of which begins with a byte, or numbers."""
     if isinstance(constant, Initializer) and constant.array.dtype != np.uint8:
         return _elements(constant, shape, "zero_points").astype(np.float32)
     rows, blocks = shape
     packed = _elements(constant, (rows, math.ceil(blocks * bits / 8)), "zero_points")
-    return _unpacked(packed, bits)[:, :blocks].astype(np.float32)
+    return unpacked(packed, bits)[:, :blocks].astype(np.float32)

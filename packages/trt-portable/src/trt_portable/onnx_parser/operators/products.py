@@ -118,7 +118,6 @@ def _diagonal(net: NetworkWriter, x: ITensor, term: str) -> tuple[ITensor, str]:
         letter = next(c for c in term if term.count(c) > 1)
         first, second = term.index(letter), term.rindex(letter)
         same = net.binary(ramp_along(net, x, first), ramp_along(net, x, second), Op.EQUAL)
-
         x = net.reduce(net.select(same, x, net.scalar_like(0, x)), ReduceOperation.SUM, [second], False)
         term = term[:second] + term[second + 1 :]
     return x, term
