@@ -50,8 +50,6 @@ __all__ = ["TritonPythonModel"]
 '''
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _MOST_CONFIG: Final = 1 << 24
-_MOST_SHOWN: Final = 200
-"""Letters of a line that a message shows."""
 _STAGED: Final = "triton"
 _LOCK: Final = ".lock"
 """A model is made in a folder beside its repository, with a file that is locked meanwhile."""
@@ -163,7 +161,7 @@ def export_triton(
     chosen = source.name.partition(".")[0] if name is None else name
     if not _NAME.fullmatch(chosen):
         raise InputError(
-            f"{chosen[:_MOST_SHOWN]!r} is no name of a model",
+            f"{chosen!r:.200} is no name of a model",
             hint="255 letters, digits, '_', '-' and '.'; give name=...",
         )
     if version < 1 or (1 if instances is None else instances) < 1 or (max_batch_size or 0) < 0:
@@ -321,7 +319,7 @@ def _publish(model: TritonModel, repository: Path, version: int, before: str | N
         raise InputError(
             "the model is there, and takes, returns or runs something else",
             where=str(target / "config.pbtxt"),
-            why=f"that says {there.strip()[:_MOST_SHOWN]!r}, and this would be {here.strip()[:_MOST_SHOWN]!r}",
+            why=f"that says {there.strip()!r:.200}, and this would be {here.strip()!r:.200}",
             hint="give it another name",
         )
     repository.mkdir(parents=True, exist_ok=True)
