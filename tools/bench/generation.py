@@ -85,7 +85,9 @@ def measure(
     layers: int = 0,
     chunk: int = 512,
 ) -> dict[str, float]:
-    """Returns seconds of a decode step, a token in the loop, a prompt, the build, and of reading the weights once.
+    """Returns seconds of a decode step, a greedy token in the loop, one drawn of the 50 likeliest, and so on.
+
+    The others are a step that is not waited for, a prompt, the build, and reading the weights once.
 
     Args:
         way: One of `WAYS`.
@@ -153,8 +155,7 @@ def measure(
         first = torch.zeros(1, dtype=torch.int64, device=device)
         with torch.no_grad():
             prefill = waited_milliseconds(lambda: generator.step(prompts, first, padding), least_seconds=0.5)
-        generator.generate(prompt, max_new_tokens=new)
-        whole, few = (_seconds(generator, prompt, count) for count in (new, 8))
+        greedy, drawn = (_token_seconds(generator, prompt, new, **how) for how in ({}, {"do_sample": True, "top_k": 50}))
     read = sum(value.numel() * value.element_size() for value in model.parameters())
     if name == "8b":  # an embedding of its own, of which a step reads a row for each sequence
         read -= model.model.embed_tokens.weight.nbytes
@@ -162,7 +163,8 @@ def measure(
         "step": statistics.median(steps) / 1e3,
         "enqueued": enqueued,
         "prefill": statistics.median(prefill) / 1e3,
-        "token": (whole - few) / (new - 8),
+        "token": greedy,
+        "drawn": drawn,
         "build": build,
         "limit": read / BANDWIDTH if on_gpu and not weights else 0.0,
     }
@@ -180,12 +182,18 @@ def show_kernels(action: Any, most: int = 30) -> None:
         sys.stdout.write(f"{event.device_time_total / 4:9.1f} us {event.count / 4:6.1f} x  {event.key[:110]}\n")
 
 
-def _seconds(generator: Any, prompt: torch.Tensor, count: int) -> float:
+def _token_seconds(generator: Any, prompt: torch.Tensor, count: int, **how: Any) -> float:
+    """Seconds of each token beyond the eighth."""
+    whole, few = (_seconds(generator, prompt, new, **how) for new in (count, 8))
+    return (whole - few) / (count - 8)
+
+
+def _seconds(generator: Any, prompt: torch.Tensor, count: int, **how: Any) -> float:
     times = []
-    for _ in range(3):
+    for _ in range(4):  # the first one makes what the others find
         wait_for_device()
         started = time.perf_counter()
-        generator.generate(prompt, max_new_tokens=count, eos_token_id=())
+        generator.generate(prompt, max_new_tokens=count, eos_token_id=(), **how)
         wait_for_device()
         times.append(time.perf_counter() - started)
     return min(times)

@@ -102,6 +102,34 @@ def test_a_recording_chooses_tokens_as_the_loop_does(ends: Sequence[int], monkey
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(
+    "how", [{}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.8, "min_p": 0.01}, {"typical_p": 0.9}, {"eta_cutoff": 0.1}]
+)
+def test_a_recording_draws_tokens_as_the_loop_does(
+    how: dict[str, Any], own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Mock(side_effect=generation.capture)
+    monkeypatch.setattr(generation, "capture", recorded)
+    generator = generator_of(length=120).to("cuda")
+    prompts = torch.tensor([[0, 0, 3], [0, 4, 2], [9, 8, 1]], device="cuda")
+
+    def drawn() -> tuple[list[list[int]], torch.Tensor]:
+        chance = torch.Generator("cuda") if own else torch.cuda.default_generators[torch.cuda.current_device()]
+        told = {"generator": chance} if own else {}
+        chance.manual_seed(7)
+        made = generator.generate(prompts, max_new_tokens=90, eos_token_id=(), do_sample=True, **how, **told)
+        return made.tolist(), torch.rand(3, device="cuda", generator=chance)
+
+    first, again = drawn(), drawn()
+    assert recorded.call_count == 2
+    monkeypatch.setattr(generation, "_WORTH_RECORDING", 1000)
+    by_hand = drawn()
+    assert recorded.call_count == 2 and first[0] == again[0] == by_hand[0]
+    assert torch.equal(first[1], by_hand[1])  # what is drawn later is as it was
+
+
+@pytest.mark.gpu
 def test_what_cannot_be_recorded_is_chosen_by_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     def waiting(scores: torch.Tensor) -> torch.Tensor:
         assert math.isfinite(scores.sum().item())

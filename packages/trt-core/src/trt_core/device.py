@@ -224,13 +224,16 @@ CAPTURING: Final = threading.Lock()
 _T = TypeVar("_T")
 
 
-def capture(run: Callable[[], _T], stream: torch.cuda.Stream, pool: Any) -> tuple[torch.cuda.CUDAGraph, _T]:
+def capture(
+    run: Callable[[], _T], stream: torch.cuda.Stream, pool: Any, generator: torch.Generator | None = None
+) -> tuple[torch.cuda.CUDAGraph, _T]:
     """Records what a function starts on the device as a CUDA graph, without waiting for the device.
 
     Args:
         run: Starts it; nothing of it runs.
         stream: Where it is recorded, behind what the current stream does.
         pool: Its memory pool, a handle of `torch.cuda.graph_pool_handle`.
+        generator: Draws its random numbers, anew at every replay; the device's own one by default.
 
     Returns:
         The graph, and what the function returned.
@@ -240,6 +243,8 @@ def capture(run: Callable[[], _T], stream: torch.cuda.Stream, pool: Any) -> tupl
     """
     stream.wait_stream(torch.cuda.current_stream(stream.device))
     graph = torch.cuda.CUDAGraph()
+    if generator is not None:
+        graph.register_generator_state(generator)
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:

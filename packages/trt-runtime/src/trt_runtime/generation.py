@@ -1391,8 +1391,8 @@ class _Choosing:
 
     @property
     def is_alike(self) -> bool:
-        """Whether every token is chosen by its scores alone, once there are some and these stay as they are."""
-        return not (self.do_sample or self.processors or self.criteria) and self.rules == TokenRules()
+        """Whether every token is chosen by its scores and chance alone, once there are some and scores stay as they are."""
+        return not (self.processors or self.criteria) and self.rules == TokenRules()
 
     def token(self, scores: torch.Tensor) -> torch.Tensor:
         """Chooses a token of each row, (rows,) int64, by scores, (rows, vocabulary) float32."""
@@ -1873,7 +1873,7 @@ class _Decoding:
     def _record(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.CUDAGraph] | None:
         """Where logits are copied to, and what chooses a token by them; None where that is no CUDA graph.
 
-        It is ten kernels, which take the host longer to start than the device to run.
+        It is ten kernels, forty where tokens are drawn, which take the host longer to start than the device to run.
         """
         device = logits.device
         if device.type != "cuda" or not (self._are_unchanged and self._how.is_alike):
@@ -1885,7 +1885,7 @@ class _Decoding:
         try:
             read = logits.clone()
             stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
-            graph, _ = capture(lambda: self._choose(read), stream, pool)
+            graph, _ = capture(lambda: self._choose(read), stream, pool, self._how.generator)
         except RuntimeError:  # there is no memory, or an operator waits for the device
             return None
         finally:
