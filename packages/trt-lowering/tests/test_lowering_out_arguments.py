@@ -97,3 +97,57 @@ def test_the_message_says_what_eager_says_and_which_type_is_right(attempt, setti
         attempt(program, settings, preserve=preserve)
     assert "the model gives sort() an out=" in str(caught.value)
     assert "float32 and int64" in str(caught.value)
+
+
+_HALVES = torch.full((2000,), 60.0, dtype=torch.float16)
+_BYTES = torch.full((10,), 100, dtype=torch.int8)
+
+COMPUTED = {
+    "sum": lambda out: torch.sum(_HALVES, 0, out=out),
+    "sum of numbers": lambda out: torch.nansum(_HALVES, 0, out=out),
+    "mean": lambda out: torch.mean(_HALVES[::7] / 7, 0, out=out),
+    "mean of numbers": lambda out: torch.nanmean(_HALVES[::7] / 7, 0, out=out),
+    "product": lambda out: torch.prod(_HALVES[:4], 0, out=out),
+    "products": lambda out: torch.cumprod(_HALVES[:4], 0, out=out),
+    "sums": lambda out: torch.cumsum(_HALVES, 0, out=out),
+    "sums of bytes": lambda out: torch.cumsum(_BYTES, 0, out=out),
+    "product of bytes": lambda out: torch.prod(_BYTES, 0, out=out),
+    "variance": lambda out: torch.var(_ROW, 0, out=out),
+    "logarithm": lambda out: torch.logsumexp(_HALVES[::7] / 7, 0, out=out),
+    "normal": lambda out: torch.normal(_ROW, _ROW, out=out),
+    "normal of means": lambda out: torch.normal(_ROW, 2.0, out=out),
+    "normal of deviations": lambda out: torch.normal(1.0, _ROW, out=out),
+}
+"""Calls whose results change with the type in which they are computed."""
+
+
+def _computed_in(dtype):
+    """Returns the calls that take an `out=` of a type, each with such a tensor."""
+    outs = {name: torch.empty(0, dtype=dtype) for name in COMPUTED}
+    return {name: out for name, out in outs.items() if _verdict(lambda name=name: COMPUTED[name](outs[name])) is None}
+
+
+@pytest.mark.parametrize(
+    "attempt, dtype, autocast",
+    [
+        (lower, torch.float32, False),
+        (lower, torch.float64, True),
+        (lambda *args, **how: decompose_program(*args, **how).module(), torch.float32, True),
+        (lower, torch.int32, False),
+    ],
+)
+def test_what_eager_computes_in_the_type_of_out_is(attempt, dtype, autocast, settings, preserve):
+    expected = _computed_in(dtype)
+
+    def call(*out):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            for name, item in zip(expected, out, strict=True):
+                COMPUTED[name](item)
+        return out[0] + 1
+
+    found = {name: torch.zeros_like(out) for name, out in expected.items()}
+    made = attempt(export_module(_Writes(call), tuple(found.values())), settings, preserve=preserve)
+    for function, outs in ((call, expected), (made, found)):
+        torch.manual_seed(0)
+        function(*outs.values())
+    torch.testing.assert_close(found, expected)

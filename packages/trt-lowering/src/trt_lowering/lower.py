@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import operator
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -41,7 +41,15 @@ from trt_core.weight_recipes import RECIPE, Literal, Source
 from trt_lowering.contract import Observer, run_passes
 from trt_lowering.decomposition_table import DecompositionRules, Preserve
 from trt_lowering.expansion import replace_result
-from trt_lowering.node_metadata import STATE, fake_mode_of, graph_results, insert_call, same_layout, settle_extents
+from trt_lowering.node_metadata import (
+    STATE,
+    cast_value,
+    fake_mode_of,
+    graph_results,
+    insert_call,
+    same_layout,
+    settle_extents,
+)
 from trt_lowering.operator_traits import SILENT_ALIASES, copies_as_it_lies, mutated_arguments, tensor_value
 from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
@@ -157,7 +165,7 @@ def retrace(program: torch.export.ExportedProgram, rules: DecompositionRules) ->
     under autocast or a transform such as `torch.vmap`.
     """
     logger.debug("lowering traces the whole program again: it writes to views, or runs under autocast or a transform")
-    single = _without_idle_dropout(with_free_names(with_single_names(program)))
+    single = _computing_as_out(_without_idle_dropout(with_free_names(with_single_names(program))))
     try:
         with keep_recurrent_layers():
             traced: torch.export.ExportedProgram = single.run_decompositions(rules.whole_program_table())
@@ -192,6 +200,57 @@ def _is_idle_dropout(node: fx.Node) -> bool:
     target = node.target
     is_dropout = isinstance(target, OpOverload) and target._schema.name in SILENT_ALIASES and is_random(target)
     return is_dropout and not draws_random_numbers(node)
+
+
+def _computing_as_out(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Returns a program whose operators say in which type they compute where that is the type of their `out=`.
+
+    What they become without `out=` computes in the type of the operands, and is cast afterwards.
+    """
+    gm = copy_of_graph(program)
+    return with_changes(program, gm) if _say_types_of_out(gm) else program
+
+
+def _say_types_of_out(gm: fx.GraphModule) -> bool:
+    """Changes a graph, and copies of the regions in it; returns whether there was what to change."""
+    changed = False
+    for name, region in gm.named_children():
+        copied = fx.GraphModule(region, copy.deepcopy(region.graph)) if isinstance(region, fx.GraphModule) else None
+        if copied is not None and _say_types_of_out(copied):
+            setattr(gm, name, copied)
+            changed = True
+    for node, operands, _ in _writing_other_types(gm):
+        dtype = operands[1][_out_names(node.target)[0]].dtype
+        if any(item.name == "dtype" for item in node.target._schema.arguments):
+            changed |= argument(node, "dtype") is None
+            node.update_kwarg("dtype", argument(node, "dtype") or dtype)
+        elif node.target._schema.name in _COMPUTING_AS_OUT:
+            changed |= _widen(node, dtype)
+    return changed
+
+
+_COMPUTING_AS_OUT: Final = frozenset({"aten::normal", "aten::var", "aten::std", "aten::logsumexp"})
+"""Operators that compute in the type of their `out=` without an argument that says a type."""
+
+
+def _widen(node: fx.Node, dtype: torch.dtype) -> bool:
+    """Casts floating-point operands of an operator to the type of its `out=` where that is wider; whether there are."""
+    operands = {item: tensor_value(item) for item in leaves_of(node.args) if isinstance(item, fx.Node)}
+    casts = {}
+    for operand, value in operands.items():
+        if value is None or value.dtype == dtype or torch.promote_types(value.dtype, dtype) != dtype:
+            continue
+        with node.graph.inserting_before(node):
+            casts[operand] = insert_call(
+                node.graph,
+                torch.ops.aten._to_copy.default,
+                (operand,),
+                {"dtype": dtype},
+                value=cast_value(value, dtype),
+                origin=node,
+            )
+    node.args = fx.map_arg(node.args, lambda item: casts.get(item, item))
+    return bool(casts)
 
 
 def _flat_functional(program: torch.export.ExportedProgram) -> fx.GraphModule | None:
@@ -553,13 +612,7 @@ def require_out_types(gm: fx.GraphModule) -> None:
         LoweringError: There is such a tensor; the message names the operator, and says what its kernel says.
     """
     for region in torch.nn.Module.modules(gm):
-        for node in region.graph.nodes if isinstance(region, fx.GraphModule) else ():
-            if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _out_names(node.target):
-                continue
-            operands = trial_operands(node) or trial_operands(node, longest=_LONG_ENOUGH)
-            made = {} if operands is None else _made_without(node.target, *operands)
-            if operands is None or all(value.dtype == operands[1][name].dtype for name, value in made.items()):
-                continue
+        for node, operands, made in _writing_other_types(region) if isinstance(region, fx.GraphModule) else ():
             refusal = _refusal(node.target, *operands, made)
             if refusal is not None:
                 types = " and ".join(dtype_name(value.dtype) for value in made.values())
@@ -569,6 +622,20 @@ def require_out_types(gm: fx.GraphModule) -> None:
                     why=f"eager refuses the call: {refusal}",
                     hint=f"give out= of the type of the result, {types}",
                 )
+
+
+def _writing_other_types(gm: fx.GraphModule) -> Iterator[tuple[fx.Node, tuple[Any, Any], dict[str, torch.Tensor]]]:
+    """Yields nodes whose `out=` is of another type than what they make without one, with zeros as operands.
+
+    Beside them is what they make, by the names of `out=`.
+    """
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, OpOverload) or not _out_names(node.target):
+            continue
+        operands = trial_operands(node) or trial_operands(node, longest=_LONG_ENOUGH)
+        made = {} if operands is None else _made_without(node.target, *operands)
+        if operands is not None and any(value.dtype != operands[1][name].dtype for name, value in made.items()):
+            yield node, operands, made
 
 
 _LONG_ENOUGH: Final = 8
