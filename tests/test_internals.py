@@ -36,8 +36,15 @@ def _fully_sharded() -> Any:
         dist.destroy_process_group()
 
 
+def _trace() -> Any:
+    proxy_tensor = torch.fx.experimental.proxy_tensor
+    return proxy_tensor.ProxyTorchDispatchMode(proxy_tensor.PythonKeyTracer(), "real")
+
+
 OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_buffers": nn.Module,
+    "_allow_fake_constant": _trace,
+    "_autograd_grad": lambda: import_module("torch._functorch.eager_transforms"),
     "_build_proxy_for_sym_expr": lambda: torch.fx.experimental.proxy_tensor,
     "_cdata": lambda: torch.empty(1).untyped_storage(),
     "_comm_ptr": lambda: dist.ProcessGroupNCCL,
@@ -48,6 +55,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_forward_hooks": nn.Module,
     "_forward_pre_hooks": nn.Module,
     "_fsdp_param_group": lambda: _fully_sharded()._get_fsdp_state(),
+    "_error_on_data_dependent_ops": _trace,
     "_extract_symbolized_tb": lambda: import_module("torch.utils._traceback"),
     "_detect_is_causal_mask": lambda: torch.nn.modules.transformer,
     "_get_fsdp_state": _fully_sharded,
@@ -67,6 +75,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_parameters": nn.Module,
     "_schema": lambda: torch.ops.aten.relu.default,
     "_sym_register": lambda: torch.fx.experimental.proxy_tensor,
+    "_temp_remove_pre_dispatch_torch_function_mode": lambda: torch.fx.experimental.proxy_tensor,
     "_timeout": lambda: import_module("torch._C._distributed_c10d").Backend.Options,
 }
 """What has each private attribute that our packages read."""

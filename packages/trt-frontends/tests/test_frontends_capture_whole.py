@@ -105,6 +105,56 @@ def test_vmap_is_taken_apart_on_both_paths() -> None:
     assert trt_frontends.model_report(optimized).engines == 1
 
 
+def _wave(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin() * x.cos().sum()).sum()
+
+
+class Transformed(nn.Module):
+    """Derivatives by rows and as a whole, of functions of an input and of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        of, row, weights = torch.func, x[0], dict(self.layer.named_parameters())
+        value, pull = of.vjp(self.layer, x)
+        return {
+            "grad": of.grad_and_value(_wave)(x),
+            "grad of grad": of.grad(lambda v: of.grad(_wave)(v).square().sum())(x),
+            "grad of weights": of.grad(lambda held: of.functional_call(self.layer, held, (x,)).sin().sum())(weights),
+            "vjp": pull(value),
+            "jvp": of.jvp(self.layer, (row,), (row,)),  # which fixes the sizes of what it maps
+            "jacrev": of.jacrev(self.layer)(row),
+            "jacfwd": of.jacfwd(self.layer)(row),
+            "hessian": of.hessian(_wave)(row),
+            "of rows": torch.vmap(of.grad(_wave))(x),
+            "jacrev of rows": torch.vmap(of.jacrev(self.layer))(x),
+            "written": torch.vmap(lambda v: v.clone().add_(1).mul_(v))(x),
+        }
+
+
+def test_transforms_of_functions_are_captured_as_what_they_compute() -> None:
+    model = Transformed().eval()
+    compiled = trt_frontends.compile(
+        model, [trt_frontends.Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4))], min_block_size=1
+    )
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_capture_that_fails_inside_of_a_transform_leaves_none_behind() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(torch.func.hessian(lambda row: _wave(row) if row.sum() > 0 else row.sum()))(x)
+
+    x = torch.ones(2, 3)
+    with pytest.raises(ExportError):
+        trt_frontends.explain(Failing(), arg_inputs=(x,))
+    torch.testing.assert_close(torch.func.hessian(lambda row: row.pow(2).sum())(x[0]), 2 * torch.eye(3))
+
+
 def test_an_object_among_the_inputs_is_an_error_of_ours() -> None:
     class Cache:
         """No container that export knows."""

@@ -147,6 +147,55 @@ def steps_left_open() -> contextlib.AbstractContextManager[None]:
 _FLOATS: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
+@contextlib.contextmanager
+def transforms_traced_through() -> Iterator[None]:
+    """Records what `torch.func.grad`, `torch.vmap` and their kin compute; hold the `tracing_lock` around it.
+
+    Export records the steps that they take instead: where each begins, and which tensors it wraps. Those that compute
+    gradients cannot be traced again, and some cannot be captured at all.
+    """
+    from trt_lowering.internals import eager_transforms, mapping
+
+    @contextlib.contextmanager
+    def level(begin: Any, *given: Any) -> Iterator[Any]:
+        with _operators_below_transforms(), begin(*given) as number:
+            yield number
+
+    def gradients(*given: Any, **options: Any) -> Any:
+        with _operators_below_transforms():
+            return computed(*given, **options)
+
+    computed: Any = eager_transforms._autograd_grad
+    levels = {name: functools.partial(level, getattr(eager_transforms, name)) for name in _LEVELS}
+    with (
+        with_attributes(eager_transforms, _autograd_grad=gradients, **levels),
+        with_attributes(mapping, vmap_increment_nesting=functools.partial(level, mapping.vmap_increment_nesting)),
+    ):
+        yield
+
+
+_LEVELS: Final = ("grad_increment_nesting", "jvp_increment_nesting")
+
+
+@contextlib.contextmanager
+def _operators_below_transforms() -> Iterator[None]:
+    """Lets a trace of export see the operators that a transform calls, on the tensors that it wraps."""
+    from trt_lowering.internals import proxies_off, proxy_tensor
+
+    mode = proxy_tensor.get_proxy_mode()
+    if mode is None or not mode.pre_dispatch:
+        yield
+        return
+    below = proxy_tensor.ProxyTorchDispatchMode(
+        mode.tracer,
+        mode.tracing_mode,
+        _allow_fake_constant=mode._allow_fake_constant,
+        _error_on_data_dependent_ops=mode._error_on_data_dependent_ops,
+    )
+    with proxies_off(), proxy_tensor._temp_remove_pre_dispatch_torch_function_mode(), below:
+        yield
+
+
 def frames_read_once() -> contextlib.AbstractContextManager[None]:
     """Keeps PyTorch from reading the same lines of source for each node; hold the `tracing_lock` around it.
 
@@ -284,6 +333,7 @@ def export_module(
             masks_as_they_are(),
             copies_recorded(),
             data_followed(),
+            transforms_traced_through(),
             contextlib.nullcontext() if strict else steps_left_open(),
             frames_read_once(),
             graphs_unprinted(),

@@ -5,6 +5,7 @@
 | `torch._C` | composite kernels, run as they are, and operators below the dispatch that export records | |
 | `torch._decomp` | PyTorch's tables of decompositions, and the shapes of recurrent layers | |
 | `torch._export.utils` | the composite kernel of an operator | |
+| `torch._functorch` | where transforms such as `torch.func.grad` begin and end | |
 | `torch._prims_common` | the order in memory that an operator's result follows | |
 | `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
 | `torch.distributed.tensor._ops.utils` | rules of how tensors lie, for all axes of a mesh | |
@@ -38,6 +39,8 @@ from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
+    from torch._functorch import eager_transforms
+    from torch._functorch import vmap as mapping
     from torch.distributed.tensor import _utils as parts_of_tensors
     from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy as over_all_axes_of_mesh
     from torch.export import _trace as export_trace
@@ -51,9 +54,12 @@ if TYPE_CHECKING:
     from torch.utils._sympy.functions import Max
 
 ATTRIBUTES: Final = {
+    "_allow_fake_constant": "of ProxyTorchDispatchMode: a setting of the trace",
+    "_autograd_grad": "of eager_transforms: computes what `torch.func.vjp` returns a function for",
     "_build_proxy_for_sym_expr": "of proxy_tensor: finds what a trace knows of a size",
     "_check_frozen": "of ShapeEnv: asked before a guard is recorded",
     "_compute_local_shape_and_global_offset": "of torch.distributed.tensor._utils",
+    "_error_on_data_dependent_ops": "of ProxyTorchDispatchMode: a setting of the trace",
     "_extract_symbolized_tb": "of torch.utils._traceback: reads the line of each frame",
     "_dispatch_cache": "of OpOverload: the kernels that it has found, by key of the dispatcher",
     "_detect_is_causal_mask": "of torch.nn.modules.transformer: whether a mask is the causal one, by its values",
@@ -67,11 +73,13 @@ ATTRIBUTES: Final = {
     "_orig_mod": "of what is traced: the module whose children the trace names",
     "_overloadname": "of OpOverload",
     "_sym_register": "of proxy_tensor: notes how a trace computes a size",
+    "_temp_remove_pre_dispatch_torch_function_mode": "of proxy_tensor: calls of functions are not recorded",
 }
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
     "torch._export.utils": "_get_decomp_for_cia as composite_kernel",
+    "torch._functorch": "eager_transforms, vmap as mapping",
     "torch.distributed.tensor": "_utils as parts_of_tensors",
     "torch.distributed.tensor._ops.utils": "expand_to_full_mesh_op_strategy as over_all_axes_of_mesh",
     "torch.export": "_trace as export_trace",
