@@ -97,6 +97,7 @@ SEEN = {
     "nothing but views": lambda module, x: (x.tensor_split(2)[1], x.t()),
     "views of two": lambda module, x: [h := x + 1, k := x * 2, h[0], k[1], h[1:], k.t()][2:],
     "dropout": lambda module, x: (nn.functional.dropout(x, training=False), x + 1),
+    "einsum": lambda module, x: (torch.einsum("ij->ji", x), torch.einsum("ij", x), torch.einsum("ii->i", x), x + 1),
 }
 
 

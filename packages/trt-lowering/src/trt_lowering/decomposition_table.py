@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import fx
 from torch.nn import functional
 
 from trt_core import CompilationSettings
@@ -431,6 +432,17 @@ class DecompositionRules:
         if known is None:
             known = self._kept[target] = self._decide(target)
         return known
+
+    def keeps_call(self, node: fx.Node) -> bool:
+        """Whether a call of an operator stays whole by rule.
+
+        An `einsum` of one tensor does not: where it names axes only, it returns a view.
+        """
+        target = node.target
+        assert isinstance(target, OpOverload)
+        if target is torch.ops.aten.einsum.default and len(node.args[1]) == 1:  # type: ignore[arg-type]
+            return is_kept_in_torch(target, self._settings)
+        return self.keeps(target)
 
     def has_converter(self, target: OpOverload) -> bool:
         """Whether the operator counts as a goal of decomposition."""

@@ -125,7 +125,7 @@ class Expander:
     def expand(self, node: fx.Node) -> Expansion | None:
         """Returns what takes the place of a call, None when it stays whole."""
         target = node.target
-        if node.op != "call_function" or not isinstance(target, OpOverload) or self.rules.keeps(target):
+        if node.op != "call_function" or not isinstance(target, OpOverload) or self.rules.keeps_call(node):
             return None
         if mutated_arguments(target) or draws_random_numbers(node) or has_hidden_state(node):
             return None
