@@ -220,6 +220,7 @@ def _say_types_of_out(gm: fx.GraphModule) -> bool:
             setattr(gm, name, copied)
             changed = True
     for node, operands, _ in _writing_other_types(gm):
+        assert isinstance(node.target, OpOverload)
         dtype = operands[1][_out_names(node.target)[0]].dtype
         if any(item.name == "dtype" for item in node.target._schema.arguments):
             changed |= argument(node, "dtype") is None
@@ -613,6 +614,7 @@ def require_out_types(gm: fx.GraphModule) -> None:
     """
     for region in torch.nn.Module.modules(gm):
         for node, operands, made in _writing_other_types(region) if isinstance(region, fx.GraphModule) else ():
+            assert isinstance(node.target, OpOverload)
             refusal = _refusal(node.target, *operands, made)
             if refusal is not None:
                 types = " and ".join(dtype_name(value.dtype) for value in made.values())
