@@ -85,9 +85,27 @@ def one_of_two(x):
     return weights, chosen
 
 
+def shape_used_later(x):
+    """As what sets bits of floats does."""
+    y = x * 2
+    bits = y.view(torch.int32)
+    bits.add_(1)
+    return bits, torch.full_like(y, 3), y.new_zeros(y.size(0))
+
+
 @pytest.mark.parametrize(
     "function",
-    [chain, alias_used_later, narrow_type, whole_numbers, filled, copied, view_written_and_dead, one_of_two],
+    [
+        shape_used_later,
+        chain,
+        alias_used_later,
+        narrow_type,
+        whole_numbers,
+        filled,
+        copied,
+        view_written_and_dead,
+        one_of_two,
+    ],
     ids=lambda function: function.__name__,
 )
 def test_writes_to_fresh_values_become_functional(function, captured, compare):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
-from trt_core.internals import OpOverload
+from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import tensors_in
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call, same_layout, same_shape
@@ -115,7 +115,7 @@ class Functionalize(GraphPass):
         used_later = [
             member
             for member in aliases.members(target)
-            if any(user is not node and order.get(user, -1) > now for user in member.users)
+            if any(user is not node and order.get(user, -1) > now and _reads_values(user) for user in member.users)
         ]
         views = None
         if not set(used_later) <= set(same):
@@ -141,6 +141,21 @@ class Functionalize(GraphPass):
         if state is not None:
             written[state] = replacement
         return True
+
+
+def _reads_values(node: fx.Node) -> bool:
+    """Whether a node wants to know more of its operands than their extents and types."""
+    return schema_name(node.target) not in _OF_EXTENTS
+
+
+_OF_EXTENTS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("empty_like", "full_like", "ones_like", "zeros_like"),
+        *("new_empty", "new_full", "new_ones", "new_zeros", "sym_numel", "sym_size"),
+    )
+)
+"""Operators that make something of the shape of a tensor, or tell it, whatever the tensor holds."""
 
 
 def _writes(node: fx.Node) -> bool:
