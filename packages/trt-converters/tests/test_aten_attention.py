@@ -30,6 +30,14 @@ def test_types(value: torch.Tensor, dtype: torch.dtype) -> None:
     check_conversion(ATTENTION, (Q.to(dtype), K.to(dtype), value.to(dtype)))
 
 
+@pytest.mark.parametrize("dtype", FLOATS[1:])
+@pytest.mark.parametrize("scale", [None, 0.17])
+def test_factors_are_not_rounded_to_sixteen_bits(dtype: torch.dtype, scale: float | None) -> None:
+    """Factors of most widths of heads are no powers of two."""
+    operands = tuple(randn(2, 4, 12, 32).to(dtype) for _ in range(3))
+    check_conversion(ATTENTION, (*operands, None, 0.0, False), {"scale": scale}, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("value", [V, NARROW])
 def test_causal_is_aligned_to_the_upper_left_when_lengths_differ(value: torch.Tensor, causal: bool) -> None:

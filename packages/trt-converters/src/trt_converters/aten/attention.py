@@ -86,7 +86,7 @@ def attend(
     width = shape_of(query)[-1]
     factor = 1.0 / math.sqrt(width) if scale is None else scale
     if not is_exactly(factor, 1):
-        query = binary(ctx, "PROD", query, factor, "scale")
+        query = _scaled(ctx, query, factor)
     kind = _causal_kind(ctx) if causal else None
     if causal and kind is None:
         mask = _causal_mask(ctx, query, key)
@@ -95,6 +95,18 @@ def attend(
     if causal and mask is None:
         mask = _causal_mask(ctx, query, key)
     return _composed(ctx, query, key, value, mask)
+
+
+def _scaled(ctx: ConversionContext, query: Operand, factor: Any) -> Any:
+    """Returns the query times the factor of the scores, which few factors are of 16 bits as they are of 32."""
+    dtype = dtype_of(query)
+    if dtype.itemsize > 2 or (isinstance(factor, (int, float)) and is_exactly(factor, _rounded(factor, dtype))):
+        return binary(ctx, "PROD", query, factor, "scale")
+    return cast(ctx, binary(ctx, "PROD", cast(ctx, query, torch.float32), factor, "scale"), dtype)
+
+
+def _rounded(number: float, dtype: torch.dtype) -> float:
+    return torch.tensor(number, dtype=dtype).item()
 
 
 def _fits_layer(ctx: ConversionContext) -> bool:

@@ -73,18 +73,34 @@ def ends_of_attention(node: Node, graph: PlanGraph) -> list[Node]:
 
 
 def _unscaled(graph: PlanGraph, tensor: int | None) -> tuple[int | None, float]:
-    """What a tensor is a multiple of, and the factor; itself, and 1, where it is none."""
+    """What a tensor is a multiple of, and the factor; itself, and 1, where it is none.
+
+    A tensor of 16 bits may be multiplied in float32, by a factor that its own type does not hold.
+    """
     node = graph.maker(tensor)
+    is_widened = node is not None and node.is_a(ICastLayer)
+    if node is not None and is_widened:
+        node = graph.maker(node.inputs[0])
     if node is None or not node.has(IElementWiseLayer.op, ElementWiseOperation.PROD):
         return tensor, 1.0
-    for x, other in (node.inputs, node.inputs[::-1]):
+    for scaled, other in (node.inputs, node.inputs[::-1]):
         number = graph.constant(other)
-        if number is None or number.numel() != 1 or graph.shape(x) != graph.shape(tensor):
+        x = _narrow(graph, scaled) if is_widened else scaled
+        if number is None or number.numel() != 1 or x is None:
+            continue
+        if graph.shape(x) != graph.shape(tensor) or graph.dtype(x) is not graph.dtype(tensor):
             continue
         factor = float(number.reshape(()))
         if 0.0 < factor < math.inf:
             return x, factor
     return tensor, 1.0
+
+
+def _narrow(graph: PlanGraph, tensor: int | None) -> int | None:
+    """What a tensor in float32 was cast from; None where it was not."""
+    node = graph.maker(tensor)
+    is_cast = node is not None and node.is_a(ICastLayer) and graph.dtype(tensor) is DataType.FLOAT
+    return node.inputs[0] if node is not None and is_cast else None
 
 
 class RecognizeConstantMasks(PlanPattern):
