@@ -1324,9 +1324,16 @@ _INSTEAD: Final = {
     **dict.fromkeys(("decoder_input_ids", "inputs"), "the model continues prompts: give input_ids"),
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
     **dict.fromkeys(("past_key_values", "cache"), "the generator keeps keys and values itself"),
-    "cache_implementation": "the caches are static; compile_generation(..., cache_dtype=torch.int8) keeps codes",
     "prefix_allowed_tokens_fn": "give logits_processor=[transformers.PrefixConstrainedLogitsProcessor(it, beams)]",
-    "negative_prompt_ids": NOT_DONE["guidance_scale"][1],
+    **dict.fromkeys(("negative_prompt_ids", "negative_prompt_attention_mask"), NOT_DONE["guidance_scale"][1]),
+    "inputs_embeds": "a step reads tokens: torch.compile(model.forward) runs in transformers' loop",
+    **dict.fromkeys(
+        ("custom_generate", "trust_remote_code"), "the loop is this one: torch.compile(model.forward) runs in any other"
+    ),
+    **dict.fromkeys(("position_ids", "cache_position"), "places follow from attention_mask: leave it out"),
+    **dict.fromkeys(("tokenizer", "assistant_tokenizer"), "what needs one takes it itself: leave it out"),
+    **dict.fromkeys((*_LEFT, "synced_gpus", "logits_to_keep"), "no token follows from it: leave it out"),
+    "cache_implementation": "the caches are static; compile_generation(..., cache_dtype=torch.int8) keeps codes",
     **{name: hint for name, (_, hint) in NOT_DONE.items()},
 }
 _OF_SOURCES: Final = ("encoder_repetition_penalty", "encoder_no_repeat_ngram_size")
