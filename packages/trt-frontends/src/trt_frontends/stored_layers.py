@@ -609,8 +609,9 @@ class _Rows(nn.Module):
             half = torch.where(large, 0.0, half)
             apart = large.any(axes[0], keepdim=True) if len(axes) == 1 else large.flatten(0, -2).any(0)
         largest = half.abs().amax(-1, keepdim=True)
-        scale = torch.where(largest > 0, largest, 1.0) / 127.0
-        kept = (half / scale).round() * scale
+        largest = torch.where(largest > 0, largest, 1.0)
+        # rows of 16 bits often lie in the middle of two codes, where a quotient in its place is another one
+        kept = (half * (127.0 / largest)).round() * (largest / 127.0)
         return kept if apart is None else torch.where(apart, x.to(torch.float32), kept)
 
 

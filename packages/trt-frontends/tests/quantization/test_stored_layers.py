@@ -23,7 +23,7 @@ from transformers.models.jetmoe.modeling_jetmoe import JetMoeParallelExperts
 import trt_frontends
 from trt_core import Reason
 from trt_core.bitsandbytes_operators import FORMS, TABLES
-from trt_frontends.stored_layers import StoredLinear, open_stored_layers, unpack_words
+from trt_frontends.stored_layers import StoredLinear, _Rows, open_stored_layers, unpack_words
 from trt_frontends.torch_compile.model_report import model_report
 from trt_partition import PartitionReport
 from trt_runtime import TRTModule
@@ -208,6 +208,17 @@ def test_layers_of_bitsandbytes_in_eight_bits(threshold: float) -> None:
     layer.load_state_dict(linear().state_dict())
     model, x = nn.Sequential(layer.to("cpu")).eval().requires_grad_(False), torch.randn(3, DEPTH)
     assert compiled_size(model, x, None, 1e-3) < 8 + 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_are_rounded_to_the_codes_of_bitsandbytes(dtype: torch.dtype) -> None:
+    """Which multiplies by what a code is worth; elements of 16 bits often lie in the middle of two codes."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 128).to(dtype)
+    half = x.half().float()
+    largest = half.abs().amax(-1, keepdim=True)
+    codes = (half * (127.0 / largest)).round()
+    assert torch.equal((_Rows(0.0)(x) / (largest / 127.0)).round(), codes)
 
 
 def has_library(name: str) -> bool:
