@@ -27,7 +27,6 @@ import hostile_files
 import numpy as np
 import pytest
 import torch
-from fresh_process import run_python
 from torch import nn
 from trtc.app import app
 from typer.testing import CliRunner
@@ -181,6 +180,33 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "models").exists()
 
 
+class Greek(nn.Module):
+    def forward(self, β: torch.Tensor, _: torch.Tensor) -> dict[str, torch.Tensor]:
+        """β, _: (2, 3)."""
+        return {"β": β + _}
+
+
+def test_tensors_without_a_name_of_ascii_get_one(tmp_path: Path) -> None:
+    """They had an empty one, with which the server loads no model."""
+    ones = torch.ones(2, 3)
+    trt_runtime.save(trt.compile(Greek().eval(), arg_inputs=(ones, ones), min_block_size=1), tmp_path / "x.trtp")
+    text = (export_triton(tmp_path / "x.trtp", tmp_path / "models") / "config.pbtxt").read_text()
+    assert re.findall(r'  name: "(.*)"', text) == ["input_0", "input_1", "output_0"]
+
+
+def test_counts_are_those_that_triton_reads(tmp_path: Path) -> None:
+    """A configuration with others was written, which the server refused."""
+    path = hostile_files.of_rows(1, 2, 1 << 40).write(tmp_path / "many.trtp")
+    most = (1 << 31) - 1
+    folder = export_triton(path, tmp_path / "models")
+    assert f"max_batch_size: {most}\n" in (folder / "config.pbtxt").read_text()
+    export_triton(path, tmp_path / "models", version=2)
+    wrong: list[tuple[str, Any]] = [("instances", most + 1), ("version", most + 1), ("max_batch_size", True)]
+    for name, number in [*wrong, ("instances", 0), ("version", True)]:
+        with pytest.raises(InputError, match=f"{name} is a number from . to {most}, not {number}"):
+            export_triton(path, tmp_path / "models", name="other", **{name: number})
+
+
 def test_a_plan_of_tensorrt_has_its_own_backend(tmp_path: Path) -> None:
     import dataclasses
 
@@ -203,14 +229,17 @@ def test_the_command_writes_a_repository(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, given).exit_code == 2
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="limits are those of a process")
 def test_a_disk_without_room_is_told_and_leaves_no_half_of_a_model(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
     _saved(tmp_path / "scores.trtp")
-    script = (
-        "import resource; from trtc.app import main; resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000)); main()"
-    )
-    done = run_python(script, "export", "triton", str(tmp_path / "scores.trtp"), str(tmp_path / "models"))
-    assert done.returncode == 2
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        given = ["export", "triton", str(tmp_path / "scores.trtp"), str(tmp_path / "models")]
+        done = CliRunner().invoke(app, given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert done.exit_code == 2
     assert done.stderr.startswith("error: the file cannot be written"), done.stderr
     assert list((tmp_path / "models").iterdir()) == []
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
@@ -361,10 +390,12 @@ def test_a_wrong_request_spoils_no_other_one(tmp_path: Path) -> None:
     _saved(tmp_path / "scores.trtp")
     served = _served(export_triton(tmp_path / "scores.trtp", tmp_path / "models"))
     right = {"x": np.zeros((2, 4), np.float32), "mask": np.ones(2, bool)}
-    wrong = {"x": np.zeros((2, 4), np.float32), "mask": np.ones(3, bool)}
-    first, second, third = served.execute([right, wrong, right])
-    assert second.error and not first.error and not third.error
-    assert first.tensors["scores"].shape == third.tensors["scores"].shape == (2, 3)
+    texts = {"x": np.array([[b"a"] * 4] * 2, object), "mask": right["mask"]}
+    wrong = [{**right, "mask": np.ones(3, bool)}, {"x": right["x"]}, texts]
+    first, *failed, last = served.execute([right, *wrong, right])
+    assert all(answer.error for answer in failed) and not first.error and not last.error
+    assert "the request has no mask" in failed[1].error
+    assert first.tensors["scores"].shape == last.tensors["scores"].shape == (2, 3)
 
 
 @pytest.mark.usefixtures("backend")
@@ -459,14 +490,14 @@ def test_a_generator_sends_tokens_as_they_come(tmp_path: Path) -> None:
         _Streamed(input_ids=prompts, most=2),
         _Streamed(input_ids=[[1] * 99]),
     ]
-    many = _Streamed(input_ids=prompts, top_k=np.array([8, 9], np.int32))
-    assert served.execute([*requests, many]) is None
+    many, texts = _Streamed(input_ids=prompts, top_k=np.array([8, 9], np.int32)), _Streamed(input_ids=[[b"a"]])
+    assert served.execute([many, texts, *requests]) is None
     assert "top_k has 2 values\n  why: it is one number" in many.answers[0].error
     assert plain.tokens() == generator.generate(torch.tensor(prompts), max_new_tokens=6)[:, 3:].tolist()
     assert sampled.tokens() == again.tokens() != plain.tokens()
     assert 2 <= len(gone.answers) < 21 - 6  # for who is gone no more is computed, but for steps that have begun
-    assert wrong.answers[0].error
-    assert all(request.ends == 1 for request in (*requests, many))
+    assert wrong.answers[0].error and texts.answers[0].error
+    assert all(request.ends == 1 for request in (*requests, many, texts))
     with pytest.raises(InputError, match="not put together"):
         export_triton(tmp_path / "text.trtp", tmp_path / "models", version=2, max_batch_size=4)
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.errors import InputError, TrtError
+from trt_core.errors import InputError
 from trt_runtime.generation import TextGenerator
 from trt_runtime.program.graph import FixedInput, NumberInput, TensorInput
 from trt_runtime.program.interface import walk
@@ -71,35 +71,38 @@ class TritonPythonModel:
         Args:
             requests: What the server has put together.
         """
-        given = [self._tensors_of(request) for request in requests]
+        given: dict[int, list[torch.Tensor]] = {}
         answers: list[Any] = [None] * len(requests)
+        for index, request in enumerate(requests):
+            try:
+                given[index] = self._tensors_of(request)
+            except Exception as error:  # what leaves here fails all requests
+                answers[index] = _failed(error)
         for members in self._groups(given):
             try:
                 found = self._call([given[index] for index in members])
-            except (TrtError, RuntimeError):  # one of them does not fit: each by itself says which
-                for index in members:
-                    answers[index] = self._alone(given[index])
-                continue
-            for index, results in zip(members, found, strict=True):
-                answers[index] = self._response(results)
+                made = [self._response(results) for results in found]
+            except Exception:  # one of them does not fit: each by itself says which
+                made = [self._alone(given[index]) for index in members]
+            for index, answer in zip(members, made, strict=True):
+                answers[index] = answer
         return answers
 
     def _alone(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Answers one request by itself, with its error where it has one."""
         try:
             (results,) = self._call([tensors])
-        except (TrtError, RuntimeError) as error:
-            backend = _backend()
-            return backend.InferenceResponse(output_tensors=[], error=backend.TritonError(str(error)))
-        return self._response(results)
+            return self._response(results)
+        except Exception as error:
+            return _failed(error)
 
-    def _groups(self, given: Sequence[Sequence[torch.Tensor]]) -> Iterator[list[int]]:
+    def _groups(self, given: Mapping[int, Sequence[torch.Tensor]]) -> Iterator[list[int]]:
         """Numbers of requests that make one call: the same sizes but for rows, and no more rows than it takes."""
         if not self._batches:
-            yield from ([index] for index in range(len(given)))
+            yield from ([index] for index in given)
             return
         by_sizes: dict[Any, list[int]] = {}
-        for index, tensors in enumerate(given):
+        for index, tensors in given.items():
             if len({tensor.shape[:1] for tensor in tensors}) != 1:
                 yield [index]  # it fits no call, and rows of one beside it would take the place of others
                 continue
@@ -153,8 +156,10 @@ class TritonPythonModel:
         return [leaf if isinstance(leaf, torch.Tensor) else torch.tensor(leaf, device="cpu") for leaf in leaves]
 
     def _tensors_of(self, request: Any) -> list[torch.Tensor]:
-        backend = _backend()
-        return [_to_torch(backend.get_input_tensor_by_name(request, name)) for name in self._inputs]
+        given = {name: _backend().get_input_tensor_by_name(request, name) for name in self._inputs}
+        if missing := [name for name, tensor in given.items() if tensor is None]:
+            raise InputError(f"the request has no {missing[0]}", hint=f"its inputs are {', '.join(self._inputs)}")
+        return [_to_torch(tensor) for tensor in given.values()]
 
     def _response(self, results: Sequence[torch.Tensor]) -> Any:
         backend = _backend()
@@ -189,9 +194,8 @@ class TritonTextModel:
             try:
                 self._answer(request, sender)
                 sender.send(flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-            except (TrtError, RuntimeError) as error:
-                told = backend.InferenceResponse(output_tensors=[], error=backend.TritonError(str(error)))
-                sender.send(told, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            except Exception as error:  # what leaves here ends no request
+                sender.send(_failed(error), flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _answer(self, request: Any, sender: Any) -> None:
         backend = _backend()
@@ -230,6 +234,12 @@ def _place(args: Mapping[str, str]) -> dict[str, Any]:
 
 def _backend() -> Any:
     return import_module("triton_python_backend_utils")  # of no distribution: the server shows it to its models
+
+
+def _failed(error: Exception) -> Any:
+    """The answer to a request that has an error."""
+    backend = _backend()
+    return backend.InferenceResponse(output_tensors=[], error=backend.TritonError(str(error)))
 
 
 def _to_torch(tensor: Any) -> torch.Tensor:

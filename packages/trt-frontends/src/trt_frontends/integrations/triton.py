@@ -50,10 +50,12 @@ __all__ = ["TritonPythonModel"]
 '''
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _MOST_CONFIG: Final = 1 << 24
+_MOST_COUNT: Final = (1 << 31) - 1
+"""Counts of a configuration are int32 (Triton's `model_config.proto`)."""
 _STAGED: Final = "triton"
 _LOCK: Final = ".lock"
 """A model is made in a folder beside its repository, with a file that is locked meanwhile."""
-_COUNTS: Final = re.compile(r"^(?:instance_group \{ kind: \w+ )?(max_batch_size|count): (\d{1,9})\b", re.MULTILINE)
+_COUNTS: Final = re.compile(r"^(?:instance_group \{ kind: \w+ )?(max_batch_size|count): (\d{1,10})\b", re.MULTILINE)
 _DELAY_MICROSECONDS: Final = 500
 
 
@@ -164,8 +166,10 @@ def export_triton(
             f"{chosen!r:.200} is no name of a model",
             hint="255 letters, digits, '_', '-' and '.'; give name=...",
         )
-    if version < 1 or (1 if instances is None else instances) < 1 or (max_batch_size or 0) < 0:
-        raise InputError("a version and a number of instances are 1 or more, and a batch is 0 rows or more")
+    given = (("version", version, 1), ("instances", instances, 1), ("max_batch_size", max_batch_size, 0))
+    for what, number, least in given:
+        if number is not None and (isinstance(number, bool) or not least <= number <= _MOST_COUNT):
+            raise InputError(f"{what} is a number from {least} to {_MOST_COUNT}, not {number}")
     before = _config_of(Path(repository, chosen))
     counts = {key: int(number) for key, number in _COUNTS.findall(before or "")}
     model = _describe(source, chosen, instances or counts.get("count", 1), max_batch_size)
@@ -189,8 +193,9 @@ def _describe(source: Path, name: str, instances: int, max_batch_size: int | Non
         return _of_plan(source, content, name, instances, max_batch_size)
     if found["generation"] is not None:
         return _of_generator(source, content, found, name, instances, max_batch_size)
-    inputs = _tensors([entry for entry in found["inputs"] if "always" not in entry], str(source))
-    outputs = _tensors([entry for entry in found["outputs"] if entry.get("always", "") is not None], str(source))
+    read = [entry for entry in found["inputs"] if "always" not in entry]
+    returned = [entry for entry in found["outputs"] if entry.get("always", "") is not None]
+    inputs, outputs = _tensors(read, "input", str(source)), _tensors(returned, "output", str(source))
     size = _batch_size(inputs, outputs, max_batch_size)
     files = _files_of(content, "TritonPythonModel")
     return TritonModel(name, "python", inputs, outputs, size, _kind_of(found), instances, files)
@@ -264,11 +269,12 @@ def _of_plan(source: Path, content: mmap.mmap, name: str, instances: int, max_ba
     return TritonModel(name, "tensorrt", tensors["inputs"], tensors["outputs"], 0, "KIND_GPU", instances, files)
 
 
-def _tensors(entries: Sequence[Mapping[str, Any]], where: str) -> tuple[_Tensor, ...]:
+def _tensors(entries: Sequence[Mapping[str, Any]], kind: str, where: str) -> tuple[_Tensor, ...]:
     found: dict[str, _Tensor] = {}
-    for entry in entries:
+    for index, entry in enumerate(entries):
         name = re.sub(r"^output\['?([^\]']+)'?\]$", r"\1", entry["name"])
         name = f"output_{name}" if name.isdigit() else re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("_")
+        name = name or f"{kind}_{index}"
         if name in found:
             raise InputError(f"two tensors of the program would be called {name!r}", where=where)
         if "number" in entry:
@@ -297,7 +303,8 @@ def _batch_size(inputs: Sequence[_Tensor], outputs: Sequence[_Tensor], wanted: i
         InputError: More are wanted than there can be.
     """
     rows = {tensor.rows for tensor in (*inputs, *outputs)}
-    possible = min((tensor.most for tensor in inputs), default=0) if len(rows) == 1 and "" not in rows else 0
+    is_one = len(rows) == 1 and "" not in rows
+    possible = min((*(tensor.most for tensor in inputs), _MOST_COUNT)) if is_one and inputs else 0
     if wanted is not None and wanted > possible:
         raise InputError(
             f"max_batch_size={wanted} is more than the {possible} rows that a call takes",
