@@ -24,7 +24,6 @@ import itertools
 import json
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -551,35 +550,37 @@ def test_scripts_of_the_documentation_run(sample: str, tmp_path: Path) -> None:
 
 
 def _torchrun(hosts: int, each: int, script: str, directory: Path) -> list[int | None]:
-    """Runs a script under one agent of torchrun for each host; returns how they ended, and leaves no process behind."""
+    """Runs a script under one agent of torchrun for each host; returns how they ended, and leaves no process behind.
+
+    Ranks are forks of the agents, which have imported PyTorch.
+    """
     (directory / "script.py").write_text(script)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mark = secrets.token_hex(8)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "TRT_TEST_MARK": mark}
     run = [f"--nnodes={hosts}", f"--nproc-per-node={each}", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    run += ["--run-path", "--start-method=fork"]
     agents = [
-        start_process(rank_programs.run_agent, [*run, f"--node-rank={host}", "script.py"], str(directory), environment)
+        start_process(rank_programs.run_agent, [*run, f"--node-rank={host}", "script.py"], str(directory))
         for host in range(hosts)
     ]
     try:
         for agent in agents:
             agent.join(150)
         ended = [agent.exitcode for agent in agents]
-        assert not _marked(mark)
+        assert not _running_in(directory)
     finally:
-        for process in (*_marked(mark), *(agent.pid for agent in agents if agent.is_alive())):
+        for process in _running_in(directory):
             os.kill(process, signal.SIGKILL)
     return ended
 
 
-def _marked(mark: str) -> set[int]:
-    """The processes of this mark that have not ended."""
+def _running_in(directory: Path) -> set[int]:
+    """The processes that have not ended whose folder is this one."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if mark.encode() in (folder / "environ").read_bytes():
+            if (folder / "cwd").readlink() == directory:
                 found.add(int(folder.name))
     return found
 
@@ -663,7 +664,7 @@ def test_tensors_that_lie_in_any_way_have_eagers_values(
 
     @settings(max_examples=10 if "TRT_STRESS" in os.environ else 2, deadline=None, database=None)
     @seed(5)
-    @given(st.lists(_placed(mesh), min_size=12, max_size=12))
+    @given(st.lists(_placed(mesh), min_size=8, max_size=8))
     def hold(cases: list[dict[str, object]]) -> None:
         nonlocal ran
         world = mesh[0] * mesh[-1] if len(mesh) > 1 else mesh[0]
@@ -676,18 +677,16 @@ def test_tensors_that_lie_in_any_way_have_eagers_values(
 
 
 LAID_OUT = {"largest of an axis", "rows of a table", "covariance", "resized"}
-LAID_OUT |= {"attention by head", "attention with a mask", "attention by row"}
+LAID_OUT |= {"attention by head", "attention with a mask"}
 ALSO_LAID_OUT = {"largest of all", "outer product", "differences"}
-ALSO_LAID_OUT |= {"attention by batch", "attention of groups", "attention by whatever"}
+ALSO_LAID_OUT |= {"attention by batch", "attention by row", "attention of groups", "attention by whatever"}
 
 
 @pytest.mark.parametrize("names", [LAID_OUT, pytest.param(ALSO_LAID_OUT, marks=STRESSED)], ids=["first", "others"])
 def test_operators_on_distributed_tensors_have_the_values_of_whole_ones(names: set[str], tmp_path: Path) -> None:
+    attentions = sum(name.startswith("attention") for name in names) + 1  # one has any number of rows
     for ran in run_ranks(2, tmp_path, rank_programs.hold_operators_to_whole, names):
-        assert ran.keys() == names
-        for name, nodes in ran.items():
-            is_attention = "torch.ops.aten.scaled_dot_product_attention.default" in nodes
-            assert is_attention == name.startswith("attention"), name
+        assert ran.count("torch.ops.aten.scaled_dot_product_attention.default") == attentions
 
 
 def test_sharded_models_look_at_numbers_of_one_row(tmp_path: Path) -> None:

@@ -762,13 +762,11 @@ def run_sample(rank: int, code: str, directory: str) -> None:
     exec(compile("\n".join(lines), "sample", "exec"), {"__name__": "__main__"})
 
 
-def run_agent(arguments: list[str], directory: str, environment: dict[str, str]) -> None:
+def run_agent(arguments: list[str], directory: str) -> None:
     """Is what torchrun is with these arguments."""
     from torch.distributed.run import main
 
     os.chdir(directory)
-    os.environ.clear()
-    os.environ.update(environment)
     main(arguments)
 
 
@@ -920,29 +918,31 @@ def hold_placements_to_eager(rank: int, cases: list[dict[str, Any]], way: str) -
 
 
 class Called(nn.Module):
-    """Calls a function on tensors that it distributes.
+    """Calls functions on tensors that it distributes.
 
     Args:
-        function: What is called.
+        calls: What is called, and how each of its tensors lies, by name.
         mesh: The mesh.
-        lie: How each tensor lies.
     """
 
-    def __init__(self, function: Any, mesh: Any, lie: str) -> None:
+    def __init__(self, calls: dict[str, tuple[Any, str]], mesh: Any) -> None:
         super().__init__()
-        self._function, self._mesh, self._lie = function, mesh, _placements([*lie])
+        self._calls, self._mesh = calls, mesh
 
-    def forward(self, *shards: torch.Tensor) -> torch.Tensor:
-        """shards: What this rank has of each."""
+    def forward(self, shards: dict[str, list[torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """shards: What this rank has of each tensor of each function."""
         from torch.distributed.tensor import DTensor
 
-        lying = zip(shards, self._lie, strict=True)
-        found = self._function(*(DTensor.from_local(x, self._mesh, [how], run_check=False) for x, how in lying))
-        return found.full_tensor()  # type: ignore[no-any-return]
+        def call(function: Any, lie: str, given: list[torch.Tensor]) -> torch.Tensor:
+            lying = zip(given, _placements([*lie]), strict=True)
+            found = function(*(DTensor.from_local(x, self._mesh, [how], run_check=False) for x, how in lying))
+            return found.full_tensor()  # type: ignore[no-any-return]
+
+        return {name: call(function, lie, shards[name]) for name, (function, lie) in self._calls.items()}
 
 
-def hold_operators_to_whole(rank: int, names: set[str]) -> dict[str, list[str]]:
-    """Compares operators on distributed tensors with those on whole ones; returns what they became, by name.
+def hold_operators_to_whole(rank: int, names: set[str]) -> list[str]:
+    """Compares operators on distributed tensors with those on whole ones; returns what they became.
 
     Eager is no measure of attention: PyTorch takes long to find out how it lies on the CPU, and refuses masks.
     """
@@ -969,23 +969,29 @@ def hold_operators_to_whole(rank: int, names: set[str]) -> dict[str, list[str]]:
         "attention by row": (lambda q, k, v: attend(q, k, v, scale=0.5), "2RR", *[pictures] * 3),
         "attention by whatever": (attend, "30R", *[pictures] * 3),
     }
-    ran = {}
-    for name, (function, lie, *tensors) in ((name, cases[name]) for name in sorted(names)):
-        placed = zip(tensors, _placements([*lie]), strict=True)
-        shards = [distribute_tensor(tensor, mesh, [how]).to_local() for tensor, how in placed]
-        model = Called(function, mesh, lie).eval()
-        compiled = trt.compile(model, arg_inputs=tuple(shards), min_block_size=1)
-        torch.testing.assert_close(compiled(*shards), function(*tensors), msg=name)
-        ran[name] = [node.op for node in compiled.meta["partition_report"].nodes]
+    chosen = {name: cases[name] for name in sorted(names)}
+    calls = {name: (function, lie) for name, (function, lie, *_) in chosen.items()}
+    calls |= {"attention of any rows": (lambda q: attend(q, q, q), "1"), "places in any rows": (_places, "0")}
+    shards: dict[str, list[Any]] = {
+        name: [
+            distribute_tensor(x, mesh, [how]).to_local() for x, how in zip(tensors, _placements([*lie]), strict=True)
+        ]
+        for name, (_, lie, *tensors) in chosen.items()
+    }
     rows = Input(min_shape=(2, 2, 6, 8), opt_shape=(4, 2, 6, 8), max_shape=(6, 2, 6, 8))
-    compiled = trt.compile(Called(lambda q: attend(q, q, q), mesh, "1").eval(), arg_inputs=(rows,), min_block_size=1)
-    places = trt.compile(Called(_places, mesh, "0").eval(), arg_inputs=(rows,), min_block_size=1)
+    given = {**shards, "attention of any rows": [rows], "places in any rows": [rows]}
+    compiled = trt.compile(Called(calls, mesh).eval(), arg_inputs=(given,), min_block_size=1)
     for extent in (2, 6):
-        whole = pictures[:1].expand(extent, 4, 6, 8)
-        torch.testing.assert_close(compiled(whole.chunk(2, 1)[rank].contiguous()), attend(whole, whole, whole))
-        whole = torch.linspace(-9, 9, 2 * extent * 96).cos().reshape(2 * extent, 2, 6, 8)
-        torch.testing.assert_close(places(whole.chunk(2)[rank]), _places(whole))
-    return ran
+        heads = pictures[:1].expand(extent, 4, 6, 8)
+        many = torch.linspace(-9, 9, 2 * extent * 96).cos().reshape(2 * extent, 2, 6, 8)
+        given["attention of any rows"] = [heads.chunk(2, 1)[rank].contiguous()]
+        given["places in any rows"] = [many.chunk(2)[rank]]
+        wanted = {name: function(*tensors) for name, (function, _, *tensors) in chosen.items()}
+        wanted |= {"attention of any rows": attend(heads, heads, heads), "places in any rows": _places(many)}
+        found = compiled(given)
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, msg=lambda told, name=name: f"{name}: {told}")
+    return [node.op for node in compiled.meta["partition_report"].nodes]
 
 
 def _places(x: torch.Tensor) -> torch.Tensor:
@@ -1041,7 +1047,6 @@ _SIZES: dict[str, dict[str, Any]] = {
 
 def _save_tiny(rank: int, name: str, directory: str, layers: int = 2) -> None:
     """Saves a tiny model of transformers, on the first rank, where all see it; lets others load it in parts."""
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]  # half the time of importing transformers
     from transformers import AutoConfig, AutoModelForCausalLM
 
     os.environ |= {"LOCAL_RANK": str(rank), "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}

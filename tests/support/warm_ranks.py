@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+
 import torch
 import torch.distributed as dist
 from rank_programs import parallel_perceptron
@@ -12,6 +15,10 @@ import trt_frontends
 from trt_core import Input
 
 torch.set_num_threads(1)
+for unused in ("sklearn", "scipy", "torchao"):  # half the time of importing transformers
+    sys.modules.setdefault(unused, None)  # type: ignore[arg-type]
+with contextlib.suppress(ImportError):
+    from transformers import AutoModelForCausalLM, LlamaForCausalLM  # noqa: F401
 # three ranks, as no test has in a mesh: PyTorch remembers the mesh of what it has found out about an operator
 dist.init_process_group("fake", rank=0, world_size=3, store=FakeStore())
 model = parallel_perceptron("sequence", 33, init_device_mesh("cpu", (3,)))
