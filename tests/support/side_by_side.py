@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +37,12 @@ def in_fork(act: Callable[[], bool]) -> bool:
     def fork() -> None:
         child = os.fork()
         if not child:
-            thread = threading.Thread(target=lambda: ends.append(act()), daemon=True)
-            thread.start()
-            thread.join(60)
-            os._exit(0 if ends == [True] else 1)
+            try:  # in no thread of its own, which could have the name of one that is gone, and its locks
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(60)
+                os._exit(0 if act() else 1)
+            finally:
+                os._exit(1)
         ends.append(os.waitpid(child, 0)[1] == 0)
 
     thread = threading.Thread(target=fork)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,8 +11,10 @@ import torch
 from fresh_process import run_python
 from hypothesis import given
 from hypothesis import strategies as st
+from side_by_side import in_fork
 
 from trt_converters import DYNAMO_CONVERTERS, Converter, ConverterRegistry, converter, load_converters
+from trt_converters.aten import _LOADING
 
 aten = torch.ops.aten
 RELU, ABS = aten.relu.default, aten.abs.default
@@ -180,6 +183,14 @@ def test_the_shared_registry_knows_the_built_in_converters_without_being_told_to
     )
     done = run_python(script)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_loads_what_a_thread_of_its_parent_was_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    load_converters()
+    monkeypatch.setattr(_LOADING, "_done", False)
+    with _LOADING._lock, DYNAMO_CONVERTERS._lock:
+        assert in_fork(lambda: len(DYNAMO_CONVERTERS) > 300 and _LOADING._done)
 
 
 def test_checks_are_given_as_any_sequence() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from side_by_side import in_fork
 
-from trt_core import internals
+from trt_core import Provider, current_provider, internals, provider, set_provider
 from trt_core.forked_lock import ForkedLock
 from trt_core.internals import compile_session
 
@@ -42,6 +42,15 @@ def test_a_lock_of_the_thread_that_forks_stays_its_own() -> None:
             os._exit(0 if other.is_alive() and lock.depth == 1 else 1)
         assert os.waitpid(child, 0)[1] == 0
     assert lock.depth == 0
+
+
+def test_a_choice_of_another_thread_does_not_keep_a_forked_process_from_choosing() -> None:
+    def chooses() -> bool:
+        set_provider("portable")
+        return current_provider() is Provider.PORTABLE
+
+    with provider._lock:
+        assert in_fork(chooses)
 
 
 def test_a_compilation_does_not_keep_a_forked_process_from_compiling() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from recorded_tactic import Recorded, build_with, wanted
+from side_by_side import in_fork
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trt_portable as trt
@@ -318,3 +320,14 @@ def test_constants_in_equal_steps_are_computed(constant: torch.Tensor, is_writte
     assert (not graph.find_nodes(op="get_attr")) is is_written_out
     found = torch.fx.GraphModule(module, graph)()
     torch.testing.assert_close(found, constant, equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_process_trusts_what_it_builds_while_a_thread_of_its_parent_did() -> None:
+    def trusts() -> bool:
+        artifacts.trust(b"built in the fork")
+        return artifacts.is_trusted(b"built in the fork")
+
+    with artifacts._lock:
+        assert in_fork(trusts)
+    assert not artifacts.is_trusted(b"built in the fork")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import weakref
 
 import pytest
 import torch
+from side_by_side import in_fork
 
 from trt_core import PlanError
 from trt_runtime import plan_notes
@@ -60,3 +62,10 @@ def test_nothing_is_remembered_of_dead_tensors() -> None:
 def test_other_tensors_are_refused(tensor: torch.Tensor) -> None:
     with pytest.raises(PlanError):
         plan_digest(tensor)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_digest_that_a_thread_computes_is_there_in_a_forked_process(plan: torch.Tensor) -> None:
+    digest = plan_notes.LaterDigest(plan)
+    with digest._lock:
+        assert in_fork(lambda: str(digest) == plan_digest(plan))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import FunctionType
@@ -16,6 +15,7 @@ from trt_converters.converter import Check, Converter, ConverterFunction, Versio
 from trt_core import Reason, SettingsError, Verdict, operator_name
 from trt_core.control_flow import PARAMETERS, is_control_flow
 from trt_core.dtypes import dtype_name
+from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.operator_plugin import PluginCall, plugin_of, register_operator
@@ -35,7 +35,7 @@ class ConverterRegistry:
     def __init__(self, candidates: Mapping[Any, tuple[Converter, ...]] | None = None) -> None:
         self._candidates = dict(candidates or {})
         self._disabled: frozenset[Any] = frozenset()
-        self._lock = threading.RLock()
+        self._lock = ForkedLock()
         self._fill: Callable[[], None] | None = None
 
     def fill_with(self, fill: Callable[[], None]) -> None:

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 import torch
 
 from trt_core.device import driver
+from trt_core.forked_lock import ForkedLock
 from trt_core.process_groups import LOOK_AT_OTHERS, Collective, GroupMembers, own_rank, show_ranks, time_limit
 
 HANDLING: Final = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -137,7 +138,7 @@ class _Watch:
 
     def __init__(self) -> None:
         self._replayed: weakref.WeakSet[ReplayedCollectives] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         atexit.register(self._stop.set)

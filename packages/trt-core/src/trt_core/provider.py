@@ -10,7 +10,6 @@ import enum
 import importlib
 import importlib.util
 import os
-import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 import torch
 
 from trt_core.errors import ProviderError
+from trt_core.forked_lock import ForkedLock
 from trt_core.wording import nearest_or_all
 
 _VARIABLE = "TRT_PROVIDER"
@@ -34,7 +34,7 @@ class Provider(enum.Enum):
 
 
 _MODULES = {Provider.TENSORRT: "tensorrt", Provider.PORTABLE: "trt_portable"}
-_lock = threading.RLock()
+_lock: Final = ForkedLock()
 _requested: str | None = None
 _chosen: tuple[Provider, ModuleType] | None = None
 

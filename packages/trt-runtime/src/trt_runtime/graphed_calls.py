@@ -9,7 +9,6 @@ A module that communicates does so once a call, on every rank: its first calls o
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from trt_core.attributes import is_written
 from trt_core.collective_watch import ReplayedCollectives, watch_collectives
 from trt_core.device import CAPTURING, abandon_capture, copy_together
 from trt_core.errors import ExecutionError, TrtError
+from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree, schema_name
 from trt_core.process_groups import Collective, collective_of, is_collective
@@ -67,7 +67,7 @@ class GraphedCalls:
         self._pool: Any = None
         self._stream: torch.cuda.Stream | None = None
         self._done: torch.cuda.Event | None = None
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
         self._graphs = GraphCache(self._record, capacity, self._warm_up)
 
     def __len__(self) -> int:

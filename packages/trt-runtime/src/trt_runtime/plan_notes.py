@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import torch
 
 from trt_core.errors import PlanError
+from trt_core.forked_lock import ForkedLock
 
 if TYPE_CHECKING:
     from trt_core.limits import CallLimits
@@ -131,7 +132,7 @@ class LaterDigest:
         self._version = content_version(plan)
         self._content: memoryview | None = plan_bytes(plan)
         self._digest = ""
-        self._lock = threading.Lock()
+        self._lock = ForkedLock()
 
     def __str__(self) -> str:
         with self._lock:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core.entry_points import BLOCK_LIST, Installed, load_installed, register_runtime_plugins, warn_of_failures
+from trt_core.forked_lock import ForkedLock
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -28,9 +28,8 @@ class _Loading:
 
     def __init__(self) -> None:
         self.plugins: tuple[PluginStatus, ...] = ()
-        self._lock = threading.RLock()
+        self._lock = ForkedLock()
         self._done = False
-        self._running = False
 
     def run(self) -> None:
         from trt_converters.aten import libraries  # imported at first use: the families register themselves
@@ -38,17 +37,13 @@ class _Loading:
         if self._done and not libraries.is_waiting():
             return
         with self._lock:
-            if self._running:
+            if self._lock.depth > 1:  # what is being loaded asks
                 return
-            self._running = True
-            try:
-                _import_families()
-                libraries.register()
-                if not self._done:
-                    self.plugins = load_plugins(DYNAMO_CONVERTERS)
-                self._done = True
-            finally:
-                self._running = False
+            _import_families()
+            libraries.register()
+            if not self._done:
+                self.plugins = load_plugins(DYNAMO_CONVERTERS)
+            self._done = True
 
 
 _LOADING: Final = _Loading()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final
@@ -20,13 +19,14 @@ import torch
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import parse_json
+from trt_core.forked_lock import ForkedLock
 from trt_portable.plan.engine_info import Shape
 from trt_portable.plan.extents import Expression, evaluate, read_expression, sizes_by_symbol
 
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_REMEMBERED: Final = 4096
 _built_here: dict[bytes, None] = {}  # digests in order of age
-_lock: Final = threading.Lock()
+_lock: Final = ForkedLock()
 
 
 def machine_of(device: torch.device) -> dict[str, str]:

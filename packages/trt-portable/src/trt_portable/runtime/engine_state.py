@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-import threading
 from collections.abc import Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -13,6 +12,7 @@ import torch
 
 from trt_core.copies import copy_all
 from trt_core.files import records, typed
+from trt_core.forked_lock import ForkedLock
 from trt_core.limits import LimitReached
 from trt_core.remembered import Remembered
 from trt_portable.errors import PortableError
@@ -131,7 +131,7 @@ class EngineState:
         self._resident_program = self.program
         self._specialized: SpecializedProgram | None = None
         self._budget: int | None = None
-        self._placing = threading.Lock()
+        self._placing = ForkedLock()
         if not may_stream:
             self._load_weights()
         self.generation = 0
