@@ -115,3 +115,24 @@ def test_design_pages_name_modules_that_exist() -> None:
         if name.partition("/")[0] in folders and name not in known
     ]
     assert not missing, "\n".join(missing)
+
+
+OWN_LOCKS: Final = {
+    "packages/trt-core/src/trt_core/forked_lock.py": "it is what all others have",
+    "packages/trt-core/src/trt_core/internals.py": "PyTorch's own, which a forked process has anew",
+    "packages/trt-core/src/trt_core/device.py": "held where a GPU is recorded, which no forked process may use",
+    "packages/trt-portable/src/trt_portable/execution/launcher.py": "a forked process has it anew, with what it guards",
+    "packages/trt-core/src/trt_core/cached_property.py": "it is the property without a lock",
+}
+"""Modules that make locks of Python's own, and why."""
+
+LOCKS: Final = re.compile(
+    r"\bthreading\.(?:R?Lock|Condition|(?:Bounded)?Semaphore)\(|\bfunctools\b.*\bcached_property\b"
+)
+
+
+def test_no_forked_process_waits_for_a_thread_that_is_gone() -> None:
+    """Locks are `ForkedLock`, and properties that are computed once have none."""
+    sources = [name for name in _tracked() if name.startswith("packages/") and "/src/" in name and name.endswith(".py")]
+    found = {name for name in sources if LOCKS.search((ROOT / name).read_text(encoding="utf-8"))}
+    assert found == set(OWN_LOCKS)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import fx
 
 from trt_core import CompilationSettings, operator_name
 from trt_core.attributes import is_state, read_attribute
+from trt_core.cached_property import cached_property
 from trt_core.control_flow import PARAMETERS, is_control_flow
 from trt_core.internals import OpOverload
 from trt_core.nesting import leaves_of, tensors_in

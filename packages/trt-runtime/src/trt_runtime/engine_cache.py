@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_core.errors import CacheError, TrtError
 from trt_core.files import typed
 from trt_core.files.folder import PrivateFolder, user_folder
@@ -348,12 +348,12 @@ class EngineKey:
         if not values or not all(isinstance(name, str) and isinstance(text, str) for name, text in values):
             raise CacheError("the components of an engine's key are texts by name, at least one")
 
-    @functools.cached_property
+    @cached_property
     def text(self) -> str:
         """The key as canonical JSON: equal keys have equal texts."""
         return json.dumps(dict(self.components), sort_keys=True, separators=(",", ":"))
 
-    @functools.cached_property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the key in hexadecimal: the name of its entry."""
         return hashlib.sha256(self.text.encode()).hexdigest()

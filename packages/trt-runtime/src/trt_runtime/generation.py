@@ -20,6 +20,7 @@ import torch
 from torch import fx, nn
 
 from trt_core.attributes import is_state
+from trt_core.cached_property import cached_property
 from trt_core.device import CAPTURING, capture
 from trt_core.errors import ExecutionError, InputError, PlanError
 from trt_core.files import records, typed
@@ -700,7 +701,7 @@ class TextGenerator(nn.Module):
             return place == filled
         return filled - place < self.limits.prefill_chunk or not self._forgets
 
-    @functools.cached_property
+    @cached_property
     def _forgets(self) -> bool:
         """Whether rings of keys hold a window and a piece more: what is further back was written over."""
         if isinstance(self.step, IsolatedProgram):
@@ -845,7 +846,7 @@ class TextGenerator(nn.Module):
             if is_cache:
                 yield buffer
 
-    @functools.cached_property
+    @cached_property
     def _written(self) -> frozenset[str] | None:
         """Names of the buffers that a compiled step writes to; None for one that is not compiled."""
         if isinstance(self.step, LoadedProgram):

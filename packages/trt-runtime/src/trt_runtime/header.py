@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_core.errors import PlanError
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
@@ -254,17 +255,17 @@ class PlanHeader:
         """How messages call the engine."""
         return f"engine {self.name!r}" if self.name else "the engine"
 
-    @functools.cached_property
+    @cached_property
     def text(self) -> str:
         """The header as canonical JSON: equal headers have equal texts."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @functools.cached_property
+    @cached_property
     def identity(self) -> str:
         """What makes two engines the same: the text without what only describes how the engine came about."""
         return self.text_without(_DESCRIPTIVE)
 
-    @functools.cached_property
+    @cached_property
     def bindings_identity(self) -> str:
         """The identity without the digest of the plan, for plans that are known by where they lie."""
         return self.text_without(_DESCRIPTIVE | {_DIGEST})
@@ -323,7 +324,7 @@ class PlanHeader:
             raise PlanError("the plan header is not JSON", why=str(error)) from error
         return cls.from_json(value)
 
-    @functools.cached_property
+    @cached_property
     def bounds(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """Smallest and largest size of every dimension of every input."""
         return tuple(tuple((low, high) for low, _, high in shape) for shape in self.ranges)

@@ -7,7 +7,6 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -18,6 +17,7 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport
 from trt_converters.testing.comparison import compare, rounding_bounds
 from trt_core import CompilationSettings, Device, Provider, Verdict, current_provider, device_scope, trt
+from trt_core.cached_property import cached_property
 from trt_core.dtypes import from_trt
 from trt_core.internals import OpOverload
 from trt_core.log import forget_errors, provider_logger, take_errors

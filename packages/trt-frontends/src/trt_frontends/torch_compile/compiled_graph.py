@@ -30,6 +30,7 @@ from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
 from trt_core import CompilationSettings, ExecutionError, LoweringError, logger
+from trt_core.cached_property import cached_property
 from trt_core.internals import OWN_NAMESPACES, FakeTensor, OpOverload
 from trt_core.nesting import leaves_of, tensors_in
 from trt_core.process_groups import group_of, is_collective, raise_failed_collective
@@ -705,7 +706,7 @@ class SizeReading:
     position: int
     axis: int | None
 
-    @functools.cached_property
+    @cached_property
     def name(self) -> str:
         """The symbol's name, which takes as long to print as a small engine to start."""
         return str(self.symbol)

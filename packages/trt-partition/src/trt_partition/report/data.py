@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from trt_core import Reason, Verdict
+from trt_core.cached_property import cached_property
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Grown
 from trt_core.precision import KeptInFloat32

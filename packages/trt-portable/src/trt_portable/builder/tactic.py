@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Final
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_portable.dtypes import FLOATS, storage_bytes
 from trt_portable.enums import DataType, ElementWiseOperation, GatherMode, LayerType
 from trt_portable.errors import PortableError, present

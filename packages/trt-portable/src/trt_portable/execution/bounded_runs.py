@@ -7,7 +7,6 @@ as those of equal layers of a model: one of them is charged like this, and the o
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_core.errors import InputError
 from trt_core.limits import Account, CallLimits, Usage, charging, open_account
 from trt_core.remembered import Remembered
@@ -112,7 +112,7 @@ class BoundedRuns:
         self._constants: object = None
         self._likeness = likeness
 
-    @functools.cached_property
+    @cached_property
     def _contracts(self) -> list[Contract | None]:
         """What is known of each step, of use where no program of the same structure ran before."""
         return contracts_of(self.program)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
 from typing import TypeAlias
 
+from trt_core.cached_property import cached_property
 from trt_portable.enums import LayerType
 from trt_portable.execution.program import LayerCall
 from trt_portable.plan.rewriting import Fusion, Graph, Pattern, apply

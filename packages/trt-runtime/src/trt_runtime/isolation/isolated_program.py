@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from trt_core import errors
+from trt_core.cached_property import cached_property
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.files import records, typed
 from trt_core.files.container import Section
@@ -325,7 +326,7 @@ class _Source:
             "readable": _code_folders(options.operators),
         }
 
-    @functools.cached_property
+    @cached_property
     def _program(self) -> Program:
         """What the file says, for which the process that runs it is not asked."""
         content = map_descriptor(self.descriptor, self.name, "a saved program", "trt_runtime.save", copy=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_core.errors import InputError
 from trt_core.files.container import Section
 from trt_core.files.opening import Path
@@ -64,7 +64,7 @@ class Trust:
         if self._signature is not None:
             signer_of(self._signature.of(data))  # one that is malformed is refused, where it makes no difference too
 
-    @functools.cached_property
+    @cached_property
     def why(self) -> str:
         """Why it is not; nothing where it is."""
         return "" if self._given else why_not_trusted(self._data, self._sections, self._signature, self._keys)

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from trt_core.attributes import part_at
+from trt_core.cached_property import cached_property
 from trt_core.dtypes import dtype_name
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.graph_search import last_uses
@@ -440,7 +441,7 @@ class _Watch:
         self._passed: Remembered[tuple[Any, ...], bool] = Remembered()
         self.used: Remembered[tuple[Any, ...], Usage] = Remembered()
 
-    @functools.cached_property
+    @cached_property
     def _named(self) -> Mapping[int, tuple[Any, ...]]:
         """Of operators that no estimate is known of, by slot: which one it is, and its arguments but for operands."""
         found = {}
@@ -466,18 +467,18 @@ class _Watch:
                 return None
         return (*named, *sizes)
 
-    @functools.cached_property
+    @cached_property
     def estimates(self) -> Mapping[int, Estimate]:
         """What the operators in slots use at most, where sizes of operands and results tell."""
         found = {at: _estimate(operator, step, self.reads[at]) for at, step, operator in self._not_loose}
         return {at: estimate for at, estimate in found.items() if estimate is not None}
 
-    @functools.cached_property
+    @cached_property
     def makers(self) -> frozenset[int]:
         """Slots that hold memory which operators have made that are watched once for the same sizes."""
         return frozenset(at for at, _, operator in self._not_loose if not operator.is_view)
 
-    @functools.cached_property
+    @cached_property
     def _not_loose(self) -> list[tuple[int, OperatorCall, OpOverload]]:
         calls = zip(operator_calls(self._program.steps), self._operators, strict=True)
         slots = {id(step): at for at, step in enumerate(self._program.steps, self._first) if at not in self._loose}

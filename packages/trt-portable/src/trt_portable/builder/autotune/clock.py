@@ -12,11 +12,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Final, TypeAlias
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_portable.execution.launcher import Executable
 from trt_portable.execution.paging import return_freed_memory
 from trt_portable.execution.program import Compute, LayerFailure, PackingCompute, Program, forget_packed

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
+from trt_core.cached_property import cached_property
 from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, building, first_difference
 from trt_portable.builder.autotune.clock import (
     FAR,

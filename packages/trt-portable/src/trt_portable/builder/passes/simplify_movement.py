@@ -16,10 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain, count
 from typing import Any, Final
 
+from trt_core.cached_property import cached_property
 from trt_portable.dims import MAX_RANK, Dims, Permutation
 from trt_portable.enums import DataType, ElementWiseOperation, LayerType, MatrixOperation, SampleMode
 from trt_portable.layer_properties import Attribute
