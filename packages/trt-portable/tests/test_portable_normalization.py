@@ -394,3 +394,16 @@ def test_caches_are_updated_in_place_as_they_are_anew(data: st.DataObject) -> No
     (updated,) = layer._compute_in_place(operands)
     assert updated is cache
     assert torch.equal(cache, wanted)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("start", [-(2**63) + 100, -(2**63) + 1, 2**63 - 1, -(2**63)])
+def test_nothing_is_written_at_places_beyond_64_bits(start: int, packed: bool) -> None:
+    """Where a length is negative, the nearest row that is not dropped was one that no cache has."""
+    cache, update = torch.randn(1, 2, 8, 3), torch.randn(1, 2, 3, 3)
+    layer = IKVCacheUpdateLayer._create(cache_mode=trt.KVCacheMode.LINEAR)
+    operands = [cache, update, torch.tensor([start]), torch.tensor([-(2**31)], dtype=torch.int32)]
+    if packed:
+        layer.update_form = trt.AttentionIOForm.PACKED_NHD
+        operands[1], operands[3] = update[0].transpose(0, 1), torch.tensor([0, -(2**31)], dtype=torch.int32)
+    assert torch.equal(layer._compute(operands)[0], cache)

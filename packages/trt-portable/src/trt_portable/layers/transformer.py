@@ -183,7 +183,7 @@ class IKVCacheUpdateLayer(ILayer):
         source = torch.where(source < low, low, source)
         source = torch.where(source > high, high, source)
         is_kept = (source >= low) & (source < count)
-        place = (begin + source).clamp(min=0)
+        place = (begin + source).clamp(0, most - 1)  # those of no row leave 64 bits
         source = torch.where(is_kept, source, torch.zeros_like(source))
         every = [batch, heads, count]
         first = torch.arange(batch, device=cache.device).reshape(-1, 1, 1).expand(every)
