@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from trt_core.operator_counts import depth_of, is_product, operands_of, work_of
+from trt_core.operator_counts import depth_of, elements_made, is_product, operands_of, work_of
 
 aten: Any = torch.ops.aten
 
@@ -78,3 +78,13 @@ def test_depths_are_the_elements_of_one_sum(operator: Any, args: tuple[Any, ...]
     tensors = [torch.empty(arg, device="meta") if isinstance(arg, tuple) else arg for arg in args]
     assert depth_of(operator, operands_of(operator, tensors, {})) == depth
     assert is_product(operator) is ("pool" not in str(operator))
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_convolutions_whose_padding_is_a_word_make_a_result_for_each_channel(padding: str) -> None:
+    """`torch.inference_mode` shows them whole; of what is padded on no side, as many are counted as if it were."""
+    args = (torch.ones(2, 3, 8, 8), torch.ones(32, 3, 3, 3), None, [1, 1], padding)
+    operator = torch.ops.aten.conv2d.padding
+    made = elements_made(operator, operands_of(operator, args, {}))
+    assert made is not None
+    assert made == 2 * 32 * 8 * 8 >= operator(*args).numel()

@@ -6,7 +6,9 @@ import copy
 import gc
 import pickle
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import hostile_files
@@ -36,7 +38,13 @@ DEFAULT = Bounds(CallLimits(), lambda: False)
 Steps = list[tuple[str, tuple[Any, ...], tuple[int | None, ...]]]
 
 
-def _program(steps: Steps, held: list[torch.Tensor], bounds: Bounds | None = DEFAULT) -> LoadedProgram:
+def _program(
+    steps: Steps,
+    held: list[torch.Tensor],
+    bounds: Bounds | None = DEFAULT,
+    dtype: torch.dtype = torch.float32,
+    keywords: Mapping[str, Any] = MappingProxyType({}),
+) -> LoadedProgram:
     """A program that holds tensors, and declares of each step what its author says; V(-1) is the step before."""
     operators, calls = [], []
     stored = tuple(StoredTensor((), False, one.dtype, 0, 0, tuple(one.shape), one.stride(), "cpu") for one in held)
@@ -44,7 +52,8 @@ def _program(steps: Steps, held: list[torch.Tensor], bounds: Bounds | None = DEF
         base, _, overload = name.partition(".")
         operators.append(find_operator(f"aten::{base}", overload))
         placed = tuple(_placed(arg, number + len(held)) for arg in args)
-        calls.append(OperatorCall(f"aten::{base}", overload, placed, {}, TensorType(torch.float32, shape)))
+        named = {key: _placed(arg, number + len(held)) for key, arg in keywords.items()}
+        calls.append(OperatorCall(f"aten::{base}", overload, placed, named, TensorType(dtype, shape)))
     result = Value(len(stored) + len(calls) - 1)
     program = Program(Signature((), 0, (), ()), {}, (), stored, (), tuple(calls), result)
     check_agreement(program, operators)
@@ -104,15 +113,61 @@ def test_memory_is_bounded(name: str) -> None:
         module()
 
 
-def test_scratch_of_convolutions_is_counted() -> None:
-    """Of doubles, windows are laid side by side before they are added up: 2^30 elements, of 2^17."""
-    shape = (1, 1, 256, 256)
-    held = [torch.ones(shape, dtype=torch.float64), torch.ones(1, 1, 128, 128, dtype=torch.float64)]
-    calls: Steps = [("convolution", (V(0), V(1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1), (1, 1, 129, 129))]
-    with pytest.raises(ExecutionError, match="bytes at once"):
-        _program(calls, held)()
-    single = [tensor.float() for tensor in held]
-    assert _program(calls, single)()[0, 0, 0, 0] == 1 << 14
+_LONG: Final = [(1, 1, 1), (1, 1, 4096)]
+_WIDE: Final = [(1, 1, 512, 512), (1, 1, 64, 64)]
+SCRATCH: Final[dict[str, tuple[torch.dtype, list[tuple[int, ...]], Steps]]] = {
+    "few floats": (
+        torch.float32,
+        _LONG,
+        [("convolution", (V(0), V(1), None, [1], [1 << 17], [1], False, [0], 1), (1, 1, (1 << 18) - 4094))],
+    ),
+    "few floats, by a name that is taken apart": (
+        torch.float32,
+        _LONG,
+        [("conv1d", (V(0), V(1), None, [1], [1 << 17]), (1, 1, (1 << 18) - 4094))],
+    ),
+    **{
+        f"{dtype}": (dtype, _WIDE, [("conv2d", (V(0), V(1)), (1, 1, 449, 449))])
+        for dtype in (torch.float16, torch.bfloat16, torch.float64)
+    },
+    "rows that no window reaches": (
+        torch.float32,
+        [(1, 64, 64, 64), (64, 1, 64, 64)],
+        [("conv_transpose2d.input", (V(0), V(1), None, [1, 1], [0, 0], [1, 1], 1, [2, 2]), (1, 1, 191, 191))],
+    ),
+    "channels that are none": (
+        torch.float32,
+        [(1, 1, 3072, 3072), (1, 1, 3, 3)],
+        [("conv2d", (V(0), V(1)), (1, 1, 3070, 3070))],
+    ),
+}
+"""Convolutions of which a kernel lays windows side by side, or channels that are none, in more than 512 MiB."""
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("kind", SCRATCH)
+def test_scratch_of_convolutions_is_counted(kind: str, inference: bool) -> None:
+    dtype, shapes, steps = SCRATCH[kind]
+    module = _program(steps, [torch.ones(shape, dtype=dtype) for shape in shapes], dtype=dtype)
+    with torch.inference_mode(inference), pytest.raises(ExecutionError, match="bytes at once"):
+        module()
+
+
+def test_scratch_of_convolutions_by_name_is_counted() -> None:
+    """Operands may be keywords."""
+    name, args, shape = SCRATCH["few floats, by a name that is taken apart"][2][0]
+    module = _program(
+        [(name, (), shape)],
+        [torch.ones(each) for each in _LONG],
+        keywords=dict(zip(("input", "weight", "bias", "stride", "padding"), args, strict=True)),
+    )
+    with torch.inference_mode(), pytest.raises(ExecutionError, match="bytes at once"):
+        module()
+
+
+def test_windows_that_are_read_where_they_lie_are_not_counted() -> None:
+    held = [torch.ones(1, 1, 256, 256), torch.ones(1, 1, 128, 128)]
+    assert _program([("conv2d", (V(0), V(1)), (1, 1, 129, 129))], held)()[0, 0, 0, 0] == 1 << 14
 
 
 TIME: dict[str, Steps] = {

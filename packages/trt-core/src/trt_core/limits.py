@@ -22,7 +22,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trt_core.errors import ExecutionError, InputError
 from trt_core.internals import OpOverload, TorchDispatchMode, has_kernel
-from trt_core.operator_counts import MASKS, UNROLLED_TYPES, elements_made, operands_of, pieces_made, scratch_of, work_of
+from trt_core.operator_counts import MASKS, elements_made, operands_of, pieces_made, scratch_of, work_of
 
 _FLOOR: Final = 512 << 20
 _ALIVE: Final = 256
@@ -376,8 +376,9 @@ class Account:
         if not kind.writes:
             counted = elements_made(operator, operands)
             made = float(given) if counted is None else counted
-            if args and getattr(args[0], "dtype", torch.float32) not in UNROLLED_TYPES:
-                unfolded += int(min(scratch_of(operator, operands, made) * width, 2.0**62))
+            first = args[0] if args else kwargs.get("input")
+            if isinstance(first, torch.Tensor):
+                unfolded += int(min(scratch_of(operator, operands, made, first) * first.itemsize, 2.0**62))
             if kind.makes_list:
                 unfolded += int(pieces_made(operator, operands)) * _PIECE
         self._expect(made * width + unfolded, max(given + made, work_of(operator, operands, made)), str(operator))

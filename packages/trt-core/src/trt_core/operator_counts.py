@@ -50,26 +50,69 @@ def pieces_made(operator: OpOverload, operands: Operands) -> float:
         return 1.0
 
 
-UNROLLED_TYPES: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
-"""Types whose convolutions read windows where they lie, on the CPU; of others they are laid side by side first."""
+_ON_GPUS: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+"""Types whose convolutions read windows where they lie, on a GPU."""
+
+_FEW: Final = 20480
+"""Elements of an operand that PyTorch does not leave to oneDNN on a CPU: `use_mkldnn` in ATen's `Convolution.cpp`."""
+
+_LANES: Final = 16
+"""Channels that oneDNN lays out at least, of operand and result."""
 
 
-def scratch_of(operator: OpOverload, operands: Operands, made: float) -> float:
-    """Returns how many elements a convolution lays side by side on the way.
+def scratch_of(operator: OpOverload, operands: Operands, made: float, x: torch.Tensor) -> float:
+    """Returns how many elements a convolution lays out on the way.
 
     Args:
         operator, operands: The call.
         made: Elements that it makes.
+        x: Its first operand.
     """
     if operator._schema.name not in _CONVOLUTIONS:
         return 0.0
     try:
-        x, weight = operands["input"], operands["weight"]
-        inner = math.prod(weight[1:])
-        columns = made / max(weight[0], 1) * inner * operands.get("groups", 1)
-        return float(max(columns, math.prod(x) * inner) if operands.get("transposed", True) else columns)
+        weight, groups = operands["weight"], operands.get("groups", 1)
+        if not operands.get("transposed", False):
+            return convolution_scratch(x, weight, groups, made)
+        if _lays_windows_out(x) or _leaves_rows(operands):
+            inner = math.prod(weight[1:])
+            return float(max(made / max(weight[0], 1) * inner * groups, x.numel() * inner))
+        return _lanes(x.numel(), weight[0]) + _lanes(made, weight[1] * groups)
     except _SENSELESS:
         return 0.0
+
+
+def convolution_scratch(x: torch.Tensor, weight: Sequence[int], groups: int, made: float) -> float:
+    """Returns how many elements a convolution that is not transposed lays out on the way.
+
+    They are its windows, side by side, or, where it reads them where they lie, channels up to a multiple of `_LANES`.
+
+    Args:
+        x: What is convolved.
+        weight: The shape of the weight, (out, in / groups, *kernel).
+        groups: Groups of channels.
+        made: Elements that it makes.
+    """
+    if _lays_windows_out(x):
+        return made / max(weight[0], 1) * math.prod(weight[1:]) * groups
+    return _lanes(x.numel(), weight[1] * groups) + _lanes(made, weight[0])
+
+
+def _lays_windows_out(x: torch.Tensor) -> bool:
+    """Whether windows may be laid side by side first; not all processors have products of numbers of 16 bits."""
+    if x.device.type != "cpu":
+        return x.dtype not in _ON_GPUS
+    return x.dtype is not torch.float32 or x.numel() <= _FEW or not torch.backends.mkldnn.enabled
+
+
+def _leaves_rows(operands: Operands) -> bool:
+    """Whether a transposed convolution has rows at an end that no window reaches, which oneDNN does not make."""
+    more, steps = operands.get("output_padding", 0), operands.get("stride", 1)
+    return max(more if isinstance(more, list) else [more]) >= min(steps if isinstance(steps, list) else [steps])
+
+
+def _lanes(elements: float, channels: int) -> float:
+    return elements / max(channels, 1) * (-channels % _LANES)
 
 
 def has_depth(operator: OpOverload) -> bool:
@@ -464,7 +507,10 @@ def _convolved(transposed: bool | None = None) -> Count:
             numbers = list(value) if isinstance(value, list) else [value]
             return numbers * axes if len(numbers) == 1 else numbers
 
-        stride, padding, dilation = each("stride", 1), each("padding", 0), each("dilation", 1)
+        stride, dilation = each("stride", 1), each("dilation", 1)
+        if isinstance(operands.get("padding"), str):
+            return math.prod(outer) * weight[0] * float(math.prod(x[-axes:]))  # "same", and more than "valid" makes
+        padding = each("padding", 0)
         is_transposed = operands.get("transposed", False) if transposed is None else transposed
         made = operands.get("groups", 1) * weight[1] if is_transposed else weight[0]
         for extent, kernel, step, pad, gap, more in zip(
@@ -712,9 +758,10 @@ _DEPTHS: Final[dict[str, Count]] = {
 """Elements that each element of a result is a sum of."""
 
 _CONVOLUTIONS: Final = frozenset(
-    f"aten::{name}" for name in ("convolution", "_convolution", "convolution_overrideable", "_slow_conv2d_forward")
+    f"aten::{name}"
+    for name in ("conv1d", "conv2d", "conv3d", "convolution", "_convolution", "convolution_overrideable")
 )
-"""Convolutions as they come to a kernel."""
+"""Convolutions as they come to a kernel, and those that are watched whole under `torch.inference_mode`."""
 
 COUNTS: Final[dict[str, Count]] = {
     **{f"aten::{name}": count for names, count in _BY_NAME.items() for name in names},

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from trt_core.operator_counts import UNROLLED_TYPES
+from trt_core.operator_counts import convolution_scratch
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, LayerType, PaddingMode, PoolingType
@@ -197,13 +197,14 @@ class IConvolutionLayer(_FilterLayer):
 
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         x, kernel, _ = self._operands(inputs)
-        if x.dtype not in UNROLLED_TYPES:
-            return None  # windows are laid side by side
         paddings, _, stride, _ = self._fixed or self._geometry(x.shape[2:])
         padded = [extent + sum(map(abs, padding)) for extent, padding in zip(x.shape[2:], paddings, strict=True)]
         ends = [((extent or 1) - 1) // step + 1 for extent, step in zip(padded, stride, strict=True)]
         result = (x.shape[0], max(self.num_output_maps, kernel.shape[0]), *ends)
-        return contracts.convolution(x.shape, (*x.shape[:2], *padded), kernel.shape, result)
+        scratch = x.itemsize * convolution_scratch(x, kernel.shape, self.num_groups, math.prod(result))
+        return contracts.both(
+            contracts.convolution(x.shape, (*x.shape[:2], *padded), kernel.shape, result), (scratch, 0)
+        )
 
     def _compute(self, inputs: Sequence[Value | None]) -> tuple[Value, ...]:
         x, kernel, bias = self._operands(inputs)

@@ -528,8 +528,6 @@ Estimate = Callable[[Sequence[Any], Symbols], tuple[float, float]]
 _WIDEST: Final = 16
 """Bytes of an element."""
 
-_SINGLE: Final = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def _estimate(operator: OpOverload, step: OperatorCall, reads: Sequence[int]) -> Estimate | None:
     """Returns what a step uses at most; None where what it is given and declares does not tell.
@@ -556,30 +554,32 @@ def _estimate(operator: OpOverload, step: OperatorCall, reads: Sequence[int]) ->
             value = slots[at]
             if isinstance(value, torch.Tensor):
                 given += value.numel()
-                if work is not None and value.dtype not in _SINGLE:
-                    return math.inf, math.inf  # it may lay windows side by side
         made = elements_told(result, symbols) if fixed is None else fixed
         assert made is not None
         most = max(1 << 16, 2 * made + 4 * given)  # any operator may make so many
-        return _WIDEST * (most + given), most + given + (0.0 if work is None else work(slots, made))
+        added, scratch = (0.0, 0.0) if work is None else work(slots, made)
+        return _WIDEST * (most + given + scratch), most + given + added
 
     return estimate
 
 
-def _work(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any], int], float]:
-    """Returns what counts the elements that a call adds up, from what slots hold and how many it makes."""
-    from trt_core.operator_counts import work_of
+def _work(operator: OpOverload, step: OperatorCall) -> Callable[[Sequence[Any], int], tuple[float, float]]:
+    """Returns what counts the elements that a call adds up and lays out, from what slots hold and how many it makes."""
+    from trt_core.operator_counts import scratch_of, work_of
 
-    names = (argument.name for argument in operator._schema.arguments)
+    names = [argument.name for argument in operator._schema.arguments]
     given = {**dict(zip(names, step.args, strict=False)), **step.kwargs}
+    first = given.get(names[0])
 
-    def work(slots: Sequence[Any], made: int) -> float:
+    def work(slots: Sequence[Any], made: int) -> tuple[float, float]:
         def shape_or_number(index: int) -> Any:
             value = slots[index]
             return tuple(value.shape) if isinstance(value, torch.Tensor) else value
 
         told = {name: replace_values(value, shape_or_number) for name, value in given.items()}
-        return work_of(operator, {name: value for name, value in told.items() if value is not None}, made)
+        operands = {name: value for name, value in told.items() if value is not None}
+        scratch = scratch_of(operator, operands, made, slots[first.index]) if type(first) is Value else 0.0
+        return work_of(operator, operands, made), scratch
 
     return work
 
