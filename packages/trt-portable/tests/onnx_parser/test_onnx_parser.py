@@ -927,6 +927,17 @@ def test_constants_of_enormous_shapes_are_refused() -> None:
     assert errors_of(broken)[0].code() is trt.ErrorCode.INVALID_VALUE
 
 
+@pytest.mark.parametrize("inputs", [["n"], ["x", "", "", "n"]], ids=["ConstantOfShape", "Resize"])
+def test_tensors_of_more_axes_than_there_are_take_no_room(inputs: list[str]) -> None:
+    """A Range made a list of as many elements as it says: two gigabytes of 2^27, of a model of 150 bytes."""
+    numbers = {"zero": 0, "most": 1 << 40, "one": 1}
+    constants = [numpy_helper.from_array(np.array(number, np.int64), name) for name, number in numbers.items()]
+    operator = "ConstantOfShape" if inputs == ["n"] else "Resize"
+    nodes = [helper.make_node("Range", list(numbers), ["n"]), helper.make_node(operator, inputs, ["y"])]
+    model = model_of(nodes, [value("x", 1, 1, 4, 4)], [value("y", None)], constants)
+    assert errors_of(model)[0].code() is trt.ErrorCode.UNSUPPORTED_NODE_SHAPE
+
+
 def test_a_network_that_is_not_empty_is_refused() -> None:
     network, parser = parse(dense(array(4, 3)).SerializeToString())
     assert network.num_layers

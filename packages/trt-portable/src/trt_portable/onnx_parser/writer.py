@@ -216,13 +216,20 @@ class NetworkWriter:
         return None
 
     def known_numbers(self, operand: Operand) -> list[Any]:
-        """The values of an operand, which becomes a shape tensor, each a number, an expression of extents, or None."""
+        """One value for each axis: a number, an expression of extents, or None; the operand becomes a shape tensor.
+
+        Raises:
+            Unsupported: There are more values than axes.
+        """
         found = self.numbers(operand)
         if found is None and isinstance(operand, ITensor):
             with contextlib.suppress(Refusal):  # which the layer that reads it tells
                 self.network._inference.require_host(operand)
             found = self.numbers(operand) or list(operand._host or ())
-        return found or [None] * math.prod(operand.shape)
+        count = len(found) or math.prod(operand.shape)
+        if count > MAX_RANK:
+            raise Unsupported(f"{count} numbers for at most {MAX_RANK} axes", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+        return found or [None] * count
 
     def integers(self, operand: Operand | None, what: str) -> list[int]:
         """The values of an operand, which must be known now.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from trt_portable.dims import MAX_VOLUME
+from trt_portable.dims import MAX_RANK, MAX_VOLUME
 from trt_portable.enums import DataType, ErrorCode, FillOperation, UnaryOperation
 from trt_portable.enums import ElementWiseOperation as Op
 from trt_portable.network.layer import ITensor
@@ -69,8 +69,8 @@ def constant_of_shape(net: ImportingWriter, shape: Operand, *, value: TensorProt
             return Initializer("", tuple(known), filled.elem_type, np.ascontiguousarray(whole))
     target = net.index_vector(shape)
     rank = target.shape[0]
-    if rank < 0:
-        raise Unsupported("the rank of the result is not known", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+    if not 0 <= rank <= MAX_RANK:
+        raise Unsupported(f"a constant of {rank} extents", ErrorCode.UNSUPPORTED_NODE_SHAPE)
     one = net.tensor(Initializer("", (1,) * rank, filled.elem_type, filled.array.reshape((1,) * rank)))
     return filled_like(net, one, target)
 
