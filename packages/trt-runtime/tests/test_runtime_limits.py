@@ -90,6 +90,15 @@ MEMORY: dict[str, Steps] = {
         ("expand", (V(0), [1 << 15]), (1 << 15,)),
         ("outer", (V(-1), V(-1)), (1 << 15, 1 << 15)),
     ],
+    "a sum of products": [
+        ("expand", (V(0), [1, 1 << 15, 1]), (1, 1 << 15, 1)),
+        ("expand", (V(0), [1, 1, 1 << 15]), (1, 1, 1 << 15)),
+        ("addbmm", (V(0), V(-2), V(-1)), (1 << 15, 1 << 15)),
+    ],
+    "filled where a mask says": [
+        ("expand", (V(0), [1 << 15, 1]), (1 << 15, 1)),
+        ("masked_fill.Tensor", (V(-1), V(2), V(3)), (1 << 15, 1 << 15)),
+    ],
     "by way of an operand": [
         ("expand", (V(0), [1, 2048, 2048]), (1, 2048, 2048)),
         ("clone", (V(-1),), (1, 2048, 2048)),
@@ -108,7 +117,7 @@ def _held() -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_bounded(name: str) -> None:
-    module = _program(MEMORY[name], _held())
+    module = _program(MEMORY[name], [*_held(), torch.ones(1 << 15, dtype=torch.bool), torch.tensor(0.0)])
     with pytest.raises(ExecutionError, match=r"the call takes more than \d+ bytes"):
         module()
 
