@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from trt_core.wording import message_of
 from trt_portable.enums import ErrorCode
 from trt_portable.errors import NetworkError, PortableError, Refusal
 
@@ -51,7 +52,7 @@ class ParserError:
 
     Args:
         code: The kind of error.
-        desc: What is wrong.
+        desc: What is wrong; of a long line, its beginning.
         node: Index of the node in the model's graph; -1 if it is no node's fault.
         node_name: Name of the innermost node.
         node_operator: Its operator.
@@ -70,7 +71,7 @@ class ParserError:
         cause: BaseException | None = None,
     ) -> None:
         self._code = code
-        self._desc = desc
+        self._desc = message_of(desc)
         self._node = node
         self._node_name = node_name
         self._node_operator = node_operator
@@ -119,7 +120,7 @@ class ParserError:
 
     def __str__(self) -> str:
         place = "" if self._node < 0 else f"node {self._node} ({self._node_name or 'unnamed'}, {self._node_operator}): "
-        return f"{self._code.name}: {place}{self._desc}"
+        return message_of(f"{self._code.name}: {place}{self._desc}")
 
     def __repr__(self) -> str:
         return f"<ParserError {self}>"
