@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import hypothesis
@@ -102,24 +102,36 @@ def _try_fewer(items: list[pytest.Item]) -> None:
 
 
 def _sample(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of tests marked `sampled`, keeps each value of each parameter, and a quarter of how they combine."""
-    tests: dict[str, list[pytest.Item]] = {}
+    """Of tests marked `sampled`, keeps each value of each parameter, and a quarter of how they combine.
+
+    Where the mark has a number, one case of each test in so many is kept, whatever its values are; tests for GPUs,
+    which run on few machines, are kept whole then.
+    """
+    tests: dict[tuple[object, ...], list[pytest.Item]] = {}
     for item in items:
-        if "sampled" in item.keywords:
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+        mark = item.get_closest_marker("sampled")
+        if mark is not None and not (mark.args and "gpu" in item.keywords):
+            tests.setdefault((item.nodeid.partition("[")[0], *mark.args), []).append(item)
     dropped: set[pytest.Item] = set()
-    for cases in tests.values():
+    for (_, *number), cases in tests.items():
         cases.sort(key=lambda item: zlib.crc32(f"{config.getoption('--seed')} {item.nodeid}".encode()))
-        seen: set[tuple[object, ...]] = set()
-        rest = []
-        for item in cases:
-            values = _values(item)
-            if seen >= values:
-                rest.append(item)
-            seen |= values
-        dropped.update(rest[max(0, -(-len(cases) // 4) - (len(cases) - len(rest))) :])
+        first = [] if number else _with_new_values(cases)
+        rest = [item for item in cases if item not in first]
+        dropped.update(rest[max(0, -(-len(cases) // (number[0] if number else 4)) - len(first)) :])
     config.hook.pytest_deselected(items=list(dropped))
     items[:] = [item for item in items if item not in dropped]
+
+
+def _with_new_values(cases: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Returns the cases that have a value which none before them has."""
+    seen: set[tuple[object, ...]] = set()
+    found = []
+    for item in cases:
+        values = _values(item)
+        if not seen >= values:
+            found.append(item)
+        seen |= values
+    return found
 
 
 def _values(item: pytest.Item) -> set[tuple[object, ...]]:

@@ -20,10 +20,16 @@ CONFTEST = Path(__file__).resolve().parent.parent / "conftest.py"
 class Case:
     """A case of a test whose parameters are `a`, and `b` together with `c`."""
 
-    def __init__(self, values: tuple[Any, Any, Any], keywords: tuple[str, ...] = ("sampled",)) -> None:
+    def __init__(
+        self, values: tuple[Any, Any, Any], keywords: tuple[str, ...] = ("sampled",), number: tuple[int, ...] = ()
+    ) -> None:
+        self.number = number
         self.nodeid = f"tests/test_it.py::test_it[{values}]"
         self.keywords = keywords
         self.callspec = SimpleNamespace(params=dict(zip("abc", values, strict=True)))
+
+    def get_closest_marker(self, name: str) -> Any:
+        return SimpleNamespace(args=self.number) if name in self.keywords else None
 
     def iter_markers(self, name: str) -> list[Any]:
         assert name == "parametrize"
@@ -54,6 +60,14 @@ def test_every_value_is_kept_and_a_quarter_of_the_cases(
     assert {tuple(pair) for _, *pair in found} == set(pairs)
     assert len(cases) / 4 <= len(kept) <= max(-(-len(cases) // 4), rows + columns - 1)
     assert [case.nodeid for case in kept_of(pytestconfig, cases, seed)] == [case.nodeid for case in kept]
+
+
+@given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 5))
+def test_one_case_in_so_many_is_kept(pytestconfig: pytest.Config, count: int, number: int, seed: int) -> None:
+    cases = [Case((row, 0, 0), number=(number,)) for row in range(count)]
+    assert len(kept_of(pytestconfig, cases, seed)) == -(-count // number)
+    for_gpus = [Case((row, 0, 0), ("sampled", "gpu"), (number,)) for row in range(count)]
+    assert kept_of(pytestconfig, for_gpus, seed) == for_gpus
 
 
 def test_other_tests_are_kept_whole(pytestconfig: pytest.Config) -> None:

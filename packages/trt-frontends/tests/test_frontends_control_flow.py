@@ -16,6 +16,8 @@ from torch._higher_order_ops.while_loop import while_loop
 import trt_frontends
 from trt_core import Input
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Branch(nn.Module):
     """Two results, weights of either branch, a branch that hands its input on."""

@@ -42,6 +42,8 @@ from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.generation import _LEFT, GenerationLimits
 from trt_runtime.token_choice import TokenChoice
 
+pytestmark = pytest.mark.sampled(3)
+
 STRESSED: Final = "TRT_STRESS" in os.environ
 
 SIZES: Final = {

@@ -15,6 +15,8 @@ from torch.nn import functional
 import trt_frontends
 from trt_core import Input, InputError
 
+pytestmark = pytest.mark.sampled(3)
+
 STRESSED: Final = "TRT_STRESS" in os.environ
 """Whether every size of a range is tried, and every operator by `torch.compile`."""
 

@@ -11,6 +11,8 @@ from torch import nn
 import trt_frontends
 from trt_core import Input
 
+pytestmark = pytest.mark.sampled(3)
+
 torchvision = pytest.importorskip("torchvision")  # defines the operators
 
 

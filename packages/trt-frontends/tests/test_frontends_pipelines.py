@@ -14,6 +14,8 @@ import torch
 import trt_frontends
 from trt_runtime.diffusion import CompiledPart, load_pipeline, save_pipeline
 
+pytestmark = pytest.mark.sampled(3)
+
 diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")

@@ -16,6 +16,8 @@ import trt_frontends
 from trt_converters.testing import TOLERANCES
 from trt_core import Input
 
+pytestmark = pytest.mark.sampled(3)
+
 LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 DEPTH = 3
 PACKED_WIDTH = 70

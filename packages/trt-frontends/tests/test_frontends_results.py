@@ -19,6 +19,8 @@ from torch.utils import _pytree as pytree
 import trt_frontends
 from trt_core import Input, InputError
 
+pytestmark = pytest.mark.sampled(3)
+
 Compute = Callable[[nn.Module, torch.Tensor], Any]
 
 

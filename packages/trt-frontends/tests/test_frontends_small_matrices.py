@@ -13,6 +13,8 @@ from function_module import Calls
 import trt_frontends
 from trt_core import Input
 
+pytestmark = pytest.mark.sampled(3)
+
 OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     # x: (N, rows, rows), float32
     "inv": torch.linalg.inv,

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 import trt_runtime
 from trt_core import InputError
 
+pytestmark = pytest.mark.sampled(3)
+
 transformers = pytest.importorskip("transformers")
 
 BLOCK: Final = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}

@@ -104,7 +104,8 @@ def test_a_recording_chooses_tokens_as_the_loop_does(ends: Sequence[int], monkey
 @pytest.mark.gpu
 @pytest.mark.parametrize("own", [False, True])
 @pytest.mark.parametrize(
-    "how", [{}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.8, "min_p": 0.01}, {"typical_p": 0.9}, {"eta_cutoff": 0.1}]
+    "how",
+    [{}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.8, "min_p": 0.01}, {"typical_p": 0.9}, {"eta_cutoff": 0.1}],
 )
 def test_a_recording_draws_tokens_as_the_loop_does(
     how: dict[str, Any], own: bool, monkeypatch: pytest.MonkeyPatch

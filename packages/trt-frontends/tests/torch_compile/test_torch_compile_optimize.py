@@ -18,6 +18,8 @@ from trt_core import InputError, SettingsError
 from trt_frontends import model_report, optimize
 from trt_frontends.backend import torch_tensorrt_backend, whole_capture
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Tagger(nn.Module):
     """Embeds, runs a recurrent layer, and classifies each step."""
