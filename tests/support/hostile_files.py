@@ -34,7 +34,8 @@ from trt_core.dtypes import dtype_name
 from trt_runtime import load, sharded, signatures
 from trt_runtime.command_line import main
 from trt_runtime.command_line.tensor_files import read_tensors
-from trt_runtime.generation import METADATA, GenerationLimits, TextGenerator
+from trt_runtime.generation import GenerationLimits, TextGenerator
+from trt_runtime.generation.limits import METADATA
 from trt_runtime.program.fields import DTYPES
 from trt_runtime.program.loading import program_from_memory
 from trt_runtime.program_file import PROGRAM, SectionKind, read_sections

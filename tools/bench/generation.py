@@ -102,7 +102,7 @@ def measure(
     import transformers
 
     import trt_frontends
-    from trt_frontends.generation_compilation import CachedStep
+    from trt_frontends.generation.steps import CachedStep
     from trt_runtime.generation import GenerationLimits, TextGenerator
 
     on_gpu = torch.cuda.is_available()
@@ -155,7 +155,9 @@ def measure(
         first = torch.zeros(1, dtype=torch.int64, device=device)
         with torch.no_grad():
             prefill = waited_milliseconds(lambda: generator.step(prompts, first, padding), least_seconds=0.5)
-        greedy, drawn = (_token_seconds(generator, prompt, new, **how) for how in ({}, {"do_sample": True, "top_k": 50}))
+        greedy, drawn = (
+            _token_seconds(generator, prompt, new, **how) for how in ({}, {"do_sample": True, "top_k": 50})
+        )
     read = sum(value.numel() * value.element_size() for value in model.parameters())
     if name == "8b":  # an embedding of its own, of which a step reads a row for each sequence
         read -= model.model.embed_tokens.weight.nbytes

@@ -27,19 +27,14 @@ from torch import nn
 from trt_core import InputError, PlanError, TrtError
 from trt_frontends import compile, compile_generation, explain, model_report, save
 from trt_frontends.backend import torch_tensorrt_backend
-from trt_frontends.generation_compilation import (
-    CachedStep,
-    _cache_classes,
-    _choice,
-    _parts,
-    _rules,
-    _special_tokens,
-    _vocabulary,
-)
+from trt_frontends.generation.caches import cache_classes
+from trt_frontends.generation.compilation import _choice, _parts, _rules, _special_tokens, _vocabulary
+from trt_frontends.generation.steps import CachedStep
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import TextGenerator, TRTModule
 from trt_runtime.command_line.inspection import inspect_file
-from trt_runtime.generation import _LEFT, GenerationLimits
+from trt_runtime.generation import GenerationLimits
+from trt_runtime.generation.options import _LEFT
 from trt_runtime.token_choice import TokenChoice
 
 pytestmark = pytest.mark.sampled(3)
@@ -478,7 +473,7 @@ def test_caches_are_those_of_older_releases_too(monkeypatch: pytest.MonkeyPatch)
         def get_max_cache_shape(self) -> int: ...
 
     monkeypatch.setattr(transformers.cache_utils, "CacheLayerMixin", Older)
-    layer = _cache_classes.__wrapped__()[1](torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
+    layer = cache_classes.__wrapped__()[1](torch.zeros(1, 2, 7, 4), torch.zeros(1, 2, 7, 4))
     assert layer.get_max_cache_shape() == layer.get_max_length() == 7
 
 

@@ -14,7 +14,7 @@ from quantized_layers import rounded_to_mxfp4
 from trtc.app import app, language_model
 from typer.testing import CliRunner
 
-from trt_frontends.generation_report import GenerationReport, bytes_read, experts_of
+from trt_frontends.generation.report import GenerationReport, bytes_read, experts_of
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import TextGenerator
 from trt_runtime.program_file import PROGRAM

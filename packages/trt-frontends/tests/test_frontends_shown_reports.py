@@ -19,7 +19,7 @@ import trt_frontends
 import trt_partition
 import trt_runtime
 from trt_core.reports import DataReport
-from trt_frontends.generation_report import GenerationReport
+from trt_frontends.generation.report import GenerationReport
 from trt_frontends.onnx_models import explain_onnx
 from trt_frontends.quantization import quantization_report, sensitivity
 from trt_partition import diff_reports

@@ -21,8 +21,7 @@ from side_by_side import in_fork
 from torch import nn
 
 from trt_core.errors import ExecutionError, InputError, PlanError, TrtError
-from trt_runtime import generation
-from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
+from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator, choosing, decoding
 from trt_runtime.token_choice import TokenChoice, TokenRules, likeliest_by_pieces
 
 VOCABULARY = 23
@@ -89,14 +88,14 @@ def test_rows_of_a_padded_batch_continue_as_each_alone(
 @pytest.mark.gpu
 @pytest.mark.parametrize("ends", [(), (5,), (5, 11)])
 def test_a_recording_chooses_tokens_as_the_loop_does(ends: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = Mock(side_effect=generation.capture)
-    monkeypatch.setattr(generation, "capture", recorded)
+    recorded = Mock(side_effect=decoding.capture)
+    monkeypatch.setattr(decoding, "capture", recorded)
     generator = generator_of(length=120).to("cuda")
     prompts = torch.tensor([[0, 0, 3], [0, 4, 2], [9, 8, 1]])
     told: dict[str, Any] = {"max_new_tokens": 90, "eos_token_id": ends, "pad_token_id": 0}
     made = [generator.generate(prompts.cuda(), (prompts > 0).long().cuda(), **told).tolist() for _ in range(2)]
     assert recorded.call_count == 2
-    monkeypatch.setattr(generation, "_WORTH_RECORDING", 1000)
+    monkeypatch.setattr(decoding, "_WORTH_RECORDING", 1000)
     made.append(generator.generate(prompts.cuda(), (prompts > 0).long().cuda(), **told).tolist())
     assert recorded.call_count == 2 and made[0] == made[1] == made[2]
 
@@ -110,8 +109,8 @@ def test_a_recording_chooses_tokens_as_the_loop_does(ends: Sequence[int], monkey
 def test_a_recording_draws_tokens_as_the_loop_does(
     how: dict[str, Any], own: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded = Mock(side_effect=generation.capture)
-    monkeypatch.setattr(generation, "capture", recorded)
+    recorded = Mock(side_effect=decoding.capture)
+    monkeypatch.setattr(decoding, "capture", recorded)
     generator = generator_of(length=120).to("cuda")
     prompts = torch.tensor([[0, 0, 3], [0, 4, 2], [9, 8, 1]], device="cuda")
 
@@ -124,7 +123,7 @@ def test_a_recording_draws_tokens_as_the_loop_does(
 
     first, again = drawn(), drawn()
     assert recorded.call_count == 2
-    monkeypatch.setattr(generation, "_WORTH_RECORDING", 1000)
+    monkeypatch.setattr(decoding, "_WORTH_RECORDING", 1000)
     by_hand = drawn()
     assert recorded.call_count == 2 and first[0] == again[0] == by_hand[0]
     assert torch.equal(first[1], by_hand[1])  # what is drawn later is as it was
@@ -136,7 +135,7 @@ def test_what_cannot_be_recorded_is_chosen_by_the_loop(monkeypatch: pytest.Monke
         assert math.isfinite(scores.sum().item())
         return scores.argmax(-1)
 
-    monkeypatch.setattr(generation, "likeliest", waiting)
+    monkeypatch.setattr(choosing, "likeliest", waiting)
     generator, prompt = generator_of(1, 120).to("cuda"), torch.tensor([[3, 2]], device="cuda")
     found = generator.generate(prompt, max_new_tokens=60, eos_token_id=())
     assert found[0, 2:].tolist() == continued([3, 2], 60)

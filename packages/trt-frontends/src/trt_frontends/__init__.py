@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trt_frontends.capture import trace
     from trt_frontends.compiler import compile, explain
     from trt_frontends.diffusion_compilation import compile_pipeline
-    from trt_frontends.generation_compilation import compile_generation
+    from trt_frontends.generation import compile_generation
     from trt_frontends.mutable_module import MutableModule, refit_module_weights
     from trt_frontends.mutable_module import MutableModule as MutableTorchTensorRTModule
     from trt_frontends.quantization import QuantizationConfig, quantize
@@ -41,7 +41,7 @@ _LATE: Final = {
     "trt_frontends.capture": "trace",
     "trt_frontends.compiler": "compile, explain",
     "trt_frontends.diffusion_compilation": "compile_pipeline",
-    "trt_frontends.generation_compilation": "compile_generation",
+    "trt_frontends.generation": "compile_generation",
     "trt_frontends.mutable_module": "MutableModule, MutableModule as MutableTorchTensorRTModule, refit_module_weights",
     "trt_frontends.quantization": "QuantizationConfig, quantize",
     "trt_frontends.script_saving": "convert_method_to_trt_engine, save",

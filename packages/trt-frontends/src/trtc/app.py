@@ -177,7 +177,7 @@ def generate(
     for path in (save, json):
         require_new(path)
     from trt_core import InputError
-    from trt_frontends.generation_report import measure
+    from trt_frontends.generation.report import measure
     from trt_frontends.stored_layers import open_stored_layers
     from trtc.model_source import is_compiled
 

@@ -105,7 +105,7 @@ def _program(data: memoryview) -> dict[str, Any]:
 
 def _generation(program: Program) -> dict[str, Any] | None:
     """What a program generates text with: limits, choice of tokens, size of caches; None where it generates none."""
-    from trt_runtime.generation import METADATA, GenerationLimits
+    from trt_runtime.generation.limits import METADATA, GenerationLimits
 
     try:
         limits = GenerationLimits.from_text(program.metadata[METADATA])
