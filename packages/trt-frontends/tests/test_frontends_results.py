@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 import trt_frontends
 from trt_core import Input, InputError
+from trt_frontends.backend import torch_tensorrt_backend
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -192,6 +193,28 @@ LAID_OUT = {
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_results_have_the_strides_of_eager(name: str) -> None:
     check(LAID_OUT[name])
+
+
+class Pictured(nn.Module):
+    """Tokens as a picture, whose order in memory a convolution and what follows take over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(8, 12, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.convolution(x.mT.reshape(len(x), 8, 4, 4))
+        return found, nn.functional.pixel_shuffle(found, 2)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_results_of_a_picture_made_of_tokens_have_the_strides_of_eager(batch: int) -> None:
+    model, x = Pictured().eval(), torch.randn(batch, 16, 8)
+    optimized = torch.compile(model, backend=torch_tensorrt_backend, options={"min_block_size": 1})
+    with torch.no_grad():
+        expected = [tensor.stride() for tensor in model(x)]
+        for module in (optimized, trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1)):
+            assert [tensor.stride() for tensor in module(x)] == expected
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

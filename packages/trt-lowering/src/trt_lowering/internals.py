@@ -7,7 +7,7 @@
 | `torch._export.utils` | the composite kernel of an operator | |
 | `torch._functorch` | where transforms such as `torch.func.grad` begin and end | |
 | `torch._prims_common` | the order in memory that an operator's result follows | |
-| `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes | |
+| `torch._subclasses.fake_impls` | shapes of recurrent layers of fixed sizes, strides of views | |
 | `torch.distributed.tensor._ops.utils` | rules of how tensors lie, for all axes of a mesh | |
 | `torch.distributed.tensor._utils` | where the shard of a process begins | |
 | `torch.export._trace` | prints the graph up to a failure | |
@@ -32,6 +32,7 @@ from torch._C import _ForceDispatchKeyGuard as DispatchKeysForced
 from torch._decomp import _core_aten_decompositions_post_autograd as core_decompositions
 from torch._decomp import decomposition_table
 from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_impls import _compute_stride as strides_of_view
 from torch._subclasses.fake_impls import op_implementations_dict as fake_implementations
 from torch.fx._lazy_graph_module import _use_lazy_graph_module as graphs_lazy
 

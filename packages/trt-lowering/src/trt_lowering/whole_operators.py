@@ -21,11 +21,17 @@ from typing import Any, Final
 
 import torch
 
-from trt_core.internals import OpOverload, has_kernel
+from trt_core.internals import FakeTensorMode, OpOverload, has_kernel
 from trt_core.nesting import leaves_of
 from trt_core.temporary import undone, with_value
 from trt_lowering.decomposition_table import is_composite
-from trt_lowering.internals import DispatchKey, decomposition_table, fake_implementations, suggest_memory_format
+from trt_lowering.internals import (
+    DispatchKey,
+    decomposition_table,
+    fake_implementations,
+    strides_of_view,
+    suggest_memory_format,
+)
 from trt_lowering.open_sizes import OPEN_SIZES
 from trt_lowering.operator_traits import SILENT_ALIASES, mutated_arguments
 
@@ -160,7 +166,7 @@ def keep_recurrent_layers() -> Iterator[None]:
     """Lets a capture record LSTM, GRU and plain recurrent layers as they are called, without unrolling them.
 
     It knows the results of other operators, too, where sizes vary: of `pixel_unshuffle`, `affine_grid_generator`,
-    pooling with `ceil_mode`, and those in `OPEN_SIZES`.
+    pooling with `ceil_mode`, and those in `OPEN_SIZES`; and how views of one picture lie in memory.
     """
     shapes: dict[OpOverload, Callable[..., Any]] = {
         **_SHAPES,
@@ -171,10 +177,31 @@ def keep_recurrent_layers() -> Iterator[None]:
     rules: dict[OpOverload, Callable[..., Any]] = {
         operator: functools.partial(_in_mode, shape) for operator, shape in shapes.items()
     }
+    rules |= {view: functools.partial(_viewed, fake_implementations[view]) for view in _VIEWS}
     rules |= {pooling: functools.partial(_in_mode, functools.partial(_pooled_open, pooling)) for pooling in _POOLINGS}
+    for known in [known for known in tuple(FakeTensorMode.cache) if known.key[0] in _VIEWS]:
+        FakeTensorMode.cache.pop(known, None)  # what Dynamo has met, by PyTorch's rule
     # fake tensors take shapes from the first where sizes vary, from the second where they do not
     with _replaced(decomposition_table, shapes), _replaced(fake_implementations, rules), keep_whole((*_SHAPES, *_OPEN)):
         yield
+
+
+_VIEWS: Final = (aten.view.default, aten._unsafe_view.default)
+
+
+def _viewed(rule: Callable[..., Any], mode: Any, operator: OpOverload, tensor: Any, *shape: Any) -> Any:
+    """A view with the strides that the kernel gives to axes of extent 1, of which fake tensors know others.
+
+    Kernels choose the order in memory of their results by them: a convolution of one picture does.
+    """
+    made = rule(mode, operator, tensor, *shape)
+    if not any(isinstance(extent, int) and extent == 1 for extent in tensor.shape):
+        return made
+    strides = strides_of_view(tensor.shape, tensor.stride(), made.shape, size_oblivious=True)
+    if strides is None:
+        return made
+    with mode:
+        return aten.as_strided.default(tensor, made.shape, strides, tensor.storage_offset())
 
 
 @contextlib.contextmanager
