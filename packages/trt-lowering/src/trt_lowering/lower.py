@@ -214,7 +214,7 @@ def _computing_as_out(program: torch.export.ExportedProgram) -> torch.export.Exp
 def _say_types_of_out(gm: fx.GraphModule) -> bool:
     """Changes a graph, and copies of the regions in it; returns whether there was what to change."""
     changed = False
-    for name, region in gm.named_children():
+    for name, region in nn.Module.named_children(gm):
         copied = fx.GraphModule(region, copy.deepcopy(region.graph)) if isinstance(region, fx.GraphModule) else None
         if copied is not None and _say_types_of_out(copied):
             setattr(gm, name, copied)
