@@ -194,9 +194,9 @@ class ShardedModule(nn.Module):
         ):
             trace = make_fx(
                 run,
-                record_module_stack=True,
-                record_stack_traces=True,
-                _error_on_data_dependent_ops=is_exported,  # a trace that is played once may look at its numbers
+                record_module_stack=is_exported,  # nobody reads the notes of a trace that is played once
+                record_stack_traces=is_exported,
+                _error_on_data_dependent_ops=is_exported,  # and it may look at its numbers
             )
             local = trace(*operands)
         local.graph.eliminate_dead_code()  # what `DTensor` made to find out shapes
