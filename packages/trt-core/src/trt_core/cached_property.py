@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 _T = TypeVar("_T")
 
@@ -16,10 +16,12 @@ class cached_property(functools.cached_property[_T]):
     ready first.
     """
 
-    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
-        if instance is None:
-            return self
-        values = vars(instance)
-        if self.attrname in values:  # a thread was faster
-            return values[self.attrname]
-        return values.setdefault(self.attrname, self.func(instance))
+    if not TYPE_CHECKING:  # they see what is taken over
+
+        def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+            if instance is None:
+                return self
+            values = vars(instance)
+            if self.attrname in values:  # a thread was faster
+                return values[self.attrname]
+            return values.setdefault(self.attrname, self.func(instance))

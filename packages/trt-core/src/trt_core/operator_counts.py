@@ -108,7 +108,7 @@ def _lays_windows_out(x: torch.Tensor) -> bool:
 def _leaves_rows(operands: Operands) -> bool:
     """Whether a transposed convolution has rows at an end that no window reaches, which oneDNN does not make."""
     more, steps = operands.get("output_padding", 0), operands.get("stride", 1)
-    return max(more if isinstance(more, list) else [more]) >= min(steps if isinstance(steps, list) else [steps])
+    return bool(max(more if isinstance(more, list) else [more]) >= min(steps if isinstance(steps, list) else [steps]))
 
 
 def _lanes(elements: float, channels: int) -> float:
@@ -509,7 +509,7 @@ def _convolved(transposed: bool | None = None) -> Count:
 
         stride, dilation = each("stride", 1), each("dilation", 1)
         if isinstance(operands.get("padding"), str):
-            return math.prod(outer) * weight[0] * float(math.prod(x[-axes:]))  # "same", and more than "valid" makes
+            return float(math.prod(outer) * weight[0] * math.prod(x[-axes:]))  # "same", and more than "valid" makes
         padding = each("padding", 0)
         is_transposed = operands.get("transposed", False) if transposed is None else transposed
         made = operands.get("groups", 1) * weight[1] if is_transposed else weight[0]

@@ -226,7 +226,7 @@ class NetworkWriter:
             with contextlib.suppress(Refusal):  # which the layer that reads it tells
                 self.network._inference.require_host(operand)
             found = self.numbers(operand) or list(operand._host or ())
-        count = len(found) or math.prod(operand.shape)
+        count = len(found or ()) or math.prod(operand.shape)
         if count > MAX_RANK:
             raise Unsupported(f"{count} numbers for at most {MAX_RANK} axes", ErrorCode.UNSUPPORTED_NODE_SHAPE)
         return found or [None] * count
