@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -173,6 +174,37 @@ def test_a_request_that_fails_fails_alone(tmp_path: Path) -> None:
             assert isinstance(answer, ExecutionError)
         else:
             assert isinstance(answer, dict) and answer["output"].tolist() == table[at].tolist()
+
+
+def test_a_server_answers_with_numbers_that_are_not_finite_and_complex_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"y": np.array([np.nan, np.inf, 1.5], np.float32), "z": np.array(1 + 2j)}
+
+    async def answered(_: Any) -> dict[str, Any]:
+        return found
+
+    class Request:
+        async def json(self) -> Any:
+            return {"input": [0.0] * FEATURES}
+
+    monkeypatch.setattr(pytest.importorskip("ray.serve"), "batch", lambda **_: lambda _: answered)
+    _saved(tmp_path / "model.trtp")
+    response = asyncio.run(ProgramServer(str(tmp_path / "model.trtp"))(Request()))
+    assert (response.status_code, response.media_type) == (200, "application/json")
+    answer = json.loads(response.body)
+    assert math.isnan(answer["y"][0]) and answer["y"][1:] == [math.inf, 1.5] and answer["z"] == [1.0, 2.0]
+
+
+def test_a_server_of_a_program_that_does_not_run_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: BatchInference) -> None:
+        raise ExecutionError("the device is gone")
+
+    pytest.importorskip("ray.serve")
+    monkeypatch.setattr(BatchInference, "check", broken)
+    _saved(tmp_path / "model.trtp")
+    with pytest.raises(ExecutionError, match="the device is gone"):
+        ProgramServer(str(tmp_path / "model.trtp"))
 
 
 def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -293,7 +294,7 @@ class ProgramServer:
 
         self._options = options
         self._path = path
-        self._infer = BatchInference(path, **options)
+        self._infer = self._loaded(path)  # what does not run fails here, not in each replica that Ray starts anew
         size = min(max_batch_size, self._infer.most_rows)
         batching: Any = serve.batch(max_batch_size=size, batch_wait_timeout_s=batch_wait_seconds)
 
@@ -315,8 +316,11 @@ class ProgramServer:
         return found
 
     async def __call__(self, request: Any) -> Any:
-        """Answers an HTTP request: a JSON object with a row for each column. Wrong requests are answered with 400."""
-        from starlette.responses import JSONResponse
+        """Answers an HTTP request: a JSON object with a row for each column. Wrong requests are answered with 400.
+
+        Numbers that are not finite are `NaN` and `Infinity`, as Python reads and writes them; complex ones are pairs.
+        """
+        from starlette.responses import JSONResponse, Response
 
         try:
             asked = await request.json()
@@ -326,7 +330,8 @@ class ProgramServer:
             found = await self.infer(asked)
         except (InputError, ValueError, TypeError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
-        return {name: np.asarray(value).tolist() for name, value in found.items()}
+        answer = json.dumps({name: _as_list(value) for name, value in found.items()})
+        return Response(answer, media_type="application/json")
 
     async def reconfigure(self, config: Mapping[str, Any]) -> None:
         """Takes another program, `{"path": ...}`; the old one answers until the new one is loaded and has run once.
@@ -357,6 +362,11 @@ class ProgramServer:
             ExecutionError: The program does not run.
         """
         await asyncio.to_thread(self._infer.check)
+
+
+def _as_list(value: Any) -> Any:
+    row = np.asarray(value)
+    return (np.stack([row.real, row.imag], -1) if np.iscomplexobj(row) else row).tolist()
 
 
 _Request = tuple[BatchInference, Mapping[str, np.ndarray]]
