@@ -250,6 +250,13 @@ def test_bitwise(name: str, dtype: torch.dtype) -> None:
     check_conversion(getattr(aten, name).Scalar, (a.contiguous(), dtype is torch.bool or 6))
 
 
+@pytest.mark.parametrize("number", [0x80000000, -(2**33) + 5])
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor", "add", "sub", "mul", "eq", "lt", "ge"])
+def test_numbers_that_integers_have_no_room_for_wrap_around(name: str, number: int) -> None:
+    values = torch.tensor([-1, 5, 0, -(2**31)], dtype=torch.int32)
+    check_conversion(getattr(aten, name).Scalar, (values, number))
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_shifts(dtype: torch.dtype) -> None:
     values = torch.tensor([-1, 1, 7, -100, 2**20], dtype=dtype)
