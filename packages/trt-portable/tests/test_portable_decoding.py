@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from triton_interpreter import run_interpreted
 
@@ -32,7 +33,7 @@ from trt_portable.builder.inductor.decoding import (
     write_decoding_operators,
 )
 from trt_portable.builder.inductor.own_operators import OwnOperators
-from trt_portable.builder.inductor.tactic import LaunchRecorder
+from trt_portable.builder.inductor.tactic import LaunchRecorder, decompositions
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, assembly, levels_of
 
 ATEN = torch.ops.aten
@@ -204,6 +205,7 @@ def _layer(
         query, key = (_turn(graph, each, width, *turns, by_slices=turned == "by slices") for each in (query, key))
     begin = graph.call(ATEN.unsqueeze.default, start, -1)
     place = graph.call(ATEN.clamp_min.default, graph.call(ATEN.add.Tensor, begin, 0), 0)
+    place = graph.call(ATEN.clamp_max.default, place, length - 1)
     kept = graph.call(ATEN.lt.Scalar, begin, length)
     kept = graph.call(ATEN.unsqueeze.default, graph.call(ATEN.unsqueeze.default, kept, 1), -1)
     first = graph.call(ATEN.arange.default, batch, device="cuda")
@@ -269,6 +271,33 @@ def _layer_operands(batch: int) -> list[torch.Tensor]:
         mask.half(),
         *(each.half() for each in turns),
     ]
+
+
+def test_what_the_layer_of_caches_computes_is_taken_in_by_attention() -> None:
+    network = trt.Builder(trt.Logger()).create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    cache, row = (network.add_input(f"x{length}", trt.float16, (1, 2, length, 32)) for length in (192, 1))
+    start = network.add_input("s", trt.int32, (1,))
+    layer = network.add_kv_cache_update(cache, row, start, trt.KVCacheMode.LINEAR)
+
+    def step(query: Any, keys: Any, values: Any, key: Any, value: Any, place: Any, mask: Any) -> Any:
+        caches = [layer._compute([held, new, place])[0] for held, new in ((keys, key), (values, value))]
+        seen = mask.expand(1, 8, 1, 192)
+        wide = [each.unsqueeze(2).expand(1, 2, 4, 192, 32).reshape(1, 8, 192, 32) for each in caches]
+        made = ATEN._scaled_dot_product_efficient_attention.default(query, *wide, seen, False, scale=0.2)[0]
+        keys.copy_(caches[0])
+        values.copy_(caches[1])
+        return (made,)
+
+    with FakeTensorMode():
+        one = torch.empty(1, 2, 1, 32, dtype=torch.float16, device="cuda")
+        held = torch.empty(1, 2, 192, 32, dtype=torch.float16, device="cuda")
+        place = torch.empty(1, dtype=torch.int64, device="cuda")
+        query, mask = (torch.empty(1, *some, dtype=torch.float16, device="cuda") for some in ((8, 1, 32), (1, 1, 192)))
+        module = make_fx(step, dict(decompositions()))(query, held, held.clone(), one, one.clone(), place, mask)
+    module.graph.eliminate_dead_code()  # as what traces does
+    write_decoding_operators(module)
+    assert len(_calls(module, UPDATING_ATTENTION)) == 1
+    assert not module.graph.find_nodes(op="call_function", target=ATEN.index_put.default)
 
 
 @pytest.mark.parametrize("batch", [1, 2])

@@ -179,11 +179,23 @@ def keep_recurrent_layers() -> Iterator[None]:
     }
     rules |= {view: functools.partial(_viewed, fake_implementations[view]) for view in _VIEWS}
     rules |= {pooling: functools.partial(_in_mode, functools.partial(_pooled_open, pooling)) for pooling in _POOLINGS}
+    _forget_views()
+    try:
+        # fake tensors take shapes from the first where sizes vary, from the second where they do not
+        with (
+            _replaced(decomposition_table, shapes),
+            _replaced(fake_implementations, rules),
+            keep_whole((*_SHAPES, *_OPEN)),
+        ):
+            yield
+    finally:
+        _forget_views()
+
+
+def _forget_views() -> None:
+    """Empties PyTorch's memory of fake results of views, which are others in here than outside."""
     for known in [known for known in tuple(FakeTensorMode.cache) if known.key[0] in _VIEWS]:
-        FakeTensorMode.cache.pop(known, None)  # what Dynamo has met, by PyTorch's rule
-    # fake tensors take shapes from the first where sizes vary, from the second where they do not
-    with _replaced(decomposition_table, shapes), _replaced(fake_implementations, rules), keep_whole((*_SHAPES, *_OPEN)):
-        yield
+        FakeTensorMode.cache.pop(known, None)
 
 
 _VIEWS: Final = (aten.view.default, aten._unsafe_view.default)

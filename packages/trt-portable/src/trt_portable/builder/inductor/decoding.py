@@ -465,7 +465,7 @@ def _update_of(node: fx.Node, attention: fx.Node) -> _Update | None:
         return None
     row, old = rows.args[1:]  # type: ignore[union-attr]
     start: Any = places[2]  # type: ignore[index]
-    for target in (torch.ops.aten.expand.default, torch.ops.aten.unsqueeze.default, torch.ops.aten.clamp_min.default):
+    for target in _OF_PLACES:
         if not isinstance(start, fx.Node) or start.target is not target:
             return None
         start = start.args[0]
@@ -479,6 +479,13 @@ def _update_of(node: fx.Node, attention: fx.Node) -> _Update | None:
     if not (is_one and is_old and taken.is_contiguous()) or tuple(begin.meta["val"].shape) != (taken.shape[0],):
         return None
     return _Update(cache, row, begin, made, written[0])  # type: ignore[arg-type]
+
+
+_OF_PLACES: Final = (
+    *(torch.ops.aten.expand.default, torch.ops.aten.unsqueeze.default),
+    *(torch.ops.aten.clamp_max.default, torch.ops.aten.clamp_min.default),
+)
+"""What `IKVCacheUpdateLayer` makes places of rows with, the last one first; the kernel drops what is outside, too."""
 
 
 def _turned(node: fx.Node) -> tuple[fx.Node, fx.Node, fx.Node] | None:
