@@ -27,6 +27,8 @@ from trt_runtime import load, save
 from trt_runtime.program.document import check_step, program_from_bytes
 from trt_runtime.program.graph import ControlFlowCall, operator_calls
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Branch(nn.Module):
     """Weights of either branch, a buffer that both read, a number of the call."""

@@ -17,6 +17,8 @@ import trt_frontends
 from trt_core import Reason
 from trt_runtime import TRTModule
 
+pytestmark = pytest.mark.sampled(3)
+
 
 def compiled(module: Any, x: torch.Tensor, **settings: Any) -> Any:
     return trt_frontends.compile(module, arg_inputs=(x,), optimization_level=0, min_block_size=1, **settings)
