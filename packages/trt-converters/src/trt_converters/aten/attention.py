@@ -25,6 +25,7 @@ from trt_converters.layers import (
     unsqueeze,
     with_rank,
 )
+from trt_converters.layers.pointwise import widen
 from trt_converters.registry import convert_each
 from trt_core import Reason, Verdict, provider_version, trt
 from trt_core.dtypes import FLOATS
@@ -100,13 +101,9 @@ def attend(
 def _scaled(ctx: ConversionContext, query: Operand, factor: Any) -> Any:
     """Returns the query times the factor of the scores, which few factors are of 16 bits as they are of 32."""
     dtype = dtype_of(query)
-    if dtype.itemsize > 2 or (isinstance(factor, (int, float)) and is_exactly(factor, _rounded(factor, dtype))):
-        return binary(ctx, "PROD", query, factor, "scale")
-    return cast(ctx, binary(ctx, "PROD", cast(ctx, query, torch.float32), factor, "scale"), dtype)
-
-
-def _rounded(number: float, dtype: torch.dtype) -> float:
-    return torch.tensor(number, dtype=dtype).item()
+    is_held = isinstance(factor, (int, float)) and is_exactly(factor, torch.tensor(factor, dtype=dtype).item())
+    scaled = binary(ctx, "PROD", query if is_held else widen(ctx, query), factor, "scale")
+    return cast(ctx, scaled, dtype)
 
 
 def _fits_layer(ctx: ConversionContext) -> bool:

@@ -29,11 +29,10 @@ def cast(ctx: ConversionContext, value: Operand, dtype: torch.dtype) -> Any:
     """
     if is_size_number(value):
         return cast(ctx, ctx.number(value), dtype)
-    if isinstance(value, (bool, int, float)):
-        is_whole = isinstance(value, int) and not dtype.is_floating_point
-        return (
-            torch.tensor(value).to(dtype) if is_whole else torch.tensor(value, dtype=dtype)
-        )  # the former wraps around
+    if isinstance(value, int) and not dtype.is_floating_point:
+        return torch.tensor(value).to(dtype)  # it wraps around where the type has no room for it
+    if isinstance(value, (int, float)):
+        return torch.tensor(value, dtype=dtype)
     source = dtype_of(value)
     if source is dtype:
         return value

@@ -1,4 +1,4 @@
-"""Compiles a causal language model for generation."""
+"""Compiles a language model for generating text: one step, with its caches, for prefill and decoding."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from trt_frontends.generation.sources import (
     sound_inputs,
     varying_input,
 )
-from trt_frontends.generation.steps import FIRST_TOKENS, CachedStep, CrossCachedStep, PictureStep, decoder_of, writer_of
+from trt_frontends.generation.steps import CachedStep, CrossCachedStep, PictureStep, decoder_of, writer_of
 from trt_frontends.pipeline import Progress, no_progress
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 _PREFILL_CHUNK: Final = 512
 """Most tokens of a row that one call of a step takes, unless told otherwise."""
+
+_FIRST_TOKENS: Final = 8
+"""The same of encoder-decoders, whose texts begin with few."""
 
 
 @entry_point
@@ -141,7 +144,7 @@ def compile_generation(
         )
     _require_usual_loop(model)
     is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-    chunk = min(prefill_chunk or (FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
+    chunk = min(prefill_chunk or (_FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
     if assisted_tokens > chunk:
         raise InputError(
             f"assisted_tokens={assisted_tokens} are more than the {chunk} that are read at once",

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torch import nn
 
 from trt_core import InputError, logger
-
-if TYPE_CHECKING:
-    pass
-
 
 LOOKING_ASIDE: Final = ("mllama", "idefics")
 WRITING_SOUNDS: Final = {

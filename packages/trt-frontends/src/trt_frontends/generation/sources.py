@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
@@ -13,9 +13,6 @@ from trt_core import Input, InputError
 from trt_frontends.generation.messages import LOOP_OF_A_PART, cannot
 from trt_runtime.generation.inputs import MASK, TOKEN_TYPES
 from trt_runtime.generation.limits import SOUNDS, SOURCE_STEP
-
-if TYPE_CHECKING:
-    pass
 
 
 def crossed_input(rows: int, shape: tuple[int, ...], longest: int, dtype: torch.dtype) -> Input:

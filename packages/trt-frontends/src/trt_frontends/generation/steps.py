@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-FIRST_TOKENS: Final = 8
-"""The same of encoder-decoders, whose texts begin with few."""
-
-
 def writer_of(model: Any) -> Any:
     """Returns the part of a model whose `generate` makes the tokens: a language model inside of it (BLIP-2), or all."""
     if not isinstance(getattr(model, "language_model", None), nn.Module):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from trt_core.device import CAPTURING, capture
+from trt_runtime.generation.assistants import Assistant
 from trt_runtime.generation.choosing import Choosing
 from trt_runtime.generation.inputs import Streamer
 from trt_runtime.generation.reading import Reader
-
-if TYPE_CHECKING:
-    from trt_runtime.generation.assistants import Assistant
 
 _STEPS: Final = 8
 """Steps between two looks at whether all rows have ended, on a GPU."""

@@ -10,12 +10,12 @@ from torch import nn
 
 from trt_core.errors import ExecutionError, InputError
 from trt_core.wording import kind_of
+from trt_runtime.generation.assistants import Assistant
 from trt_runtime.generation.choosing import described
 from trt_runtime.generation.inputs import Request, filled_up, require_room
 from trt_runtime.generation.limits import PROMPTS, SourceLimits
 
 if TYPE_CHECKING:
-    from trt_runtime.generation.assistants import Assistant
     from trt_runtime.generation.generator import TextGenerator
 
 
