@@ -362,6 +362,34 @@ def test_sizes_that_follow_from_data_are_no_expressions() -> None:
         x.view(x.shape[0] * x.shape[1])
 
 
+_COUNTED: dict[str, Callable[..., Any]] = {
+    "mm.out": lambda x, y, out: torch.mm(x[0], y[0], out=out[0]),
+    "bmm.out": lambda x, y, out: torch.bmm(x, y, out=out),
+    "baddbmm.out": lambda x, y, out: torch.baddbmm(out, x, y, out=torch.empty_like(out)),
+    "bmm": lambda x, y, out: torch.bmm(x, y),
+    "fft": lambda x, y, out: torch.ops.aten._fft_r2c(x, [2], 0, True),
+    "im2col": lambda x, y, out: torch.ops.aten.im2col(x[:, None], [2, 2], [1, 1], [0, 0], [2, 2]),
+    "col2im": lambda x, y, out: torch.ops.aten.col2im(x, [4, 4], [2, 2], [1, 1], [0, 0], [1, 1]),
+    "solve": lambda x, y, out: torch.ops.aten.linalg_solve_triangular(out, out, upper=True),
+    "sort": lambda x, y, out: torch.ops.aten.sort.stable(x, stable=True, dim=-1),
+}
+
+
+@pytest.mark.parametrize("name", _COUNTED)
+def test_no_operator_makes_numbers_of_sizes_that_vary(name: str) -> None:
+    """As the shape rules in C++ do of a batched product's, by which transformers lost their range."""
+    sizes = _traced((8,))
+    with sizes.fake_mode:
+        x, y, out = (torch.empty(sizes.shape[0], *each) for each in ((16, 9), (9, 16), (16, 16)))
+    recorder = LaunchRecorder([sizes, x, y, out], sizes=places_of([sizes]))
+    with torch.no_grad(), recorder.fakes, recorder:
+        _COUNTED[name](x, y, out)
+    (varying,), _ = served_sizes([sizes], [Limits((1,), (8,), (16,))])
+    assert varying.least <= 2 and varying.most == 16
+    *_, last = recorder.steps
+    assert last[0] == "op"
+
+
 @pytest.mark.parametrize(
     ("kernel", "is_kept"), [("dequantize", True), ("int4pack", False)], ids=["in traces too", "not in traces"]
 )

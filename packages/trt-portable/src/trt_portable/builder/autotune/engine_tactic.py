@@ -533,11 +533,13 @@ class Trial:
         self._reporter.verbose(f"tactic {tactic.name}: built in {time.monotonic() - started:.1f} s")
         return (artifact, program) if is_right else None
 
-    def _tell_failure(self, tactic: Tactic, error: BaseException) -> None:
+    def _tell_failure(self, tactic: Tactic, error: BaseException, sizes: str = "") -> None:
         """Says that a tactic failed: as a warning where that makes an engine several times slower."""
-        what = f"tactic {tactic.name}: not available here: {type(error).__name__}: {error}"
+        what = f"tactic {tactic.name}: not available here{sizes}: {type(error).__name__}: {error}"
         if self._subject.device.type == "cuda" and tactic.name not in LIBRARIES:
-            self._reporter.warning(f"{what}; layers are interpreted in its place, which starts a kernel for each step")
+            where = " at other sizes than the optimal ones" if sizes else ""
+            how = f"layers are interpreted in its place{where}, which starts a kernel for each step"
+            self._reporter.warning(f"{what}; {how}")
         else:
             self._reporter.info(what)
 
@@ -593,7 +595,7 @@ class Trial:
                 if not self._is_right_for_all(tactic, program):
                     return None
         except (Exception, SystemExit) as error:  # a compiler may fail in any way, and an engine needs none
-            self._reporter.info(f"tactic {tactic.name}: none for a range: {type(error).__name__}: {error}")
+            self._tell_failure(tactic, error, " for a range")
             return None
         spans = ", ".join(f"{each.least}..{each.most}" for each in artifact.varying)
         self._reporter.verbose(f"tactic {tactic.name}: built for {spans} in {time.monotonic() - started:.1f} s")

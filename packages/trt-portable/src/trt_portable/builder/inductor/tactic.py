@@ -34,7 +34,7 @@ import torch
 from torch import fx, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, pytree
+from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, enable_python_dispatcher, pytree
 from trt_core.sizes.grid import SizeGrid, runs
 from trt_core.temporary import undone, with_attributes
 from trt_portable.builder.autotune.autotuner import trying_all
@@ -251,7 +251,7 @@ class LaunchRecorder(TorchDispatchMode):
                 _refuse()
             self._note_allocation(made)
             return made
-        found = func(*args, **kwargs)
+        found = func(*args, **kwargs) if self.fakes is None else _without_data(func, args, kwargs)
         leaves = pytree.tree_leaves(found)
         if self.fakes is not None and not _does_anything(func, leaves):
             return found
@@ -352,6 +352,19 @@ def _is_fixed(argument: Any) -> bool:
     """Whether an argument is the same for all sizes, as far as its extents tell."""
     sizes = (*argument.shape, *argument.stride()) if isinstance(argument, torch.Tensor) else (argument,)
     return not any(isinstance(size, torch.SymInt) for size in sizes)
+
+
+def _without_data(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What an operator returns of tensors without data, of whose extents nothing is assumed.
+
+    Shape rules in C++ want numbers, and so fix extents that are symbols. They are not asked where the memory of the
+    result is given, and Python's take their place where there are any.
+    """
+    given = [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out]
+    if given:
+        return given[0] if len(given) == 1 else tuple(given)
+    with enable_python_dispatcher():
+        return func(*args, **kwargs)
 
 
 def _does_anything(func: Any, results: Sequence[Any]) -> bool:
@@ -700,7 +713,7 @@ def _record(
     given: Sequence[Any],
     decompositions: Mapping[Any, Callable[..., Any]] | None,
 ) -> fx.GraphModule:
-    from trt_core.internals import compile_session, enable_python_dispatcher, make_fx
+    from trt_core.internals import compile_session, make_fx
 
     def run(parameters: Sequence[torch.Tensor], *arguments: Any) -> tuple[torch.Tensor, ...]:
         weights.bind(program, parameters)
