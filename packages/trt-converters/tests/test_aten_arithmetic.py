@@ -13,6 +13,8 @@ import torch
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
 from trt_core import Reason
 
+pytestmark = pytest.mark.sampled(2)
+
 aten = torch.ops.aten
 
 INF, NAN = math.inf, math.nan

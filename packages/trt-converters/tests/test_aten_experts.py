@@ -8,6 +8,8 @@ import torch
 from trt_converters.aten import libraries
 from trt_converters.testing import check_conversion, emitted_layers
 
+pytestmark = pytest.mark.sampled(2)
+
 pytest.importorskip("transformers.integrations.moe")  # defines the operator
 libraries.register()
 GROUPED = torch.ops.transformers.grouped_mm_fallback.default

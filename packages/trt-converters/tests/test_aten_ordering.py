@@ -13,6 +13,8 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.testing import check_conversion, samples_from_opinfo
 from trt_core import Reason
 
+pytestmark = pytest.mark.sampled(2)
+
 aten = torch.ops.aten
 
 INF, NAN = float("inf"), float("nan")

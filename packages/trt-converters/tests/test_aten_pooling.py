@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from trt_converters.testing import ExtentOf, check_conversion, emitted_layers, samples_from_opinfo
 
+pytestmark = pytest.mark.sampled(2)
+
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 randn = torch.randn

@@ -14,6 +14,8 @@ from trt_converters.aten.recurrent import UNROLLED_LENGTH, is_unrolled
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import Device
 
+pytestmark = pytest.mark.sampled(2)
+
 aten = torch.ops.aten
 states_captured_right = pytest.mark.xfail(
     torch.__version__ < "2.12", reason="PyTorch 2.11 captures the states of these with an axis too many"

@@ -9,6 +9,8 @@ import torch
 
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
 
+pytestmark = pytest.mark.sampled(2)
+
 aten = torch.ops.aten
 
 INF, NAN = float("inf"), float("nan")

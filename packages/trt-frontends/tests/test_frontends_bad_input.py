@@ -22,6 +22,8 @@ from typer.testing import CliRunner
 
 import trt_frontends
 
+pytestmark = pytest.mark.sampled(3)
+
 ARGUMENTS: Final = {
     "explain": "IN --json OUT.json",
     "diff": "IN IN",

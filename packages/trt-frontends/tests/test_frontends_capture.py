@@ -17,6 +17,8 @@ from torch import nn
 import trt_frontends
 from trt_core import ExportError, Input, InputError, InternalError, LoweringError, SettingsError
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Masked(nn.Module):
     def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> torch.Tensor:

@@ -21,6 +21,8 @@ from trt_core import Input, InputError
 from trt_frontends.compiled_module import CompiledModule
 from trt_runtime import load, save
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Fours(nn.Module):
     """Rows in groups of four: 3 * rows must be a multiple of 12."""

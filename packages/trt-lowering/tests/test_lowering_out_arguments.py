@@ -8,6 +8,8 @@ import torch
 from trt_core import LoweringError
 from trt_lowering import decompose_program, export_module, lower
 
+pytestmark = pytest.mark.sampled(3)
+
 _SQUARE = torch.rand(3, 3)
 _ROW = torch.rand(3)
 _PLACES = torch.tensor([0, 2])

@@ -22,6 +22,8 @@ from trt_portable.kernels.low_precision_products import (
     decode,
 )
 
+pytestmark = pytest.mark.sampled(2)
+
 COLUMNS: Final = 16
 CPU: Final = torch.device("cpu")
 FLOATS: Final = (trt.float32, trt.bfloat16)

@@ -16,6 +16,8 @@ from trt_core.operators import argument
 from trt_core.quantization import dequantize, quantize
 from trt_lowering import lower
 
+pytestmark = pytest.mark.sampled(3)
+
 importlib.import_module("torch.ao.quantization.fx._decomposed")
 library = torch.ops.quantized_decomposed
 aten = torch.ops.aten
