@@ -128,6 +128,16 @@ def test_a_number_beyond_a_half_type_does_not_become_infinite(dtype: torch.dtype
     check_conversion(aten.div.Tensor, (mask, 1e9))
 
 
+@hypothesis.given(
+    number=st.floats(1e-3, 1e3), is_negative=st.booleans(), dtype=st.sampled_from([torch.float16, torch.bfloat16])
+)
+@hypothesis.settings(max_examples=20)
+def test_half_values_are_scaled_by_the_number_itself(number: float, is_negative: bool, dtype: torch.dtype) -> None:
+    x = torch.randn(64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    for op in (aten.mul.Tensor, aten.div.Tensor):
+        check_conversion(op, (x, -number if is_negative else number), rtol=0.0, atol=0.0)
+
+
 @pytest.mark.parametrize(("dtype", "number"), [(torch.float16, 1e-7), (torch.float16, -3e-6), (torch.bfloat16, 1e-40)])
 def test_a_number_that_a_half_type_holds_with_few_digits_keeps_its_own(dtype: torch.dtype, number: float) -> None:
     x = torch.tensor([0.25, 1.0, 3.0, 100.0, torch.finfo(dtype).max / 3], dtype=dtype)

@@ -34,11 +34,17 @@ aten = torch.ops.aten
 Number = float | int
 
 
-def compute_type(result: torch.dtype, *numbers: Any) -> torch.dtype:
+def compute_type(result: torch.dtype, *numbers: Any, is_scaled: bool = False) -> torch.dtype:
     """Returns the type to compute in: float32 when the result is a half type that may not hold a Python number.
 
     PyTorch keeps Python numbers in float32 beside half tensors: `x * 1e9` must not become `x * inf`, nor 1e-12 be 0.
     Below the normal range digits are lost one by one: float16 has 1.2e-7 for 1e-7.
+
+    Args:
+        result: The type of the result.
+        numbers: Operands; tensors do not count.
+        is_scaled: Whether every digit counts, as in products and quotients. Sums take what the half type holds of a
+            number, as PyTorch's do on the CPU.
     """
     if result in (torch.float16, torch.bfloat16):
         range_of = torch.finfo(result)
@@ -47,7 +53,8 @@ def compute_type(result: torch.dtype, *numbers: Any) -> torch.dtype:
                 return torch.float32
             if isinstance(number, (int, float)) and math.isfinite(number) and number:
                 stored = torch.tensor(number, dtype=result).item()
-                if abs(number) < range_of.smallest_normal or math.isinf(stored):
+                is_held = not is_scaled or stored == torch.tensor(number, dtype=torch.float32).item()
+                if not is_held or abs(number) < range_of.smallest_normal or math.isinf(stored):
                     return torch.float32
     return result
 
@@ -99,7 +106,7 @@ convert_each(
 def aten_mul(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
     """mul.Tensor(Tensor self, Tensor other) -> Tensor"""
     result = ctx.result_dtype
-    left, right = promote(ctx, self, other, dtype=compute_type(result, self, other))
+    left, right = promote(ctx, self, other, dtype=compute_type(result, self, other, is_scaled=True))
     return cast(ctx, binary(ctx, "AND" if result is torch.bool else "PROD", left, right), result)
 
 
@@ -215,7 +222,7 @@ def aten_fmod(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
 
 
 def _quotient(ctx: ConversionContext, self: Operand, other: Operand) -> Any:
-    left, right = promote(ctx, self, other, dtype=compute_type(ctx.result_dtype, self, other))
+    left, right = promote(ctx, self, other, dtype=compute_type(ctx.result_dtype, self, other, is_scaled=True))
     return cast(ctx, binary(ctx, "DIV", left, right), ctx.result_dtype)
 
 
