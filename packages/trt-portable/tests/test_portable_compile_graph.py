@@ -10,6 +10,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trt_portable as trt
@@ -19,6 +20,7 @@ from trt_portable.builder.inductor.tactic import (
     TracedProgram,
     _has_odd_rows,
     _is_functional,
+    _varies_with_channels_last,
     decompositions,
     fused_layout,
     graph_of,
@@ -174,6 +176,35 @@ def test_padding_is_tried_for_rows_that_kernels_cannot_read_fast(columns: int, i
     second.meta["val"] = torch.empty(inner, columns, dtype=torch.float16)
     product.meta["val"] = torch.empty(5, columns, dtype=torch.float16)
     assert _has_odd_rows(graph) is is_odd
+
+
+@pytest.mark.parametrize(
+    ("batch", "groups", "others", "is_last"),
+    [
+        ("n", (1,), 0, True),
+        (4, (1,), 0, False),
+        ("n", (1, 2, 2), 0, False),
+        ("n", (16,), 0, True),
+        ("n", (1,), 300, False),
+    ],
+    ids=["varying", "one size", "groups", "depthwise", "hardly any"],
+)
+def test_where_channels_come_last(batch: Any, groups: tuple[int, ...], others: int, is_last: bool) -> None:
+    """Of graphs whose sizes vary; for one size Inductor finds out by itself."""
+    env = ShapeEnv(specialize_zero_one=False)
+    count = batch if isinstance(batch, int) else tactic._number(env, 1, 4, 8, batch, True)
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor]:
+        for each in groups:
+            x = torch.conv2d(x, torch.ones(16, 16 // each, 3, 3), None, 1, 1, 1, each)
+        for _ in range(others):
+            x = x.relu()
+        return (x,)
+
+    with FakeTensorMode(shape_env=env, allow_non_fake_inputs=True):
+        graph = make_fx(run)(torch.empty(count, 16, 8, 8))
+    assert _varies_with_channels_last(graph) is is_last
+    assert not [guard for guard in env.guards if "Eq" in str(guard.expr)]  # nothing is assumed of sizes
 
 
 def test_a_graph_that_writes_in_place_takes_the_long_way() -> None:

@@ -1283,7 +1283,8 @@ def compile_functional(graph: fx.GraphModule) -> Any:
     (mode,) = {argument.fake_mode for argument in arguments if isinstance(argument, FakeTensor)}
     last = graph.graph.output_node()
     last.meta["user_visible_output_idxs"] = list(range(len(last.args[0])))  # type: ignore[arg-type]
-    with V.set_fake_mode(mode), config.patch(shape_padding=_has_odd_rows(graph)):
+    choices = {"shape_padding": _has_odd_rows(graph), "force_layout_optimization": _varies_with_channels_last(graph)}
+    with V.set_fake_mode(mode), config.patch(choices):
         joint_graph_passes(graph)
         return compile_fx_inner(graph, arguments, is_inference=True)
 
@@ -1334,6 +1335,34 @@ def _has_odd_rows(graph: fx.GraphModule) -> bool:
             if is_wide and any(isinstance(count, int) and count % _TENSOR_CORE_BYTES for count in row_bytes):
                 return True
     return False
+
+
+_NODES_PER_CONVOLUTION: Final = 300
+_MOST_GROUPED: Final = 1 / 3
+"""Part of what convolutions of a graph compute that may be in groups, where cuDNN is slower with channels last."""
+
+
+def _varies_with_channels_last(graph: fx.GraphModule) -> bool:
+    """Whether sizes of images vary, and convolutions are fastest with channels last.
+
+    For one size Inductor finds out by itself; where sizes vary, it leaves images as they lie.
+    """
+    convolutions = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    nodes = len(graph.graph.nodes)
+    if all(_is_fixed(node.meta["val"]) for node in convolutions) or nodes >= _NODES_PER_CONVOLUTION * len(convolutions):
+        return False
+    total = grouped = 0
+    for node in convolutions:
+        weight = node.args[1].meta["val"]
+        products = weight[0].numel() * math.prod(_usual(extent) for extent in node.meta["val"].shape)
+        total += products
+        grouped += products if node.args[8] > 1 and weight.shape[1] > 1 else 0
+    return grouped <= total * _MOST_GROUPED
+
+
+def _usual(extent: int | torch.SymInt) -> int:
+    """What an extent is at the sizes that a graph is tuned at."""
+    return int(extent.node.hint) if isinstance(extent, torch.SymInt) else extent
 
 
 TACTICS = (
