@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from trt_converters.aten import attention
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
+from trt_core import Provider
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -17,7 +19,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 randn = torch.randn
 torch.manual_seed(0)
 Q, K, V = randn(2, 4, 5, 8), randn(2, 4, 7, 8), randn(2, 4, 7, 8)
-NARROW = randn(2, 4, 7, 3)  # values of another width: no attention layer
+NARROW = randn(2, 4, 7, 3)  # values of another width, which TensorRT's layer may not take
 DYNAMIC = {
     0: {0: (1, 2, 4), 2: (2, 5, 9)},
     1: {0: (1, 2, 4), 2: (3, 7, 9)},
@@ -34,10 +36,25 @@ def test_types(value: torch.Tensor, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS[1:])
 @pytest.mark.parametrize("scale", [None, 0.17])
-def test_factors_are_not_rounded_to_sixteen_bits(dtype: torch.dtype, scale: float | None) -> None:
+@pytest.mark.parametrize("width", [32, 24])
+def test_factors_are_not_rounded_to_sixteen_bits(dtype: torch.dtype, scale: float | None, width: int) -> None:
     """Factors of most widths of heads are no powers of two."""
-    operands = tuple(randn(2, 4, 12, 32).to(dtype) for _ in range(3))
+    operands = (randn(2, 4, 12, each).to(dtype) for each in (32, 32, width))
     check_conversion(ATTENTION, (*operands, None, 0.0, False), {"scale": scale}, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:])
+def test_products_in_place_of_the_layer_round_their_result_alone(dtype: torch.dtype) -> None:
+    """Sums of another order may end on the other side of a half."""
+    operands = (randn(1, 2, 4, 12, 32).to(dtype) for _ in range(3))
+    check_conversion(ATTENTION, tuple(operands), rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_tensorrt_is_given_no_values_of_another_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "current_provider", lambda: Provider.TENSORRT)
+    operands = tuple(each.to(torch.bfloat16) for each in (Q, K, NARROW))
+    check_conversion(ATTENTION, operands, rtol=0, atol=0)
+    assert "SOFTMAX" in emitted_layers(ATTENTION, operands)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -94,11 +111,11 @@ def test_batches_that_broadcast() -> None:
 
 
 def test_one_attention_layer_where_its_rules_allow() -> None:
-    for arguments in ((Q, K, V), (Q, K, V, PADDING), (Q, K, V, None, 0.0, True)):
+    for arguments in ((Q, K, V), (Q, K, NARROW), (Q, K, V, PADDING), (Q, K, V, None, 0.0, True)):
         layers = emitted_layers(ATTENTION, arguments)
         assert "ATTENTION_INPUT" in layers
         assert "SOFTMAX" not in layers
-    assert "SOFTMAX" in emitted_layers(ATTENTION, (Q, K, NARROW))
+    assert "SOFTMAX" in emitted_layers(ATTENTION, (Q, randn(1, 4, 7, 8), V))
 
 
 def test_dropout_and_other_results_are_refused() -> None:

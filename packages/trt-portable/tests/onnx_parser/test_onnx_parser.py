@@ -1364,6 +1364,35 @@ def test_blocked_int4_weights() -> None:
     np.testing.assert_allclose(infer(model.SerializeToString(), {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(torch.float16, TensorProto.FLOAT16), (torch.bfloat16, TensorProto.BFLOAT16)]
+)
+@pytest.mark.parametrize("width", [32, 24])
+@pytest.mark.parametrize("is_causal", [0, 1])
+def test_attention_in_sixteen_bits_rounds_its_result_alone(
+    dtype: torch.dtype, number: int, width: int, is_causal: int
+) -> None:
+    """By a factor that 16 bits do not hold, with values of another width, and behind a past."""
+    shapes = {
+        "q": (2, 4, 6, 32),
+        "k": (2, 4, 6, 32),
+        "v": (2, 4, 6, width),
+        "pk": (2, 4, 3, 32),
+        "pv": (2, 4, 3, width),
+    }
+    node = helper.make_node(
+        "Attention", ["q", "k", "v", "", "pk", "pv"], ["y", "ek", "ev"], is_causal=is_causal, scale=0.17
+    )
+    inputs = [value(name, *shape, dtype=number) for name, shape in shapes.items()]
+    model = model_of([node], inputs, [value("y", 2, 4, 6, width, dtype=number)], opset=23)
+    data = {name: torch.randn(shape).to(dtype) for name, shape in shapes.items()}
+    (found,) = infer(model.SerializeToString(), data)
+    k, v = torch.cat([data["pk"], data["k"]], 2), torch.cat([data["pv"], data["v"]], 2)
+    mask = torch.ones(6, 9, dtype=torch.bool).tril(3) if is_causal else None
+    wanted = nn.functional.scaled_dot_product_attention(data["q"], k, v, mask, scale=0.17)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
 def test_bfloat16_weights() -> None:
     weights = torch.randn(4, 3).to(torch.bfloat16)
     proto = TensorProto(

@@ -27,7 +27,7 @@ from trt_converters.layers import (
 )
 from trt_converters.layers.pointwise import widen
 from trt_converters.registry import convert_each
-from trt_core import Reason, Verdict, provider_version, trt
+from trt_core import Provider, Reason, Verdict, current_provider, provider_version, trt
 from trt_core.dtypes import FLOATS
 from trt_core.sizes.expressions import is_same_size
 
@@ -86,20 +86,21 @@ def attend(
     """
     width = shape_of(query)[-1]
     factor = 1.0 / math.sqrt(width) if scale is None else scale
-    if not is_exactly(factor, 1):
-        query = _scaled(ctx, query, factor)
     kind = _causal_kind(ctx) if causal else None
     if causal and kind is None:
         mask = _causal_mask(ctx, query, key)
     if _fits_layer(ctx):
-        return _attention_layer(ctx, query, key, value, mask, kind)
+        return _attention_layer(ctx, _scaled(ctx, query, factor), key, value, mask, kind)
     if causal and mask is None:
         mask = _causal_mask(ctx, query, key)
-    return _composed(ctx, query, key, value, mask)
+    wide, keys, values = (cast(ctx, part, torch.float32) for part in (query, key, value))
+    return cast(ctx, _composed(ctx, wide, keys, values, factor, mask), dtype_of(query))
 
 
 def _scaled(ctx: ConversionContext, query: Operand, factor: Any) -> Any:
     """Returns the query times the factor of the scores, which few factors are of 16 bits as they are of 32."""
+    if is_exactly(factor, 1):
+        return query
     dtype = dtype_of(query)
     is_held = isinstance(factor, (int, float)) and is_exactly(factor, torch.tensor(factor, dtype=dtype).item())
     scaled = binary(ctx, "PROD", query if is_held else widen(ctx, query), factor, "scale")
@@ -107,7 +108,10 @@ def _scaled(ctx: ConversionContext, query: Operand, factor: Any) -> Any:
 
 
 def _fits_layer(ctx: ConversionContext) -> bool:
-    """Whether the layer takes the operands: one batch, head sizes that agree, at most four axes."""
+    """Whether the layer takes the operands: one batch, head sizes that agree, at most four axes.
+
+    TensorRT's documentation does not say that values may have another width than keys.
+    """
     query, key, value = (ctx.symbolic_shape(name) for name in ("query", "key", "value"))
     if not len(query) == len(key) == len(value) or len(query) not in (3, 4):
         return False
@@ -117,7 +121,7 @@ def _fits_layer(ctx: ConversionContext) -> bool:
         for left, right in zip(query[: len(query) - 3], shape[: len(query) - 3], strict=True)
     )
     heads = all(isinstance(shape[-3], int) for shape in (query, key, value)) or len(query) == 3
-    widths = query[-1] == key[-1] == value[-1]
+    widths = query[-1] == key[-1] and (key[-1] == value[-1] or current_provider() is Provider.PORTABLE)
     shared = len(query) == 3 and all(is_same_size(query[0], shape[0]) for shape in (key, value))
     grouped = len(query) == 4 and heads and key[1] == value[1] and int(query[1]) % int(key[1]) == 0
     return batches and widths and (shared or grouped)
@@ -182,15 +186,17 @@ def _full_mask(ctx: ConversionContext, mask: Operand, query: Operand, key: Opera
     return expand(ctx, mask, sizes)
 
 
-def _composed(ctx: ConversionContext, query: Operand, key: Operand, value: Operand, mask: Operand | None) -> Any:
+def _composed(
+    ctx: ConversionContext, query: Operand, key: Operand, value: Operand, factor: Any, mask: Operand | None
+) -> Any:
+    """The layers of attention in float32, as PyTorch computes what none of its kernels takes."""
     query_shape, key_shape = ctx.symbolic_shape("query"), ctx.symbolic_shape("key")
     if len(query_shape) >= 3 and len(key_shape) >= 3:
         heads = query_shape[-3]
         key, value = (_repeat_heads(ctx, name, part, heads) for name, part in (("key", key), ("value", value)))
-    dtype = dtype_of(query)
-    scores = cast(ctx, matrix_multiply(ctx, query, key, transpose_right=True, suffix="scores"), torch.float32)
+    scores = matrix_multiply(ctx, _scaled(ctx, query, factor), key, transpose_right=True, suffix="scores")
     weights = softmax(ctx, scores, rank_of(scores) - 1) if mask is None else _masked_softmax(ctx, scores, mask)
-    return matrix_multiply(ctx, cast(ctx, weights, dtype), value, suffix="context")
+    return matrix_multiply(ctx, weights, value, suffix="context")
 
 
 def _masked_softmax(ctx: ConversionContext, scores: Any, mask: Operand) -> Any:

@@ -537,12 +537,14 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
     ) -> torch.Tensor:
         """Attention of (..., H, S, D); a scale makes the weights go through Q/DQ before they meet the values."""
         kind = self.causal_kind
-        upper = kind is CausalMaskKind.UPPER_LEFT
         softmax = self.norm_op is AttentionNormalizationOp.SOFTMAX
-        fused = softmax and scale is None and query.device.type != "meta" and kind is not CausalMaskKind.LOWER_RIGHT
+        is_upper = kind is CausalMaskKind.UPPER_LEFT and mask is None
+        fused = softmax and scale is None and query.device.type != "meta"
         fused = fused and key.shape[:-3] == query.shape[:-3]  # others broadcast
-        if fused and not (upper and mask is not None):
-            return attend(query, key, value, mask, is_causal=upper, factor=self._factor)
+        if kind is not CausalMaskKind.NONE and not (fused and is_upper):
+            mask = _joined(mask, self._causal(query, key))
+        if fused:
+            return attend(query, key, value, mask, is_causal=is_upper, factor=self._factor)
         if self._factor != 1.0:
             query = query * self._factor
         repeats = query.shape[-3] // key.shape[-3]
@@ -550,8 +552,6 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
             key = key.repeat_interleave(repeats, -3)
             value = value.repeat_interleave(repeats, -3)
         scores = multiply(query, key.mT)
-        if kind is not CausalMaskKind.NONE:
-            mask = _joined(mask, self._causal(query, key))
         if mask is not None and mask.dtype is not torch.bool:
             scores = scores + mask
         elif mask is not None:

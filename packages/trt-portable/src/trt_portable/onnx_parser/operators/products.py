@@ -212,9 +212,10 @@ def attention(
     if past_key is not None and past_value is not None:
         k, v = net.concat([past_key, k], 2), net.concat([past_value, v], 2)
     width = q.shape[-1]
-    if width < 1 or v.shape[-1] != width or any(x.shape[1] < 1 for x in (q, k, v)):
+    if width < 1 or any(x.shape[1] < 1 for x in (q, k, v)):
         raise UseDefinition
-    scaled = net.with_number(q, 1 / math.sqrt(width) if scale is None else scale, Op.PROD)
+    factor = 1 / math.sqrt(width) if scale is None else scale  # few are of 16 bits as they are of 32
+    scaled = net.cast(net.with_number(net.cast(q, DataType.FLOAT), factor, Op.PROD), q.dtype)
     kind = CausalMaskKind.NONE
     if is_causal:  # after a past the last query still sees the last key
         kind = CausalMaskKind.UPPER_LEFT if past_key is None else CausalMaskKind.LOWER_RIGHT
