@@ -166,3 +166,23 @@ def test_a_part_that_is_scripted_is_named():
         export_module(torch.nn.Sequential(torch.nn.ReLU(), scripted), (x,))
     frozen = torch.nn.Sequential(torch.nn.ReLU(), torch.jit.freeze(scripted))
     torch.testing.assert_close(export_module(frozen, (x,)).module()(x), frozen(x))
+
+
+def test_buffers_that_are_not_there_take_no_place_among_those_that_are() -> None:
+    """PyTorch counts them, and took an input for a buffer that is written to, or found no place for the last one."""
+
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name, value in (("absent", None), ("count", torch.zeros(2)), ("other", None), ("step", torch.ones(2))):
+                self.register_buffer(name, value)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.count = self.count + self.step
+            return x * self.count
+
+    module = Counter()
+    program = export_module(module, (torch.ones(2),)).module()
+    for count in (1, 2):
+        torch.testing.assert_close(program(torch.ones(2)), torch.full((2,), float(count)))
+    assert list(module.state_dict()) == ["count", "step"]

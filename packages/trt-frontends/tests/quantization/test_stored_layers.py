@@ -161,6 +161,10 @@ def test_engines_of_codes_are_saved_and_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(importlib.import_module("trt_runtime").load(tmp_path / "model.trt")(x), result(x))
 
 
+def test_a_layer_alone_is_a_model() -> None:
+    assert compiled_size(QuantLinear(4, 64).eval(), torch.randn(3, DEPTH), None, 1e-3) < 5
+
+
 def test_a_layer_alone_is_opened_and_put_back() -> None:
     layer = QuantLinear(4, 64)
     holder = nn.Sequential(layer)

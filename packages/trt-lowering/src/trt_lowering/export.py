@@ -320,6 +320,7 @@ def export_module(
         ExportError: The model could not be captured; the message says why, and what to change.
     """
     declare_results()
+    _put_absent_buffers_last(module)
     try:
         watching = contextlib.nullcontext() if questions is None else watch_size_questions(questions)
         examples = distinct_tensors(tuple(args), dict(kwargs or {}))
@@ -350,6 +351,13 @@ def export_module(
             why=f"{type(error).__name__}: {_summary(error)}",
             hint=_advice(error, module, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
         ) from error
+
+
+def _put_absent_buffers_last(module: torch.nn.Module) -> None:
+    """Gives buffers that are None the last places: export tells the others by their order, and counts these too."""
+    held = vars(module).get("_buffers", {})
+    if any(value is None for value in held.values()):
+        vars(module)["_buffers"] = dict(sorted(held.items(), key=lambda item: item[1] is None))
 
 
 _TABLES: Final = ("_parameters", "_buffers")
