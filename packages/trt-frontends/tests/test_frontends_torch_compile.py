@@ -14,6 +14,7 @@ from trt_core import ExecutionError, SettingsError
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.pipeline import BuiltModel, LoweredModel
 from trt_frontends.torch_compile import compiled_graph
+from trt_frontends.torch_compile.model_report import model_report
 
 
 @pytest.fixture
@@ -281,6 +282,52 @@ def test_gradients_recorded_inside_of_no_grad_are_those_of_pytorch(choice: str, 
         *(torch.autograd.grad(y.sum(), (x, mlp[0].weight)) for y in (found, expected)), strict=True
     ):
         torch.testing.assert_close(ours, wanted)
+
+
+def _forces(energy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return -torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
+def _written(energy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    energy.backward()
+    assert x.grad is not None
+    return x.grad * 2
+
+
+def _written_by_a_function(energy: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    torch.autograd.backward(energy)
+    assert x.grad is not None
+    return x.grad + 1
+
+
+@pytest.mark.parametrize(
+    ("derive", "requires_grad"), [(_forces, False), (_written, True), (_written_by_a_function, True)]
+)
+def test_gradients_that_the_model_itself_computes_are_those_of_pytorch(
+    derive: Any, requires_grad: bool, mlp: nn.Module
+) -> None:
+    def run(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x.detach().requires_grad_() if not requires_grad else x
+        energy = mlp(x).square().sum()
+        return energy.detach(), derive(energy, x)
+
+    optimized = torch.compile(run, backend=torch_tensorrt_backend)
+    x = torch.randn(2, 4)
+    for _ in range(2):
+        found, expected = (called(x.clone().requires_grad_(requires_grad)) for called in (optimized, run))
+        torch.testing.assert_close(found, expected)
+    assert any("computes gradients" in graph.in_pytorch for graph in model_report(optimized).graphs)
+
+
+def test_gradients_that_are_captured_with_the_model_run_in_engines(mlp: nn.Module, reports: list[Any]) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(mlp(x).square().sum(), x)[0]
+
+    x = torch.randn(2, 4, requires_grad=True)
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        found = torch.compile(run, backend=torch_tensorrt_backend, options={"min_block_size": 1})(x)
+    torch.testing.assert_close(found, run(x))
+    assert [report.coverage for report in reports] == [1.0]
 
 
 def test_recording_that_a_model_switches_off_stays_off() -> None:

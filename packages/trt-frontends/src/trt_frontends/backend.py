@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -94,8 +95,9 @@ def torch_tensorrt_backend(
     records = torch.is_grad_enabled()
     switches = _gradient_switches(gm)
     needed_at = gradients_needed_at(gm) if records or any(to for _, to in switches) else ()
-    if needed_at and (settings.gradients == "pytorch" or not records):
-        graph.in_pytorch = "gradients are recorded"
+    inside = _ends_for_gradients(graph)
+    if needed_at and (settings.gradients == "pytorch" or not records or inside):
+        graph.in_pytorch = "its code computes gradients of what it makes" if inside else "gradients are recorded"
         return _run_in_pytorch(gm, sample_inputs, settings)
     compiled = _compile(gm, sample_inputs, settings, registry, graph, cache)
     if needed_at:
@@ -312,10 +314,19 @@ def gradients_needed_at(gm: fx.GraphModule) -> tuple[int, ...]:
     return tuple(at for at, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad)
 
 
+def _ends_for_gradients(graph: CapturedGraph) -> bool:
+    """Whether Dynamo ended a graph at a call of autograd by the code it captures, so that gradients are no surprise."""
+    return re.search(r"autograd\.grad\b|\bbackward\b", graph.ended_by) is not None
+
+
 def computes_gradients(gm: fx.GraphModule) -> bool:
-    """Whether a graph that Dynamo captured computes gradients itself, as `torch.func.grad` and `jvp` do."""
-    names = {getattr(node.target, "__name__", "") for node in gm.graph.nodes if node.op == "call_function"}
-    return not names.isdisjoint(_NESTINGS)
+    """Whether a graph that Dynamo captured computes gradients itself, as `torch.func.grad` and `jvp` do.
+
+    With `torch._dynamo.config.trace_autograd_ops` so does one with `torch.autograd.grad`.
+    """
+    targets = {node.target for node in gm.graph.nodes if node.op == "call_function"}
+    names = {getattr(target, "__name__", "") for target in targets}
+    return torch.autograd.grad in targets or not names.isdisjoint(_NESTINGS)
 
 
 _NESTINGS: Final = ("_grad_increment_nesting", "_jvp_increment_nesting")
