@@ -217,6 +217,57 @@ def test_results_of_a_picture_made_of_tokens_have_the_strides_of_eager(batch: in
             assert [tensor.stride() for tensor in module(x)] == expected
 
 
+class Turned(nn.Module):
+    """Results of which kernels choose the order in memory by the strides of axes of extent 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pictured = Pictured()
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        found, shuffled = self.pictured(x)
+        tokens = x.mT.reshape(len(x), 8, 4, 4)
+        turned = (tokens + 1).permute(1, 0, 2, 3)
+        return {
+            "found": found,
+            "a view of it": found.flatten(2).mT,
+            "shuffled": shuffled,
+            "doubled": tokens * 2,
+            "rectified": turned.relu(),
+            "one axis": found.mean((0, 2, 3)),
+        }
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_results_have_the_strides_of_eager_at_every_size_of_a_range(least: int, tmp_path: Any) -> None:
+    model = Turned().eval()
+    rows = Input(min_shape=(least, 16, 8), opt_shape=(4, 16, 8), max_shape=(5, 16, 8))
+    compiled = trt_frontends.compile(model, arg_inputs=[rows], min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for called in (compiled, trt_frontends.load(tmp_path / "model.trtp")):
+        for batch in range(least, 4):
+            x = torch.randn(batch, 16, 8)
+            with torch.no_grad():
+                found, expected = called(x), model(x)
+            torch.testing.assert_close(found, expected)
+            assert {name: value.stride() for name, value in found.items()} == {
+                name: value.stride() for name, value in expected.items()
+            }
+            assert found["found"].data_ptr() == found["a view of it"].data_ptr()
+
+
+def test_an_exported_compiled_model_lays_results_as_eager_does() -> None:
+    model = Pictured().eval()
+    rows = Input(min_shape=(1, 16, 8), opt_shape=(4, 16, 8), max_shape=(5, 16, 8))
+    compiled = trt_frontends.compile(model, arg_inputs=[rows], min_block_size=1)
+    exported = torch.export.export(
+        compiled, (torch.randn(4, 16, 8),), dynamic_shapes=compiled.meta["dynamic_shapes"]
+    ).module()
+    for batch in (1, 3):
+        x = torch.randn(batch, 16, 8)
+        assert [tensor.stride() for tensor in exported(x)] == [tensor.stride() for tensor in model(x)]
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_channels_last_stays_channels_last(dynamic: bool) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU()).to(memory_format=torch.channels_last).eval()

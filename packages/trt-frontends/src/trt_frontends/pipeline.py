@@ -68,7 +68,7 @@ from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.engine_source import EngineSource
 from trt_frontends.example_inputs import ExampleInputs, dimension_names, map_as_export_nests, require_names_of
 from trt_frontends.result_memory import Owners, ResultViews, keep_layouts, reshape_in_pytorch
-from trt_frontends.smallest_sizes import conditions_of_structure, drop_assumptions
+from trt_frontends.smallest_sizes import ResultForms, conditions_of_structure, drop_assumptions, forms_of_results
 from trt_frontends.stored_layers import open_shards
 from trt_lowering import DecomposedGraph, PrecisionRules, begin_lowering, sizes_left_open, tracing_lock
 from trt_lowering.contract import Observer
@@ -160,6 +160,7 @@ class CapturedModel:
         calibration_data: Inputs that the user wants precision decided on.
         dimensions: What the user calls sizes that vary, by symbol.
         engine_cache: The user's own engine cache.
+        forms: How results lie where sizes are 1; None where nothing is built.
     """
 
     module: nn.Module | torch.export.ExportedProgram
@@ -172,6 +173,7 @@ class CapturedModel:
     calibration_data: Iterable[Any] | None
     dimensions: Mapping[str, str] = field(default_factory=dict)
     engine_cache: CustomCache | None = None
+    forms: ResultForms | None = None
 
     @property
     def facts(self) -> ModelFacts:
@@ -230,7 +232,9 @@ class CapturedModel:
             graph = self.decomposed.finish(self.rules() if rules is None else rules)
         require_known_modules(graph, self.settings)
         cache = self.engine_cache
-        return LoweredModel(graph, self.settings, self.ranges, self.registry, self.progress, engine_cache=cache)
+        return LoweredModel(
+            graph, self.settings, self.ranges, self.registry, self.progress, forms=self.forms, engine_cache=cache
+        )
 
 
 @dataclass(frozen=True)
@@ -366,6 +370,7 @@ def capture_model(
         examples,
         given.get(CALIBRATION),
         {} if flat is None else dimension_names(decomposed.graph.graph, flat),
+        forms=forms_of_results(program, ranges) if needs_weights else None,
     )
 
 
@@ -467,6 +472,7 @@ class LoweredModel:
         progress: Told what is being done.
         excluded: Nodes (by name) that run in PyTorch, and why; those that fail to build join them.
         owners: Where results have to lie as for eager calls, exactly, in which memory they lay before lowering.
+        forms: How results lie where sizes are 1.
         is_block: Whether results are dense: the graph is a block of a model that was split before, or an engine of its
             own.
         engine_cache: The user's own engine cache.
@@ -479,6 +485,7 @@ class LoweredModel:
     progress: Progress = no_progress
     excluded: dict[str, Verdict] = field(default_factory=dict)
     owners: Owners | None = None
+    forms: ResultForms | None = None
     is_block: bool = False
     engine_cache: CustomCache | None = None
     _source: EngineSource | None = field(default=None, repr=False)
@@ -507,7 +514,7 @@ class LoweredModel:
             The model before any engine is built; PyTorch runs all of its blocks.
         """
         engines = [block.name for block in plan.engines]
-        views = ResultViews.of(self.graph.graph, self.owners)
+        views = ResultViews.of(self.graph.graph, self.owners, self.forms)
         with views.returned(self.graph.graph):
             module = split_into_blocks(self.graph, plan)
         if not self.is_block and preserve_predicate(self.settings, self.registry)(torch.ops.aten.permute.default):

@@ -4,7 +4,8 @@ Engines write dense tensors of their own, in the order of their axes. An output 
 instance, leaves its engine with the axes in the order of its memory, and the graph around the engine names them back: a
 view. What lies with gaps in the captured program has none when an engine wrote it, so blocks in PyTorch reshape where
 the program takes views that depend on gaps. Where the model returns a view of an input, or several views of one tensor,
-the graph around the blocks makes the views itself, from what it was given.
+the graph around the blocks makes the views itself, from what it was given. Where eager chooses the order by which sizes
+are 1, the result is laid out once they are known.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import fx
 
+from trt_core.nesting import dense_strides
 from trt_core.sizes.expressions import depends_on_data
+from trt_frontends.smallest_sizes import ResultForms, number_at
 from trt_lowering.memory_order import memory_order
 from trt_lowering.node_metadata import graph_results, insert_call
 from trt_lowering.results import base_of, views_of_results
+from trt_runtime.result_layout import lay_out
 
 aten = torch.ops.aten
 
@@ -157,15 +161,17 @@ class ResultViews:
         needed: What the views start from, and the sizes that they are taken with, in no order.
         owners: What `owners_of_results` said of the graph before it was lowered, where results have to lie exactly as
             they do for eager calls, with all their gaps; None where that is not worth memory.
+        forms: How they lie where sizes are 1; None where that is not known.
     """
 
     results: tuple[Any, ...]
     chains: dict[fx.Node, list[fx.Node]]
     needed: tuple[fx.Node, ...]
     owners: Owners | None
+    forms: ResultForms | None = None
 
     @classmethod
-    def of(cls, graph: fx.Graph, owners: Owners | None = None) -> ResultViews:
+    def of(cls, graph: fx.Graph, owners: Owners | None = None, forms: ResultForms | None = None) -> ResultViews:
         """Finds the views in a lowered graph."""
         results = graph_results(graph)
         found = views_of_results(graph)
@@ -179,7 +185,7 @@ class ResultViews:
         operands = (item for chain in chains.values() for view in chain for item in view.all_input_nodes)
         views = {view for chain in chains.values() for view in chain}
         needed = dict.fromkeys([*map(base_of, chains), *(item for item in operands if item not in views)])
-        return cls(results, chains, tuple(node for node in needed if node.op != "placeholder"), owners)
+        return cls(results, chains, tuple(node for node in needed if node.op != "placeholder"), owners, forms)
 
     @contextlib.contextmanager
     def returned(self, graph: fx.Graph) -> Iterator[None]:
@@ -193,7 +199,7 @@ class ResultViews:
         finally:
             output.args = before
 
-    def restore(self, split: fx.GraphModule, lowered: fx.GraphModule, engines: Iterable[str]) -> None:
+    def restore(self, split: fx.GraphModule, lowered: fx.GraphModule, engines: Collection[str]) -> None:
         """Replaces results that blocks return by the views that they are for eager calls.
 
         Args:
@@ -210,6 +216,8 @@ class ResultViews:
         with split.graph.inserting_before(output):
             for base in dict.fromkeys(map(base_of, self.chains)) if self.owners is not None else ():
                 made[base] = _laid_out(split.graph, base, made[base])
+            if engines:
+                self._lay_out_by_size(split.graph, made)
             for chain in self.chains.values():
                 for view in chain:
                     if view not in made:
@@ -222,6 +230,21 @@ class ResultViews:
         for name in engines:
             _drop_unused_outputs(split, name)
         split.recompile()
+
+    def _lay_out_by_size(self, graph: fx.Graph, made: dict[fx.Node, Any]) -> None:
+        """Lets results lie as for eager calls where sizes are 1.
+
+        Args:
+            graph: The graph of the split model, at the place where it returns.
+            made: Nodes of this graph by those of the lowered one, changed in place.
+        """
+        if self.forms is None or len(self.results) != len(self.forms.layouts[0]):
+            return
+        for at, item in enumerate(self.results):
+            if isinstance(item, fx.Node) and not self.chains.get(item) and not _is_given(base_of(item)):
+                chains = [chain for chain in self.chains.values() if chain and base_of(chain[0]) is item]
+                if self.results.index(item) == at:
+                    made[item] = _laid_out_by_size(graph, item, made[item], at, self.forms, chains)
 
     def _part(self, graph: fx.Graph, results: list[Any]) -> None:
         """Gives results memory of their own where they had it before lowering, which left a constant, or an input.
@@ -275,23 +298,83 @@ def _laid_out(graph: fx.Graph, base: fx.Node, made: Any) -> Any:
     return made if order is None else insert_call(graph, lay_out, (made, order), value=value, origin=base)
 
 
-def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """Returns a tensor whose memory is dense, its axes in some order; a copy only where it has to be one.
+def _laid_out_by_size(
+    graph: fx.Graph, item: fx.Node, made: fx.Node, at: int, forms: ResultForms, chains: Sequence[Sequence[fx.Node]]
+) -> fx.Node:
+    """Adds a call that lets a result of an engine lie as it does for eager calls where sizes are 1, if that differs.
 
     Args:
-        value: A tensor that owns its memory.
-        order: The axes, the one whose elements lie next to each other last.
+        graph: The graph of the split model, at the place where it returns.
+        item: The result in the lowered graph.
+        made: The same in this graph.
+        at: Which result it is.
+        forms: How results lie.
+        chains: Views that are taken of it.
     """
-    strides, stride = [0] * value.dim(), 1
-    for axis in reversed(order):
-        strides[axis] = stride
-        stride *= max(value.shape[axis], 1)
-    if list(value.stride()) == strides:
-        return value
-    pairs = zip(value.shape, value.stride(), strides, strict=True)
-    if value.numel() == 0 or all(extent == 1 or mine == other for extent, mine, other in pairs):
-        return value.as_strided(value.shape, strides)
-    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device).copy_(value)
+    value = _tensor(item)
+    layouts: list[Any] = [results[at] for results in forms.layouts]
+    orders = None if value is None else _orders(value, layouts)
+    if value is None or orders is None:
+        return made
+    bases = [
+        torch.empty_strided(shape, dense_strides(shape, order), dtype=value.dtype, device="meta")
+        for (shape, _), order in zip(layouts, orders, strict=True)
+    ]
+    points = zip(bases, forms.points, strict=True)
+    if not all(_can_be_viewed(base, chain, sizes) for base, sizes in points for chain in chains):
+        return made
+    sizes = [_size_in(graph, made, symbol) for symbol in forms.symbols]
+    if None in sizes:
+        return made
+    args = (made, [axis for order in orders for axis in order], sizes)
+    return insert_call(graph, torch.ops.trt.lay_out.default, args, value=value, origin=item)
+
+
+def _orders(value: torch.Tensor, layouts: Sequence[Any]) -> list[list[int]] | None:
+    """Returns the order in memory of a result at each place of `ResultForms`; None if one is that of all, or unknown.
+
+    Args:
+        value: The result as the graph knows it.
+        layouts: Shape and strides at each place.
+    """
+    usual = memory_order(value)
+    if usual is None or None in layouts:
+        return None
+    exact = memory_order(value, exact=True) or usual
+    shape, strides = layouts[0]
+    if dense_strides(shape, exact) != strides:
+        return None  # the graph knows better than the operators that were asked
+    orders = [exact]
+    for shape, strides in layouts[1:]:
+        orders.append(memory_order(torch.empty_strided(shape, strides, device="meta"), exact=True) or exact)
+    pairs = zip(layouts, orders, strict=True)
+    if all(dense_strides(shape, order) == dense_strides(shape, usual) for (shape, _), order in pairs):
+        return None
+    return orders
+
+
+def _can_be_viewed(value: Any, chain: Sequence[fx.Node], sizes: Mapping[Any, int]) -> bool:
+    """Whether views can be taken of a tensor at some sizes."""
+    try:
+        for view in chain:
+            args, kwargs = fx.node.map_arg(
+                (view.args[1:], view.kwargs), lambda item: number_at(item.meta["val"], sizes)
+            )
+            target: Any = view.target
+            value = target(value, *args, **kwargs)
+    except (RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _size_in(graph: fx.Graph, made: fx.Node, symbol: Any) -> fx.Node | None:
+    """Adds a call that reads a size, of the result where that has it, else of an input."""
+    for source in (made, *_inputs(graph)):
+        value = _tensor(source)
+        for axis, extent in enumerate(() if value is None else value.shape):
+            if isinstance(extent, torch.SymInt) and extent.node.expr == symbol:
+                return insert_call(graph, aten.sym_size.int, (source, axis), value=extent, origin=made)
+    return None
 
 
 def _can_be_made(chain: Sequence[fx.Node]) -> bool:

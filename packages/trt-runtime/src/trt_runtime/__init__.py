@@ -1,7 +1,7 @@
 """Runs engines: plans as files, engines as modules, saved programs.
 
-Importing this package registers the operator `torch.ops.trt.execute_engine`, which is all that a saved program
-needs. It imports neither converters nor compilers, and touches no device.
+Importing this package registers the operators `torch.ops.trt.execute_engine` and `lay_out`, which are all that a saved
+program needs. It imports neither converters nor compilers, and touches no device.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trt_runtime.engine_file import plan_from_bytes, plan_to_bytes, read_plan, w
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import PreAllocatedOutputs, TRTModule
 from trt_runtime.operator import execute_engine
+from trt_runtime.result_layout import lay_out as _  # noqa: F401  # registers its operator
 
 if TYPE_CHECKING:
     from trt_runtime.generation import TextGenerator

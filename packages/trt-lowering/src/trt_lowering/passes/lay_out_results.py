@@ -21,7 +21,7 @@ from trt_lowering.trial_operands import trial_operands
 
 aten = torch.ops.aten
 
-_LAID_OTHERWISE: Final = frozenset(
+LAID_OTHERWISE: Final = frozenset(
     f"aten::{name}"
     for name in (
         *("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
@@ -118,7 +118,7 @@ def correct_layouts(graph: fx.Graph) -> int:
 def _may_lie_otherwise(node: fx.Node) -> bool:
     """Whether fake tensors may be wrong about how the results of a node lie."""
     name = schema_name(node.target)
-    return name.startswith(_TRANSFORMS) or (name in _LAID_OTHERWISE and _has_other_order(node))
+    return name.startswith(_TRANSFORMS) or (name in LAID_OTHERWISE and _has_other_order(node))
 
 
 def _has_other_order(node: fx.Node) -> bool:

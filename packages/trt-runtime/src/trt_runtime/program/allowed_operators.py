@@ -36,9 +36,10 @@ from trt_runtime.bindings import MAX_RANK
 from trt_runtime.program.fields import MAX_EXTENT
 from trt_runtime.program.graph import TensorType
 from trt_runtime.program.literals import Value, values_in
+from trt_runtime.result_layout import LAY_OUT
 
-OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize", "trt::fake_quantize_blocks"})
-"""Operators of ours that programs may call, beside engines; see `trt_core.quantization`."""
+OWN_OPERATORS: Final = frozenset({"trt::quantize", "trt::dequantize", "trt::fake_quantize_blocks", LAY_OUT})
+"""Operators of ours that programs may call, beside engines; see `trt_core.quantization` for all but the last."""
 
 COLLECTIVE_LIBRARY: Final = "_c10d_functional"
 """Whoever names it lets a program talk to other ranks, by operators and by engines."""
