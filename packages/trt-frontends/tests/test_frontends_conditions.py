@@ -313,6 +313,7 @@ def test_a_model_that_takes_another_way_at_one_refuses_it(
         lambda x: x[:, None] + x[None],
         lambda x: x.new_zeros(max(x.shape[0], 2)),
         lambda x: x[1:] * 2,
+        lambda x: x[:, None, None].squeeze().expand(x.shape[0], 3) * 2 + x.squeeze(0) + x.squeeze((0, 1)),
     ],
 )
 def test_a_model_that_computes_the_same_at_one_takes_it(function: Callable[[torch.Tensor], Any]) -> None:

@@ -3,6 +3,7 @@
 PyTorch captures with the assumption that sizes which vary are at least 2, and most models do not mind. Those that do
 are told in two ways: their code asked (`SizeQuestion`), and takes another way at 1; or an operator makes other
 results there, as `chunk` makes the pieces that two rows have: each is asked again, with fake tensors of such sizes.
+`squeeze` is told which axes it squeezes, which is another way.
 Some make the same results and lay them otherwise in memory (`forms_of_results`).
 Much code that asks computes the same either way, such as attention that is causal for more than one token. So where
 code takes another way, the model and the graph are both run at that size. The condition stays where results differ, or
@@ -79,10 +80,11 @@ def settle_smallest_sizes(
     ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
     demanded = _demanded(env, _is_of_small)
     kept: dict[Any, str] = {}
+    asked = (*questions, *_name_squeezed_axes(program.graph_module))
     for sizes in smallest_sizes(program.graph, ranges):
         if not _all_hold((*demanded, *kept), sizes):
             continue  # such sizes are refused anyway
-        broken = [question for question in questions if not _all_hold((question.answer,), sizes)]
+        broken = [question for question in asked if not _all_hold((question.answer,), sizes)]
         if broken and not _is_the_model(program, module, examples, sizes, device):
             kept.update((question.answer, question.place) for question in broken)
         elif (node := first_other_result(program.graph, sizes)) is not None:
@@ -90,6 +92,33 @@ def settle_smallest_sizes(
     _add_guards(env, kept)
     drop_assumptions(program.graph, ranges, [question.answer for question in questions])
     rewrite_guard_text(program)
+
+
+def _name_squeezed_axes(gm: fx.GraphModule) -> list[SizeQuestion]:
+    """Lets a graph squeeze the axes that it was captured to squeeze, at every size; what that takes for granted.
+
+    Where more axes have one element the model goes on with a tensor of fewer dimensions, which may come to the same.
+    """
+    import sympy  # PyTorch has imported it where sizes vary
+
+    found = []
+    for target in _SQUEEZES:
+        for node in gm.graph.find_nodes(op="call_function", target=target):
+            value = node.args[0].meta["val"]
+            dims = node.args[1:] or (range(value.dim()),)
+            axes = () if not value.dim() else (dims[0],) if isinstance(dims[0], int) else dims[0]
+            open_extents = [value.shape[axis] for axis in axes if isinstance(value.shape[axis], torch.SymInt)]
+            if open_extents:
+                node.target = torch.ops.aten.squeeze.dims
+                node.args = (node.args[0], [axis for axis in axes if isinstance(value.shape[axis], int)])
+            place = f"{target}, {source_line(node) or node.name}"
+            found += [SizeQuestion(sympy.Ne(extent.node.expr, 1), place) for extent in open_extents]
+    if found:
+        gm.recompile()
+    return found
+
+
+_SQUEEZES: Final = (torch.ops.aten.squeeze.default, torch.ops.aten.squeeze.dim, torch.ops.aten.squeeze.dims)
 
 
 def fixes_an_extent_at_one(program: ExportedProgram) -> bool:
