@@ -244,6 +244,15 @@ def test_graphs_that_are_not_right_are_refused_when_loaded(
     assert caught.value.where.startswith(str(path))
 
 
+def test_strides_that_nothing_is_known_of_may_be_any(parts: ProgramFile, path: Path) -> None:
+    parts.graph["signature"]["leaves"][0].update(strides=[None, 1])
+    module = load(parts.write(path))
+    for x in (torch.randn(4, 3), torch.randn(4, 6)[:, :3]):
+        torch.testing.assert_close(module(x), module(x.clone()))
+    with pytest.raises(InputError, match="lies otherwise in memory"):
+        module(torch.randn(3, 4).t())
+
+
 def test_the_caller_says_how_much_may_depend_on_data(
     parts: ProgramFile, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -110,7 +110,8 @@ class InputReader:
         for index, strides in self._strides.items():
             place = self._places[index]
             wanted = [
-                _number(stride, symbols, f"stride {axis} of input {place}") for axis, stride in enumerate(strides)
+                None if stride is None else _number(stride, symbols, f"stride {axis} of input {place}")
+                for axis, stride in enumerate(strides)
             ]
             require_strides(place, flat[index], wanted)
         return flat
@@ -363,7 +364,7 @@ def require_relations(
 
 
 def _number(extent: Extent, symbols: Mapping[str, int], what: str) -> Any:
-    """The number that a size or stride of a call must be; None for any, and what is symbolic where sizes are."""
+    """The number that a size or stride of a call must be, and what is symbolic where sizes are."""
     try:
         return evaluate_extent(extent, symbols)
     except (ValueError, ArithmeticError) as error:
