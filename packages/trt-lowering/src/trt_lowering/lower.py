@@ -227,11 +227,31 @@ def _say_types_of_out(gm: fx.GraphModule) -> bool:
             node.update_kwarg("dtype", argument(node, "dtype") or dtype)
         elif node.target._schema.name in _COMPUTING_AS_OUT:
             changed |= _widen(node, dtype)
+        elif node.target._schema.name in _LOSSES and argument(node, "reduction"):
+            _add_up_as_out(node, dtype)
+            changed = True
     return changed
 
 
 _COMPUTING_AS_OUT: Final = frozenset({"aten::normal", "aten::var", "aten::std", "aten::logsumexp"})
 """Operators that compute in the type of their `out=` without an argument that says a type."""
+
+
+_LOSSES: Final = frozenset({"aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss"})
+"""Operators that compute in the type of their operands, and add up in that of their `out=`."""
+
+
+def _add_up_as_out(node: fx.Node, dtype: torch.dtype) -> None:
+    """Lets a loss write its elements, which a sum or mean adds up in the type of `out=`."""
+    target: Any = node.target
+    operands = {item.name: argument(node, item.name) for item in target._schema.arguments}
+    reduction, value = operands["reduction"], tensor_value(operands["self"])
+    call = functools.partial(insert_call, node.graph, value=value, origin=node)
+    with node.graph.inserting_before(node):
+        elements = call(torch.ops.aten.empty_like.default, (operands["self"],))
+        elements = call(target, (), {**operands, "reduction": 0, "out": elements})
+    node.target = (torch.ops.aten.mean.out, torch.ops.aten.sum.IntList_out)[reduction - 1]
+    node.args, node.kwargs = (elements, None), {"dtype": dtype, "out": operands["out"]}
 
 
 def _widen(node: fx.Node, dtype: torch.dtype) -> bool:
