@@ -50,11 +50,16 @@ def test_products_in_place_of_the_layer_round_their_result_alone(dtype: torch.dt
     check_conversion(ATTENTION, tuple(operands), rtol=torch.finfo(dtype).eps, atol=0)
 
 
-def test_tensorrt_is_given_no_values_of_another_width(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("width", [3, 24])
+def test_tensorrt_is_given_no_values_of_another_width(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, width: int
+) -> None:
     monkeypatch.setattr(attention, "current_provider", lambda: Provider.TENSORRT)
-    operands = tuple(each.to(torch.bfloat16) for each in (Q, K, NARROW))
-    check_conversion(ATTENTION, operands, rtol=0, atol=0)
-    assert "SOFTMAX" in emitted_layers(ATTENTION, operands)
+    operands = tuple(each.to(dtype) for each in (Q, K, randn(2, 4, 7, width)))
+    check_conversion(ATTENTION, operands, dynamic=DYNAMIC)
+    layers = emitted_layers(ATTENTION, operands)
+    assert layers.count("ATTENTION_INPUT") == 1 and "SOFTMAX" not in layers and "SLICE" in layers
 
 
 @pytest.mark.parametrize("causal", [False, True])

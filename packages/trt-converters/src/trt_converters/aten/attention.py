@@ -14,11 +14,13 @@ from trt_converters.context import ConversionContext, Operand, dtype_of, is_exac
 from trt_converters.layers import (
     binary,
     cast,
+    crop_and_pad,
     dimension,
     expand,
     index_range,
     reshape,
     select,
+    slice_axis,
     softmax,
     squeeze,
     unary,
@@ -90,7 +92,7 @@ def attend(
     if causal and kind is None:
         mask = _causal_mask(ctx, query, key)
     if _fits_layer(ctx):
-        return _attention_layer(ctx, _scaled(ctx, query, factor), key, value, mask, kind)
+        return _attention_of_one_width(ctx, _scaled(ctx, query, factor), key, value, mask, kind)
     if causal and mask is None:
         mask = _causal_mask(ctx, query, key)
     wide, keys, values = (cast(ctx, part, torch.float32) for part in (query, key, value))
@@ -108,10 +110,7 @@ def _scaled(ctx: ConversionContext, query: Operand, factor: Any) -> Any:
 
 
 def _fits_layer(ctx: ConversionContext) -> bool:
-    """Whether the layer takes the operands: one batch, head sizes that agree, at most four axes.
-
-    TensorRT's documentation does not say that values may have another width than keys.
-    """
+    """Whether the layer takes the operands: one batch, head sizes that agree, at most four axes."""
     query, key, value = (ctx.symbolic_shape(name) for name in ("query", "key", "value"))
     if not len(query) == len(key) == len(value) or len(query) not in (3, 4):
         return False
@@ -121,7 +120,7 @@ def _fits_layer(ctx: ConversionContext) -> bool:
         for left, right in zip(query[: len(query) - 3], shape[: len(query) - 3], strict=True)
     )
     heads = all(isinstance(shape[-3], int) for shape in (query, key, value)) or len(query) == 3
-    widths = query[-1] == key[-1] and (key[-1] == value[-1] or current_provider() is Provider.PORTABLE)
+    widths = query[-1] == key[-1]
     shared = len(query) == 3 and all(is_same_size(query[0], shape[0]) for shape in (key, value))
     grouped = len(query) == 4 and heads and key[1] == value[1] and int(query[1]) % int(key[1]) == 0
     return batches and widths and (shared or grouped)
@@ -146,6 +145,26 @@ def _causal_mask(ctx: ConversionContext, query: Operand, key: Operand) -> Any:
     if isinstance(rows, torch.Tensor) and isinstance(columns, torch.Tensor):
         return columns <= rows
     return binary(ctx, "LESS", columns, binary(ctx, "SUM", rows, torch.ones((), dtype=torch.int64)), "causal")
+
+
+def _attention_of_one_width(
+    ctx: ConversionContext, query: Operand, key: Operand, value: Operand, mask: Operand | None, kind: Any
+) -> Any:
+    """Attends to values that are wider or narrower than keys.
+
+    TensorRT's documentation says of one width alone, so the other operands get zeros, which change nothing.
+    """
+    width = shape_of(value)[-1]
+    missing = 0 if current_provider() is Provider.PORTABLE else shape_of(key)[-1] - width
+    query, key = (_with_zeros(ctx, part, -missing) for part in (query, key))
+    result = _attention_layer(ctx, query, key, _with_zeros(ctx, value, missing), mask, kind)
+    return slice_axis(ctx, result, rank_of(result) - 1, 0, width) if missing > 0 else result
+
+
+def _with_zeros(ctx: ConversionContext, value: Operand, count: int) -> Operand:
+    """Appends columns of zeros; nothing where their count is negative."""
+    none = [0] * rank_of(value)
+    return crop_and_pad(ctx, value, none, [*none[1:], max(count, 0)], 0.0)
 
 
 def _attention_layer(
