@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 import trt_portable as trt
+from trt_core.internals import ShapeEnv
 from trt_portable.network.layer import ILayer
 
 E = trt.ElementWiseOperation
@@ -69,6 +71,7 @@ def _defined(layer: Any) -> tuple[Any, ...]:
     inference = layer._network._inference
     with inference.symbols.mode():
         facts: tuple[Any, ...] = inference._facts(layer, layer._compute([inference._value(x) for x in layer._inputs]))
+    inference.symbols.settle()
     return facts
 
 
@@ -98,11 +101,63 @@ def test_no_definition_runs_for_layers_that_say_what_they_make(network: Any, mon
     assert evaluated == []
 
 
+def test_extents_that_may_agree_are_said_as_the_definition_makes_them(network: Any) -> None:
+    x, y, z = (network.add_input(name, trt.float32, (-1, 4)) for name in "xyz")
+    fixed = network.add_input("fixed", trt.float32, (3, 4))
+    flags = network.add_unary(z, trt.UnaryOperation.ISNAN).get_output(0)
+    wide = network.add_input("wide", trt.float32, (-1, -1))
+    layers = [
+        *(network.add_elementwise(left, right, E.SUM) for left, right in ((x, y), (y, x), (x, fixed), (fixed, y))),
+        *(network.add_select(flags, left, right) for left, right in ((x, y), (y, fixed))),
+        network.add_matrix_multiply(x, M.TRANSPOSE, wide, M.NONE),
+        network.add_matrix_multiply(wide, M.NONE, fixed, M.NONE),
+    ]
+    for layer in layers:
+        said = layer._known_facts(network._inference.symbols)
+        assert said is not None and said == _defined(layer), layer
+
+
+def test_tensors_that_are_joined_agree_around_the_axis(network: Any) -> None:
+    parts = [network.add_input(name, trt.float32, extents) for name, extents in (("x", (-1, -1)), ("y", (5, 4)))]
+    layer = network.add_concatenation(parts)
+    (joined,) = layer._known_facts(network._inference.symbols)
+    assert (joined.extents[0] - 5).is_Symbol and joined.extents[1] == 4
+    row = network.add_input("row", trt.float32, (-1,))
+    (doubled,) = network.add_concatenation([row, row])._known_facts(network._inference.symbols)
+    assert doubled.extents == (2 * row._extents[0],)
+
+
 def test_extents_that_may_differ_are_left_to_the_definition(network: Any) -> None:
     x, y = (network.add_input(name, trt.float32, (-1, 4)) for name in "xy")
-    layer = network.add_elementwise(x, y, E.SUM)
+    layer = network.add_elementwise(network.add_concatenation([x, y]).get_output(0), x, E.SUM)
     assert layer._known_facts(network._inference.symbols) is None
     assert tuple(layer.get_output(0).shape) == (-1, 4)
+
+
+def test_layers_know_the_symbols_alone_that_they_are_given(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    create = ShapeEnv.create_unbacked_symint
+
+    def counted(environment: Any, *arguments: Any) -> Any:
+        made.append(environment)
+        return create(environment, *arguments)
+
+    monkeypatch.setattr(ShapeEnv, "create_unbacked_symint", counted)
+    inputs = [network.add_input(f"x{at}", trt.float32, (-1,)) for at in range(40)]
+    assert not made
+    for left, right in pairwise(inputs):
+        both = network.add_concatenation([left, right]).get_output(0)
+        layer = network.add_elementwise(both, left, E.SUM)  # for which PyTorch assumes that an extent is another
+        assert tuple(layer.get_output(0).shape) == (-1,)
+    assert len(made) <= 4 * len(inputs)
+
+
+def test_what_data_tells_has_a_number_of_its_own(network: Any) -> None:
+    x, y = (network.add_input(name, trt.float32, (-1, 4)) for name in "xy")
+    places = [network.add_non_zero(tensor, trt.int64).get_output(0) for tensor in (x, y, x)]
+    z = network.add_input("z", trt.float32, (-1,))
+    counts = [tensor._extents[-1] for tensor in (*places, z)]
+    assert len({str(count) for count in (x._extents[0], y._extents[0], *counts)}) == 6
 
 
 @pytest.mark.timeout(60)  # PyTorch multiplies expressions out before it compares them: twice the time for each square

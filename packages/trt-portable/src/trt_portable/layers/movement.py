@@ -161,10 +161,8 @@ class IConcatenationLayer(ILayer):
         require_axis(self.axis, tensors[0]._rank)
         for axis, column in enumerate(zip(*(t._extents or () for t in tensors), strict=True)):
             fixed = {extent for extent in column if type(extent) is int}
-            require(
-                axis == self.axis or len(fixed) <= 1,
-                f"extents {list(column)} on axis {axis} differ; only axis {self.axis} may",
-            )
+            if axis != self.axis and len(fixed) > 1:
+                raise Refusal(f"extents {list(column)} on axis {axis} differ; only axis {self.axis} may")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
         return joined(self._inputs, self.axis, symbols)

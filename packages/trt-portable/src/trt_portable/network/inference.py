@@ -6,7 +6,7 @@ make of symbolic extents alone is said outright, in functions at the end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -169,14 +169,28 @@ def are_symbolic(tensors: Sequence[ITensor | None]) -> TypeGuard[Sequence[ITenso
 
 
 def broadcast(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...] | None:
-    """The extents of shapes of one rank, broadcast; None where two that are not 1 are not the same expression."""
+    """The extents of shapes of one rank, broadcast; None where it is not certain that two can be broadcast."""
+    columns = zip(*shapes, strict=True)
+    return _agreed([extent for extent in column if type(extent) is not int or extent != 1] or [1] for column in columns)
+
+
+def _agreed(columns: Iterable[Sequence[Any]]) -> tuple[Any, ...] | None:
+    """One extent for each list of extents that have to be the same; None where it is not certain that they can be."""
     found = []
-    for column in zip(*shapes, strict=True):
-        others = [extent for extent in column if type(extent) is not int or extent != 1]
-        if any(extent != others[0] for extent in others[1:]):
+    for column in columns:
+        agreed = next((extent for extent in column if type(extent) is int), column[0])
+        if not all(may_agree(extent, agreed) for extent in column):
             return None
-        found.append(others[0] if others else 1)
+        found.append(agreed)
     return tuple(found)
+
+
+def may_agree(one: Any, other: Any) -> bool:
+    """Whether extents are the same expression, or one is a symbol, which running may find to be the other."""
+    return one == other or any(
+        type(symbol) is not int and symbol.is_Symbol and (type(extent) is int or symbol not in extent.free_symbols)
+        for symbol, extent in ((one, other), (other, one))
+    )
 
 
 def pointwise(tensors: Sequence[ITensor | None], dtype: DataType) -> tuple[Facts, ...] | None:
@@ -212,15 +226,15 @@ def gathered(data: ITensor, indices: ITensor, axis: int) -> tuple[Facts, ...] | 
 
 
 def joined(tensors: Sequence[ITensor | None], axis: int, symbols: Symbols) -> tuple[Facts, ...] | None:
-    """The output of a layer that joins tensors; of one axis PyTorch lets empty ones pass beside others."""
-    if not are_symbolic(tensors) or tensors[0]._rank < 2:
+    """The output of a layer that joins tensors of one rank."""
+    if not are_symbolic(tensors):
         return None
     shapes = [tensor._extents or () for tensor in tensors]
-    first = shapes[0]
-    if any(shape[i] != first[i] for shape in shapes[1:] for i in range(len(first)) if i != axis):
+    around = _agreed(zip(*(shape[:axis] + shape[axis + 1 :] for shape in dict.fromkeys(shapes)), strict=True))
+    if around is None:
         return None
-    total: Any = sum(symbols.integer(shape[axis]) for shape in shapes)
-    return (Facts((*first[:axis], symbols.expression(total), *first[axis + 1 :]), tensors[0]._dtype, None),)
+    total = symbols.total(shape[axis] for shape in shapes)
+    return (Facts((*around[:axis], total, *around[axis:]), tensors[0]._dtype, None),)
 
 
 def multiplied(
@@ -239,7 +253,8 @@ def multiplied(
         return None
     ours, theirs = left._extents or (), right._extents or ()
     batch = broadcast([ours[:leading], theirs[:leading]])
-    if batch is None or ours[-2 if rows == -1 else -1] != theirs[-1 if columns == -2 else -len(theirs[leading:])]:
+    inner = ours[-2 if rows == -1 else -1], theirs[-1 if columns == -2 else -len(theirs[leading:])]
+    if batch is None or not may_agree(*inner):
         return None
     kept = (*(() if rows is None else (ours[rows],)), *(() if columns is None else (theirs[columns],)))
     return (Facts((*batch, *kept), left._dtype, None),)

@@ -204,6 +204,7 @@ class INetworkDefinition(
         self._debug: list[ITensor] = []
         self._debug_unfused = False
         self._weight_names: dict[str, tuple[int, DataType, int]] = {}
+        self._names_of_weights: dict[tuple[int, DataType, int], str] = {}
         self._refittable: set[str] = set()
         self._scopes: list[Scope] = []
         self._kinds: tuple[int, TensorKinds] | None = None
@@ -423,14 +424,16 @@ class INetworkDefinition(
             False if no layer uses the weights, or the name belongs to others.
         """
         key, label = as_weights(weights)._key, to_text(name)
-        if not any(used._key == key for layer in self._layers for used in layer._roles.values()):
+        newest_first = reversed(self._layers)  # weights are named when their layer was added
+        if not any(used._key == key for layer in newest_first for used in layer._roles.values()):
             self._reporter.refuse(f"weights {label!r}", Refusal("no layer uses these weights"))
             return False
         if self._weight_names.get(label, key) != key:
             self._reporter.refuse(f"weights {label!r}", Refusal("other weights have this name"))
             return False
-        self._weight_names = {n: k for n, k in self._weight_names.items() if k != key}
-        self._weight_names[label] = key
+        if key in self._names_of_weights:
+            del self._weight_names[self._names_of_weights[key]]
+        self._weight_names[label], self._names_of_weights[key] = key, label
         return True
 
     def mark_weights_refittable(self, name: str) -> bool:

@@ -274,7 +274,7 @@ def network_to_json(network: INetworkDefinition) -> tuple[dict[str, Any], dict[s
     layers = [writer.layer(layer) for layer in scheduled]
     outputs = [writer.id_of(tensor) for tensor in network._marked]
     shape_outputs = [writer.id_of(tensor) for tensor in network._marked_for_shapes]
-    names = {key: name for name, key in network._weight_names.items()}
+    names = network._names_of_weights
     structure = {
         "name": network.name,
         "flags": network.flags,

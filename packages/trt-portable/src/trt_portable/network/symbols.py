@@ -8,6 +8,8 @@ another.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -32,10 +34,13 @@ class Symbols:
 
     def create(self) -> Any:
         """A new symbol for an extent that is not negative."""
-        environment, _ = self._open()
-        symbol = self._new(environment)
+        from trt_portable.internals import SymT, make_symbol
+
+        self._count_made()
+        symbol = make_symbol(SymT.UNBACKED_INT, self._count, integer=True)
         self._count += 1
-        self._note_known(environment)
+        if self._environment is not None:
+            self._environment.unbacked_symint_counter = self._count
         return symbol
 
     @property
@@ -54,6 +59,7 @@ class Symbols:
         found = self._integers.get(extent)
         if found is None:
             environment, _ = self._open()
+            self._enter(environment, extent)
             made = environment.create_symintnode(extent, hint=None)
             if not isinstance(made, torch.SymInt):
                 return int(made)
@@ -69,26 +75,44 @@ class Symbols:
         """
         found = expression_of(number)
         if found is None:
-            raise Refusal("an extent of the output takes too many terms to say")
+            raise Refusal(_TOO_MANY_TERMS)
         return found
+
+    def total(self, extents: Iterable[Any]) -> Any:
+        """A sum of extents.
+
+        Raises:
+            Refusal: It takes too many terms to say.
+        """
+        counts = Counter(extents)
+        total: Any = sum(extent * count for extent, count in counts.items() if type(extent) is int)
+        symbolic = [(extent, count) for extent, count in counts.items() if type(extent) is not int]
+        if len(symbolic) > _MOST_TERMS:
+            raise Refusal(_TOO_MANY_TERMS)
+        return self.expression(total + sum(self.integer(extent) * count for extent, count in symbolic))
 
     def settle(self) -> None:
         """Drops what one layer assumed of the symbols, and counts those that it made."""
         environment = self._environment
         if environment is None:
             return
-        created = len(environment.var_to_range) - len(self._ranges)
-        if created > 0:
-            self._count += created
+        self._count_made()
         if (
-            environment.replacements
+            len(environment.var_to_range) > _MOST_KNOWN
+            or environment.replacements
             or environment.num_deferred_runtime_asserts != self._assertions
             or any(environment.var_to_range.get(symbol) != bounds for symbol, bounds in self._ranges.items())
         ):
             self._environment = self._mode = None
             self._integers.clear()
+            self._ranges.clear()
             return
         self._note_known(environment)
+
+    def _count_made(self) -> None:
+        """Counts the symbols that layers made, of what only data can tell."""
+        if self._environment is not None:
+            self._count = max(self._count, self._environment.unbacked_symint_counter)
 
     def _note_known(self, environment: ShapeEnv) -> None:
         self._ranges = dict(environment.var_to_range)
@@ -99,22 +123,27 @@ class Symbols:
             from trt_core.internals import FakeTensorMode, ShapeEnv
 
             self._environment = ShapeEnv()
+            self._environment.unbacked_symint_counter = self._count
             self._mode = FakeTensorMode(shape_env=self._environment)
             self._mode.cache_enabled = False  # what would be found is remembered here; its keys take half of the time
-            # Symbols are numbered in the order of their creation, so that the same ones come back.
-            for _ in range(self._count):
-                self._new(self._environment)
             self._note_known(self._environment)
         return self._environment, self._mode
 
-    @staticmethod
-    def _new(environment: ShapeEnv) -> Any:
-        integer = environment.create_unbacked_symint()
-        torch._check(integer >= 0)
-        return integer.node.expr
+    def _enter(self, environment: ShapeEnv, extent: Any) -> None:
+        """Lets the environment know the symbols of an extent, under the numbers that they have here."""
+        following, assertions = environment.unbacked_symint_counter, environment.num_deferred_runtime_asserts
+        for symbol in sorted(extent.free_symbols - environment.var_to_range.keys(), key=str):
+            environment.unbacked_symint_counter = int(symbol.name[1:])
+            torch._check(environment.create_unbacked_symint() >= 0)
+            self._ranges[symbol] = environment.var_to_range[symbol]
+        environment.unbacked_symint_counter = following
+        self._assertions += environment.num_deferred_runtime_asserts - assertions
 
 
+_MOST_KNOWN: Final = 256
+"""Symbols of an environment, which looks through all of them for each layer; a new one knows those that it is given."""
 _MOST_TERMS: Final = 256
+_TOO_MANY_TERMS: Final = "an extent of the output takes too many terms to say"
 _MULTIPLIED: Final = 4
 """How many terms of a sum take as long as one of a product of sums."""
 _MOST_POWER: Final = 8

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
@@ -121,7 +122,7 @@ class GraphImporter:
         self._files = ConstantReader(folder, given)
         self._constants = ConstantReader()
         self._keep_going = keep_going
-        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self._functions = {(f.domain, f.name, f.overload): _Function(f) for f in model.functions}
         self._opsets = {_domain(entry.domain): entry.version for entry in model.opset_import}
         self._depth = 0
         self._nodes = 0
@@ -163,7 +164,7 @@ class GraphImporter:
         Raises:
             Unsupported: They do, or one calls itself.
         """
-        sizes = _Sizes(self._functions)
+        sizes = _Sizes({key: function.proto for key, function in self._functions.items()})
         found = sizes.of(self._model.graph.node)
         num_bytes = found.num_bytes + found.given * sizes.largest_given
         if found.nodes > max(_FUNCTIONS, _CALLS * sizes.own) or num_bytes > self._model.ByteSize() + _FUNCTION_BYTES:
@@ -356,26 +357,25 @@ class GraphImporter:
         yield
         self._depth -= 1  # left as it is when something is raised: the place of the error is told by it
 
-    def _call(self, function: FunctionProto, node: NodeProto, scope: Scope, name: str) -> None:
+    def _call(self, function: _Function, node: NodeProto, scope: Scope, name: str) -> None:
         """Inlines a function: its inputs are the node's, attributes that it refers to are replaced."""
-        if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+        proto = function.proto
+        if len(node.input) > len(proto.input) or len(node.output) > len(proto.output):
             raise Unsupported(f"{node.op_type} has more ends than its function", ErrorCode.INVALID_NODE)
         inner = Scope()
-        for parameter, argument in zip(function.input, node.input, strict=False):
-            if argument:
-                inner[parameter] = scope[argument]
-        attributes = {attribute.name: attribute for attribute in function.attribute_proto}
-        attributes.update({attribute.name: attribute for attribute in node.attribute})
-        opsets = {_domain(entry.domain): entry.version for entry in function.opset_import} or dict(self._opsets)
-        given = {parameter for parameter, argument in zip(function.input, node.input, strict=False) if argument}
-        with self._deeper(f"the function {function.name!r}"):
-            self._stack.append(node.name or function.name)
-            for index, child in enumerate(function.node):
+        given = {parameter: value for parameter, value in zip(proto.input, node.input, strict=False) if value}
+        for parameter, argument in given.items():
+            inner[parameter] = scope[argument]
+        attributes = ChainMap({attribute.name: attribute for attribute in node.attribute}, function.attributes)
+        with self._deeper(f"the function {proto.name!r}"):
+            self._stack.append(node.name or proto.name)
+            for index, child in enumerate(proto.node):
                 self._innermost = (child.name, child.op_type)
-                self._import_node(_resolved(child, attributes, function.input, given), inner, opsets, index)
+                resolved = _resolved(child, attributes, function.parameters, given)
+                self._import_node(resolved, inner, function.opsets or self._opsets, index)
             self._stack.pop()
         self.writer.node = NodeFacts(name, node.op_type, 0, len(node.output))
-        self._bind(node, scope, [inner.find(result) for result in function.output])
+        self._bind(node, scope, [inner.find(result) for result in proto.output[: len(node.output)]])
 
     def _expand(self, node: NodeProto, scope: Scope, domain: str, opset: int, name: str) -> None:
         """Inlines the function by which ONNX itself defines an operator that has no converter."""
@@ -387,7 +387,7 @@ class GraphImporter:
             inputs = [scope[value] for value in node.input if value]
             self._bind(node, scope, _import_as_plugin(self.writer, inputs, domain))
             return
-        self._call(body, node, scope, name)
+        self._call(_Function(body), node, scope, name)
 
     def _input_types(self, node: NodeProto, scope: Scope) -> list[bytes]:
         from onnx import helper
@@ -493,6 +493,23 @@ class ImportingWriter(NetworkWriter):
         return outputs
 
 
+class _Function:
+    """A function of a model, or one of ONNX, and what each call of it asks for.
+
+    Attributes:
+        proto: The function.
+        parameters: Names of its inputs.
+        attributes: Attributes that have a value where a call gives none.
+        opsets: The opsets of its nodes by domain; none where they are the model's.
+    """
+
+    def __init__(self, proto: FunctionProto) -> None:
+        self.proto = proto
+        self.parameters = frozenset(proto.input)
+        self.attributes = {attribute.name: attribute for attribute in proto.attribute_proto}
+        self.opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+
+
 class _Size(NamedTuple):
     """What nodes are once their functions were called: nodes, bytes, and attributes that calls give."""
 
@@ -579,7 +596,7 @@ def _value_of(attribute: AttributeProto) -> Any:
 
 
 def _resolved(
-    node: NodeProto, attributes: Mapping[str, AttributeProto], parameters: Sequence[str], given: set[str]
+    node: NodeProto, attributes: Mapping[str, AttributeProto], parameters: Collection[str], given: Collection[str]
 ) -> NodeProto:
     """A node of a function with the attributes of the call, and without inputs that the call leaves out."""
     from onnx import NodeProto

@@ -193,8 +193,16 @@ class OnnxParser(_ModelReader):
         self._network = network
         self._subgraphs: list[tuple[list[int], bool]] = []
         self._made: dict[str, list[ITensor | None]] = {}
+        self._expected: frozenset[str] = frozenset()
 
     # --- parsing ---------------------------------------------------------------------------------
+
+    def load_model_proto(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
+        """Keeps a model for what reads it later, so that `load_initializer` can add what it does not hold itself."""
+        loaded = super().load_model_proto(model, path)
+        initializers = [] if self._kept_model is None else self._kept_model[0].graph.initializer
+        self._expected = frozenset(proto.name for proto in initializers)
+        return loaded
 
     def parse(self, model: bytes | bytearray | memoryview, path: str | None = None) -> bool:
         """Reads a model from memory.
@@ -220,9 +228,7 @@ class OnnxParser(_ModelReader):
         return kept is not None and self._import(*kept)
 
     def _expects(self, name: str) -> bool:
-        return self._kept_model is not None and any(
-            proto.name == name for proto in self._kept_model[0].graph.initializer
-        )
+        return self._kept_model is not None and name in self._expected
 
     def _import(self, model: ModelProto, folder: Path | None) -> bool:
         if self._network.num_layers or self._network.num_inputs:
