@@ -123,11 +123,12 @@ OWN_LOCKS: Final = {
     "packages/trt-core/src/trt_core/device.py": "held where a GPU is recorded, which no forked process may use",
     "packages/trt-portable/src/trt_portable/execution/launcher.py": "a forked process has it anew, with what it guards",
     "packages/trt-core/src/trt_core/cached_property.py": "it is the property without a lock",
+    "packages/trt-runtime/src/trt_runtime/command_line/commands.py": "its threads begin and end in one function",
 }
 """Modules that make locks of Python's own, and why."""
 
 LOCKS: Final = re.compile(
-    r"\bthreading\.(?:R?Lock|Condition|(?:Bounded)?Semaphore)\(|\bfunctools\b.*\bcached_property\b"
+    r"\bthreading\.(?:R?Lock|Condition|Event|Barrier|(?:Bounded)?Semaphore)\(|\bfunctools\b.*\bcached_property\b"
 )
 
 

@@ -140,8 +140,8 @@ class _Watch:
         self._replayed: weakref.WeakSet[ReplayedCollectives] = weakref.WeakSet()
         self._lock = ForkedLock()
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-        atexit.register(self._stop.set)
+        self._has_ended = False
+        atexit.register(self._end)
 
     def add(self, replayed: ReplayedCollectives) -> None:
         with self._lock:
@@ -150,11 +150,17 @@ class _Watch:
                 self._thread = threading.Thread(target=self._run, name="trt_core collectives", daemon=True)
                 self._thread.start()
 
+    def _end(self) -> None:
+        self._has_ended = True
+
     def _run(self) -> None:
         # a question to the driver would end a capture of another thread that does not allow them
         with contextlib.suppress(OSError, AttributeError):
             driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))
-        while not self._stop.wait(_SECONDS_BETWEEN_LOOKS):
+        while True:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            if self._has_ended:
+                return
             with self._lock:
                 looked_at = list(self._replayed)
                 if not looked_at:
