@@ -15,6 +15,15 @@ class Branching(torch.nn.Module):
         return x + 1 if x.sum() > 0 else x
 
 
+class Clamping(torch.nn.Module):
+    """As layers of Bart and others in transformers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float16 and not torch.isfinite(x).all():
+            x = x.clamp(-64504, 64504)
+        return x
+
+
 class Fixed(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.reshape(4, 3)
@@ -77,6 +86,13 @@ def test_data_dependent_branch_names_the_line_and_the_way_out():
     assert "torch.where" in error.value.hint
     assert __file__ in error.value.where
     assert "torch.onnx.export(model" in str(error.value)
+
+
+def test_models_that_look_for_infinities_in_float16_are_captured_in_another_type():
+    with pytest.raises(ExportError) as error:
+        export_module(Clamping(), (torch.randn(3).half(),))
+    assert 'precision="float16"' in error.value.hint
+    export_module(Clamping(), (torch.randn(3),))
 
 
 def test_the_graph_up_to_a_failure_is_not_printed(capfd):

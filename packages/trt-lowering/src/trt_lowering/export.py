@@ -15,6 +15,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import linecache
 import operator
 import os
 import sys
@@ -387,6 +388,12 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
             "or the range that the message suggests"
         )
     if "DataDependent" in kind or "data-dependent" in text:
+        path, _, line = _place(error).rpartition(":")
+        if path and "torch.float16" in linecache.getline(path, int(line)):
+            return (
+                "in float16 the model looks for numbers that this type does not hold, as layers of Bart do: compile it "
+                'in float32 with the setting precision="float16", or in bfloat16'
+            )
         return (
             "the model branches on, or makes shapes from, the values of a tensor: write it with torch.where or "
             f"torch.cond, or bound the value with torch._check; or compile {_part_to_compile(module)}, "
