@@ -22,7 +22,8 @@ from torch import fx
 
 from trt_core.nesting import dense_strides
 from trt_core.sizes.expressions import depends_on_data
-from trt_frontends.smallest_sizes import ResultForms, number_at
+from trt_frontends.operator_forms import number_at
+from trt_frontends.smallest_sizes import ResultForms
 from trt_lowering.memory_order import memory_order
 from trt_lowering.node_metadata import graph_results, insert_call
 from trt_lowering.results import base_of, views_of_results

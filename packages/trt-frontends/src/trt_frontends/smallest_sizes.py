@@ -13,7 +13,6 @@ nobody can tell.
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,14 +25,10 @@ from trt_core import Input, logger
 from trt_core.exported_programs import module_of
 from trt_core.internals import (
     DataDependentOutputException,
-    FakeTensorMode,
     OpOverload,
     TorchDispatchMode,
     pytree,
-    schema_name,
 )
-from trt_core.log import unlogged
-from trt_core.nesting import dense_strides
 from trt_core.process_groups import COLLECTIVES
 from trt_core.provenance import source_line
 from trt_core.sizes.functions import relation_name
@@ -44,11 +39,11 @@ from trt_core.temporary import seeded, undone
 from trt_frontends.comparison.output_error import measure_error
 from trt_frontends.comparison.sample_inputs import SampleInputs
 from trt_frontends.example_inputs import ExampleInputs
+from trt_frontends.operator_forms import Form, OperatorForms, UnknownSizeError, shapes_in, value_at
 from trt_lowering import keep_recurrent_layers, tracing_lock
 from trt_lowering.export import SizeQuestion
 from trt_lowering.memory_order import lies_in
 from trt_lowering.node_metadata import graph_results
-from trt_lowering.passes.lay_out_results import LAID_OTHERWISE
 
 _TOLERANCES: Final = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 _TOLERANCE: Final = 1e-3
@@ -394,20 +389,6 @@ def _place(place: str) -> Any:
     return SLoc(place, None)
 
 
-class UnknownSizeError(ValueError):
-    """A size follows from data."""
-
-
-@dataclass(frozen=True)
-class _Form:
-    """What a fake tensor is made of."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
 def first_other_result(graph: fx.Graph, sizes: Mapping[Any, int]) -> fx.Node | None:
     """Returns the first node whose results have other shapes than the graph says, or which fails; None for no such.
 
@@ -415,7 +396,7 @@ def first_other_result(graph: fx.Graph, sizes: Mapping[Any, int]) -> fx.Node | N
         graph: A graph of operators with `meta["val"]`.
         sizes: The size in question of each symbol, as sympy knows them.
     """
-    operators = _Operators()
+    operators = OperatorForms()
     for node in graph.nodes:
         if _may_differ(node) and not _is_as_said(node, sizes, operators):
             found: fx.Node = node
@@ -436,47 +417,17 @@ def _varies(value: Any) -> bool:
     return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
-def _is_as_said(node: fx.Node, sizes: Mapping[Any, int], operators: _Operators) -> bool:
+def _is_as_said(node: fx.Node, sizes: Mapping[Any, int], operators: OperatorForms) -> bool:
     try:
-        said = _shapes(_at(node.meta.get("val"), sizes))
-        given = fx.node.map_arg((node.args, dict(node.kwargs)), lambda item: _at(item.meta.get("val"), sizes))
+        said = shapes_in(value_at(node.meta.get("val"), sizes))
+        given = fx.node.map_arg((node.args, dict(node.kwargs)), lambda item: value_at(item.meta.get("val"), sizes))
     except UnknownSizeError:
         return True
     made = operators.made(node.target, given)
     if isinstance(made, Exception):
         return isinstance(made, DataDependentOutputException)  # it asks for values, at any size
-    return _shapes(made) == said
+    return shapes_in(made) == said
 
-
-class _Operators:
-    """Asks operators what they make of forms and numbers; layers of one kind ask the same again."""
-
-    def __init__(self) -> None:
-        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self._known: dict[Any, Any] = {}
-
-    def made(self, target: Any, given: Any) -> Any:
-        """Returns what an operator makes, with forms for tensors; an exception where it raises one.
-
-        Args:
-            target: The operator.
-            given: Its arguments, positional ones and keywords.
-        """
-        leaves, spec = pytree.tree_flatten(given)
-        key = (target, repr(leaves), spec)
-        if key not in self._known:
-            is_real = _is_for_kernels(target, leaves)
-            try:
-                with contextlib.nullcontext() if is_real else self._mode, unlogged("torch._subclasses.fake_tensor"):
-                    filled = [_filled(leaf) if is_real else _tensor(leaf) for leaf in leaves]
-                    args, kwargs = pytree.tree_unflatten(filled, spec)
-                    self._known[key] = _at(target(*args, **kwargs), {})
-            except Exception as error:  # what an operator raises is its own
-                self._known[key] = error
-        return self._known[key]
-
-
-# How results lie ----------------------------------------------------------------------------------------------------
 
 _MOST_SYMBOLS: Final = 3
 """Of more sizes that may be 1 there are too many ways to be it."""
@@ -536,82 +487,20 @@ def _is_usual(result: Any) -> bool:
 def _layouts_at(graph: fx.Graph, results: Sequence[Any], sizes: Mapping[Any, int]) -> tuple[Any, ...]:
     """Shape and strides of results at some sizes, by following the forms of all values from the inputs on."""
     forms: dict[fx.Node, Any] = {}
-    operators = _Operators()
+    operators = OperatorForms()
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "call_function"):
             with contextlib.suppress(UnknownSizeError):
                 forms[node] = _followed(node, forms, sizes, operators)
     found = (forms.get(item) if isinstance(item, fx.Node) else None for item in results)
-    return tuple((form.shape, form.strides) if isinstance(form, _Form) else None for form in found)
+    return tuple((form.shape, form.strides) if isinstance(form, Form) else None for form in found)
 
 
-def _followed(node: fx.Node, forms: Mapping[fx.Node, Any], sizes: Mapping[Any, int], operators: _Operators) -> Any:
+def _followed(node: fx.Node, forms: Mapping[fx.Node, Any], sizes: Mapping[Any, int], operators: OperatorForms) -> Any:
     """The form of what a node makes of others; as the graph says it where an operator does not."""
     made: Any = None
     if node.op == "call_function" and all(item in forms for item in node.all_input_nodes):
         made = operators.made(node.target, fx.node.map_arg((node.args, dict(node.kwargs)), forms.__getitem__))
     if made is None or isinstance(made, Exception):
-        return _at(node.meta.get("val"), sizes)
+        return value_at(node.meta.get("val"), sizes)
     return made
-
-
-def _at(value: Any, sizes: Mapping[Any, int]) -> Any:
-    """A value of the graph with sizes in the place of symbols, and forms in the place of tensors."""
-
-    def settle(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided:
-            shape, strides = (tuple(number_at(size, sizes) for size in item) for item in (leaf.shape, leaf.stride()))
-            return _Form(shape, strides, leaf.dtype, leaf.device)
-        return number_at(leaf, sizes) if isinstance(leaf, torch.SymInt) else leaf
-
-    return pytree.tree_map(settle, value)
-
-
-def number_at(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
-    """Returns a size of a graph where its symbols have some values.
-
-    Args:
-        size: The size.
-        sizes: Values by symbol, as sympy knows them.
-
-    Raises:
-        UnknownSizeError: It follows from data.
-    """
-    if isinstance(size, int):
-        return size
-    found = size.node.expr.xreplace(dict(sizes))
-    if not found.is_Integer:
-        raise UnknownSizeError
-    return int(found)
-
-
-def _shapes(value: Any) -> tuple[Any, ...]:
-    leaves = pytree.tree_leaves(value)
-    return tuple(tuple(leaf.shape) if isinstance(leaf, (torch.Tensor, _Form)) else leaf for leaf in leaves)
-
-
-def _tensor(leaf: Any) -> Any:
-    if not isinstance(leaf, _Form):
-        return leaf
-    return torch.empty_strided(leaf.shape, leaf.strides, dtype=leaf.dtype, device=leaf.device)
-
-
-def _filled(leaf: Any) -> Any:
-    return _tensor(leaf).fill_(1) if isinstance(leaf, _Form) else leaf
-
-
-def _is_for_kernels(target: Any, leaves: Sequence[Any]) -> bool:
-    """Whether a kernel is asked: of operands that lie otherwise than usual, fake tensors know too little."""
-    forms = [leaf for leaf in leaves if isinstance(leaf, _Form)]
-    if not isinstance(target, OpOverload) or target._schema.is_mutable:
-        return False
-    if torch.Tag.pointwise not in target.tags and schema_name(target) not in _KERNELS:
-        return False
-    if any(form.device.type != "cpu" or math.prod(form.shape) > _MOST_ELEMENTS for form in forms):
-        return False
-    return any(form.strides != dense_strides(form.shape) for form in forms)
-
-
-_KERNELS: Final = LAID_OTHERWISE | {"aten::layer_norm", "aten::native_layer_norm"}
-_MOST_ELEMENTS: Final = 1 << 20
-"""Of an operand that a kernel is given to see how it lays its result."""
