@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import torch
 
 from trt_core.temporary import with_attributes
-from trt_portable.dtypes import FLOATS, storage_bytes
+from trt_portable.dtypes import CARRIERS, FLOATS, storage_bytes
 from trt_portable.enums import (
     ActivationType,
     AttentionIOForm,
@@ -53,7 +54,6 @@ from trt_portable.onnx_parser.operators.resampling import COORDINATES, GRID_PADD
 from trt_portable.weights import Weights
 
 if TYPE_CHECKING:
-    import torch
     from onnx import ModelProto
 
     from trt_portable.network.network import INetworkDefinition
@@ -310,6 +310,14 @@ class _Exporter:
             return self.cast(name, dtype)
         return name
 
+    def times(self, x: str, number: float, dtype: DataType) -> str:
+        """A tensor times a number, of which every digit counts, whatever its type holds of it."""
+        held, whole = (torch.tensor(number, dtype=kind, device="cpu") for kind in (CARRIERS[dtype], torch.float32))
+        if held.item() == whole.item():
+            return self.add("Mul", [x, self.constant(number, dtype)])
+        wide = self.add("Mul", [self.cast(x, DataType.FLOAT), self.constant(number, DataType.FLOAT)])
+        return self.cast(wide, dtype)
+
     def weights(self, weights: Weights, shape: Sequence[int], name: str = "") -> str:
         """Weights of a layer as an initializer."""
         from onnx import TensorProto
@@ -400,8 +408,8 @@ def _activation(e: _Exporter, layer: Any, x: str) -> None:
         e.add("Clip", [x, e.constant(layer.alpha, dtype), e.constant(layer.beta, dtype)], e.out())
     else:
         function = "Softplus" if kind is ActivationType.SOFTPLUS else "Tanh"  # of SCALED_TANH
-        inner = e.add(function, [e.add("Mul", [x, e.constant(layer.beta, dtype)])])
-        e.add("Mul", [inner, e.constant(layer.alpha, dtype)], e.out())
+        inner = e.add(function, [e.times(x, layer.beta, dtype)])
+        e.add("Identity", [e.times(inner, layer.alpha, dtype)], e.out())
 
 
 _UNARY: Final = {op: name for name, op in UNARY.items()}
@@ -762,17 +770,17 @@ def _normalization(e: _Exporter, layer: Any, x: str, scale: str, bias: str) -> N
             return
     if layer.num_groups != 1 and not layer.is_v2:
         raise e.refuse("a normalization with numbers per group")
-    dtype, given = source.dtype, x
     shape = e.add("Shape", [x])
+    x = e.cast(x, DataType.FLOAT)  # squares and epsilon leave the range of 16 bits
     if layer.num_groups != 1:
         x = e.add("Reshape", [x, e.constant([0, layer.num_groups, -1])])
         axes = [2]
     where = e.constant(axes)
     centered = e.add("Sub", [x, e.add("ReduceMean", [x, where], keepdims=1)])
     variance = e.add("ReduceMean", [e.add("Mul", [centered, centered]), where], keepdims=1)
-    root = e.add("Sqrt", [e.add("Add", [variance, e.constant(layer.epsilon, dtype)])])
-    normalized = e.add("Div", [centered, root])
-    if x is not given:
+    root = e.add("Sqrt", [e.add("Add", [variance, e.constant(layer.epsilon, DataType.FLOAT)])])
+    normalized = e.cast(e.add("Div", [centered, root]), source.dtype)
+    if layer.num_groups != 1:
         normalized = e.add("Reshape", [normalized, shape])
     e.add("Add", [e.add("Mul", [normalized, scale]), bias], e.out())
 
@@ -1024,7 +1032,7 @@ def _attention(
     if repeats != 1:
         key, value = (_repeated(e, name, k.shape[1], repeats) for name in (key, value))
     if layer._factor != 1.0:
-        query = e.add("Mul", [query, e.constant(layer._factor, q.dtype)])
+        query = e.times(query, layer._factor, q.dtype)
     scores = e.add("MatMul", [query, e.add("Transpose", [key], perm=[0, 1, 3, 2])])
     low = e.constant(-np.inf, q.dtype)
     if layer.causal_kind is not CausalMaskKind.NONE:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx_running import build, run
 
 import trt_portable as trt
+from trt_portable.layers.transformer import IAttentionOutputLayer
 from trt_portable.onnx_export import ExportError, export_onnx
 
 SUM, PROD, LESS = trt.ElementWiseOperation.SUM, trt.ElementWiseOperation.PROD, trt.ElementWiseOperation.LESS
@@ -22,7 +23,9 @@ def new_network() -> trt.INetworkDefinition:
     return trt.Builder(trt.Logger(trt.Logger.INTERNAL_ERROR)).create_network()
 
 
-def compared(network: trt.INetworkDefinition, data: Mapping[str, Any]) -> list[Any]:
+def compared(
+    network: trt.INetworkDefinition, data: Mapping[str, Any], *, rtol: float = 1e-5, atol: float = 1e-6
+) -> list[Any]:
     """What ONNX Runtime makes of a network, once it is found to be what our engine makes."""
     onnxruntime.set_default_logger_severity(4)
     session = onnxruntime.InferenceSession(export_onnx(network).SerializeToString(), providers=["CPUExecutionProvider"])
@@ -32,7 +35,7 @@ def compared(network: trt.INetworkDefinition, data: Mapping[str, Any]) -> list[A
         numbers = np.asarray(ours)
         assert numbers.dtype == theirs.dtype
         assert numbers.shape == theirs.shape
-        np.testing.assert_allclose(numbers, theirs, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(numbers, theirs, rtol=rtol, atol=atol)
     return found
 
 
@@ -170,6 +173,44 @@ def test_rows_of_different_lengths() -> None:
     mark(network, network.add_ragged_softmax(x, bounds).get_output(0))
     lengths = np.array([1, 5, 3, 2, 4, 1], np.int32).reshape(2, 3, 1)
     compared(network, {"x": np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32), "bounds": lengths})
+
+
+@pytest.mark.parametrize("kind", [trt.ActivationType.SCALED_TANH, trt.ActivationType.SOFTPLUS])
+def test_values_of_16_bits_are_multiplied_by_the_number_itself(kind: Any) -> None:
+    network = new_network()
+    layer = network.add_activation(network.add_input("x", trt.float16, (4001,)), kind)
+    layer.alpha, layer.beta = 3.3, 0.7
+    mark(network, layer.get_output(0))
+    compared(network, {"x": np.linspace(-4, 4, 4001, dtype=np.float16)}, rtol=2**-10, atol=2**-10)
+
+
+def test_scores_of_16_bits_are_scaled_by_the_number_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are scores, as keys and values choose one number each."""
+    factor, rows = 0.100067, np.random.default_rng(0).uniform(-50, 50, (1, 1, 64, 8)).astype(np.float16)
+    network = new_network()
+    query, key, value = (network.add_input(name, trt.float16, (1, 1, 64 if name == "q" else 8, 8)) for name in "qkv")
+    layer = network.add_attention_v2(query, key, value, trt.AttentionNormalizationOp.SOFTMAX, trt.CausalMaskKind.NONE)
+    mark(network, layer.get_output(0))
+    monkeypatch.setattr(IAttentionOutputLayer, "_factor", factor)
+    session = onnxruntime.InferenceSession(export_onnx(network).SerializeToString(), providers=["CPUExecutionProvider"])
+    one = np.eye(8, dtype=np.float16)[None, None]
+    found = session.run(None, {"q": rows, "k": one, "v": one})[0]
+    scores = rows.astype(np.float32) * np.float32(factor)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(found, weights / weights.sum(-1, keepdims=True), rtol=2**-10, atol=1e-6)
+
+
+def test_variances_of_16_bits_are_wider() -> None:
+    network = new_network()
+    x = network.add_input("x", trt.float16, (2, 4, 3, 5))
+    scale, bias = (constant(network, np.full((1, 4, 1, 1), number, np.float16)) for number in (1.5, 0.5))
+    layer = network.add_normalization_v2(x, scale, bias, 0b1100)
+    layer.num_groups, layer.epsilon = 2, 1e-12
+    mark(network, layer.get_output(0))
+    values = np.random.default_rng(0).standard_normal((2, 4, 3, 5))
+    values[0] *= 3e3
+    values[1] = 1
+    compared(network, {"x": values.astype(np.float16)}, rtol=2**-9, atol=2**-9)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
