@@ -20,7 +20,44 @@ class Clamping(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.dtype == torch.float16 and not torch.isfinite(x).all():
-            x = x.clamp(-64504, 64504)
+            clamp_value = torch.finfo(x.dtype).max - 1000
+            x = torch.clamp(x, min=-clamp_value, max=clamp_value)
+        return x
+
+
+class ClampingWhereInfinite(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        if torch.isinf(y).any():
+            clamp_value = torch.finfo(y.dtype).max - 1000
+            y = torch.clamp(y, min=-clamp_value, max=clamp_value)
+        return y + x
+
+
+class ClampingBeside(torch.nn.Module):
+    """What else is computed there is there under the condition alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x
+        if torch.isinf(x).any():
+            y = x + 1
+            x = torch.clamp(x, -1, 1)
+        return x + y
+
+
+class ClampingOrNot(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.isinf(x).any():
+            x = torch.clamp(x, -1, 1)
+        else:
+            x += 1
+        return x
+
+
+class ClampingIfTold(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (x > 0).any() and torch.isinf(x).any():
+            x = torch.clamp(x, -1, 1)
         return x
 
 
@@ -88,11 +125,18 @@ def test_data_dependent_branch_names_the_line_and_the_way_out():
     assert "torch.onnx.export(model" in str(error.value)
 
 
-def test_models_that_look_for_infinities_in_float16_are_captured_in_another_type():
-    with pytest.raises(ExportError) as error:
-        export_module(Clamping(), (torch.randn(3).half(),))
-    assert 'precision="float16"' in error.value.hint
-    export_module(Clamping(), (torch.randn(3),))
+@pytest.mark.parametrize("model", [Clamping, ClampingWhereInfinite])
+def test_clamps_of_infinities_in_float16_are_captured_with_their_condition(model: type[torch.nn.Module]) -> None:
+    program = export_module(model(), (torch.randn(4).half(),)).module()
+    for last in (float("inf"), 65504.0, -65504.0, float("nan")):
+        x = torch.tensor([1.0, -65504.0, 65504.0, last]).half()
+        torch.testing.assert_close(program(x), model()(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("model", [ClampingBeside, ClampingOrNot, ClampingIfTold])
+def test_branches_that_do_more_than_clamp_infinities_are_refused(model: type[torch.nn.Module]) -> None:
+    with pytest.raises(ExportError):
+        export_module(model(), (torch.randn(4).half(),))
 
 
 def test_the_graph_up_to_a_failure_is_not_printed(capfd):

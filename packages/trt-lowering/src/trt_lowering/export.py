@@ -11,18 +11,21 @@ the model's code asks of sizes is noted here, for whoever wants to know.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
 import itertools
-import linecache
 import operator
 import os
+import re
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -117,6 +120,59 @@ def data_followed() -> contextlib.AbstractContextManager[None]:
         data.__set__(self, value)
 
     return with_attributes(torch.Tensor, data=property(read, write))
+
+
+@contextlib.contextmanager
+def infinities_clamped() -> Iterator[None]:
+    """Captures both ways of an `if` that clamps a tensor where it has infinities; hold the `tracing_lock` around it.
+
+    Layers of Bart and others have one for float16. The clamp is captured, and behind it a choice, which takes the
+    tensor itself where the condition does not hold.
+    """
+    from trt_core.internals import FakeTensor  # costly to import
+
+    truth, clamp = torch.Tensor.__bool__, torch.clamp
+    asked: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def answer(self: torch.Tensor) -> bool:
+        frame = sys._getframe(1)
+        found = _clamp_at(frame) if type(self) is FakeTensor else None
+        if found is None:
+            return truth(self)
+        is_negated = found["negated"] is not None
+        asked.append((frame.f_locals[found["clamped"]], ~self if is_negated else self))
+        return not is_negated
+
+    @functools.wraps(clamp)
+    def chosen(x: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
+        made = clamp(x, *given, **options)
+        if not asked or asked[-1][0] is not x:
+            return made
+        return torch.where(asked.pop()[1], made, x)
+
+    with with_attributes(torch.Tensor, __bool__=answer), with_attributes(torch, clamp=chosen):
+        yield
+
+
+_CLAMPS: Final = re.compile(
+    r"if (?:\w+\.dtype == torch\.\w+ and )?"
+    r"(?P<negated>\(?not )?torch\.is(?:finite|inf)\((?P<clamped>\w+)\)\.(?:all|any)\(\)\)?:\n"
+    r"(?: +\w+ = torch\.finfo\(.*\n)* +(?P=clamped) = torch\.clamp\((?P=clamped), .*\)"
+)
+"""An `if` that does nothing but clamp what it looks for infinities in, as `ast.unparse` writes it."""
+
+
+def _clamp_at(frame: FrameType) -> re.Match[str] | None:
+    """The `if` whose condition a frame is at, where it is one of `_CLAMPS`."""
+    try:
+        lines, first = inspect.getsourcelines(frame)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError):  # of no file, or changed since
+        return None
+    place = frame.f_lineno - first + 1
+    tests = (node for node in ast.walk(tree) if isinstance(node, ast.If) and node.test.lineno <= place)
+    nearest = max(tests, key=lambda node: node.test.lineno, default=None)
+    return None if nearest is None else _CLAMPS.fullmatch(ast.unparse(nearest))
 
 
 def steps_left_open() -> contextlib.AbstractContextManager[None]:
@@ -335,6 +391,7 @@ def export_module(
             masks_as_they_are(),
             copies_recorded(),
             data_followed(),
+            contextlib.nullcontext() if strict else infinities_clamped(),
             transforms_traced_through(),
             contextlib.nullcontext() if strict else steps_left_open(),
             frames_read_once(),
@@ -388,12 +445,6 @@ def _advice(error: BaseException, module: torch.nn.Module, *, strict: bool, has_
             "or the range that the message suggests"
         )
     if "DataDependent" in kind or "data-dependent" in text:
-        path, _, line = _place(error).rpartition(":")
-        if path and "torch.float16" in linecache.getline(path, int(line)):
-            return (
-                "in float16 the model looks for numbers that this type does not hold, as layers of Bart do: compile it "
-                'in float32 with the setting precision="float16", or in bfloat16'
-            )
         return (
             "the model branches on, or makes shapes from, the values of a tensor: write it with torch.where or "
             f"torch.cond, or bound the value with torch._check; or compile {_part_to_compile(module)}, "
