@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import tempfile
 from collections import OrderedDict, namedtuple
 from pathlib import Path
@@ -319,6 +320,42 @@ def test_results_are_of_the_classes_that_are_named(tmp_path: Path) -> None:
         trt_runtime.load(tmp_path / "model.trtp", result_types=[SimpleNamespace])
     with pytest.raises(InputError, match="no class that is imported"):
         trt_runtime.load(tmp_path / "model.trtp", result_types=["somewhere:Outcome"])
+
+
+class Renamed(Pair):
+    """Named tuples are what they are by their base, too."""
+
+
+@pytest.mark.parametrize(("kind", "isolated"), [(Pair, False), (Renamed, False), (Renamed, True)])
+def test_named_tuples_keep_their_names(kind: Any, isolated: bool, tmp_path: Path) -> None:
+    class Pairing(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"pair": kind(x + 1, Pair(x * 2, [Bag([x])]))}
+
+    x = torch.ones(3)
+    _save(Pairing(), tmp_path / "model.trtp", x)
+    program = trt_runtime.load(tmp_path / "model.trtp", isolated=isolated)
+    pair = pickle.loads(pickle.dumps(program(x)["pair"]))
+    assert isinstance(pair, tuple) and type(pair).__name__ == kind.__name__ and pair._fields == kind._fields
+    left, right = pair
+    assert left is pair.left and torch.equal(left, x + 1) and torch.equal(right.left, x * 2)
+    assert torch.equal(torch.utils._pytree.tree_leaves(pair)[2], x) and "left=" in repr(pair)
+
+
+@pytest.mark.parametrize("names", ['["left","class"]', '["_left","right"]', '["fi","\ufb01"]', '["left"]'])
+def test_tuples_have_no_names_that_python_refuses(names: str, tmp_path: Path) -> None:
+    class Pairing(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return Pair(x + 1, x * 2)
+
+    x = torch.ones(3)
+    _save(Pairing(), tmp_path / "model.trtp", x)
+    parts = ProgramFile.read((tmp_path / "model.trtp").read_bytes())
+    facts = parts.graph["metadata"][FACTS]
+    assert '["left","right"]' in facts
+    parts.graph["metadata"][FACTS] = facts.replace('["left","right"]', names)
+    parts.write(tmp_path / "renamed.trtp")
+    assert type(trt_runtime.load(tmp_path / "renamed.trtp")(x)) is tuple
 
 
 def test_every_class_that_pytorch_takes_apart_is_saved(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from trt_runtime.isolation import IsolatedProgram, Isolation, confinement, isola
 from trt_runtime.isolation.isolated_program import _Answered, _Running
 from trt_runtime.isolation.messages import _HEADER, Arena, decode, encode, place_tensors, send
 from trt_runtime.isolation.worker import _Worker
-from trt_runtime.program.model_facts import Record
+from trt_runtime.program.model_facts import Record, tuple_class
 
 pytestmark = pytest.mark.skipif(bool(confinement.why_not_here()), reason=confinement.why_not_here() or "isolates")
 
@@ -853,7 +853,11 @@ def test_a_process_that_answers_byte_by_byte_is_late() -> None:
 
 
 _RESULT = {
-    "result": ["record", [["text", "sum"], ["tensor", 0]], [["int", 3], ["tuple", ["float", "0x1p0"], ["none"]]]],
+    "result": [
+        "record",
+        [["text", "sum"], ["tensor", 0]],
+        [["int", 3], ["named", ["P", "a", "b"], ["float", "0x1p0"], ["none"]]],
+    ],
     "tensors": [["float32", [2, 3], [3, 1], 0, "cpu"], ["float32", [2], [1], 64, "cpu"]],
     "count": 1,
     "written": [0],
@@ -944,6 +948,7 @@ TREES = st.recursive(
         st.lists(inner, max_size=4).map(tuple),
         st.dictionaries(st.text() | st.integers(0, 9), inner, max_size=4),
         st.dictionaries(st.text(), inner, max_size=4).map(Record),
+        st.lists(inner, max_size=4).map(lambda parts: tuple_class("Parts", tuple("abcd"[: len(parts)]))(*parts)),
     ),
     max_leaves=20,
 )

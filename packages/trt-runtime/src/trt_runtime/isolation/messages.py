@@ -29,7 +29,7 @@ from trt_core.wording import kind_of
 from trt_runtime.program import fields
 from trt_runtime.program.fields import DTYPES, DeviceKind, Dtype
 from trt_runtime.program.interface import Spec
-from trt_runtime.program.model_facts import ModelFacts, Record, Result
+from trt_runtime.program.model_facts import ModelFacts, Record, Result, tuple_class
 
 MOST_BYTES: Final = 64 << 20
 """Longest message."""
@@ -336,6 +336,9 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
             kind,
             *([encode(key, tensors, depth + 1), encode(item, tensors, depth + 1)] for key, item in value.items()),
         ]
+    names = getattr(value, "_fields", None) if type(value).__module__ == tuple_class.__module__ else None
+    if names is not None:
+        return ["named", [type(value).__name__, *names], *(encode(item, tensors, depth + 1) for item in value)]
     if isinstance(value, (list, tuple)):
         return ["list" if isinstance(value, list) else "tuple", *(encode(item, tensors, depth + 1) for item in value)]
     raise InputError(
@@ -360,6 +363,13 @@ def decode(value: Any, tensors: Sequence[Any]) -> Any:
     if kind in ("list", "tuple"):
         items = [decode(part, tensors) for part in parts]
         return items if kind == "list" else tuple(items)
+    if kind == "named":
+        head, *rest = parts
+        name, *names = typed.texts(typed.items(head, "a name"), "a name", MOST_TEXT)
+        made = tuple_class(name, tuple(names)) if len(names) == len(rest) else None
+        if made is None:
+            raise ValueError(f"{typed.show(name)} is no tuple of {len(rest)} names")
+        return made(*[decode(part, tensors) for part in rest])
     if kind in _MAPPINGS:
         pairs = [typed.items(part, "an entry", 2) for part in parts]
         entries = [(decode(key, ()), decode(item, tensors)) for key, item in pairs]

@@ -1076,8 +1076,8 @@ class LoadedProgram(nn.Module):
             kwargs: What it took by name.
 
         Returns:
-            What the model returned. Results of classes of the model's library are dicts with their parts as attributes,
-            or of those classes that `load` was given as `result_types`.
+            What the model returned. Results of classes of the model's library are dicts with their parts as attributes
+            (tuples, where they were named tuples), or of those classes that `load` was given as `result_types`.
 
         Raises:
             InputError: An input does not fit; the message names it.

@@ -7,13 +7,13 @@ readers pass it over, and files without it load.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import torch
 
@@ -35,6 +35,7 @@ MAX_BYTES: Final = 1 << 20
 _PLAIN: Final = frozenset({tuple, list, dict})
 _ORDERED: Final = "collections:OrderedDict"
 _RETURN_TYPES: Final = "torch.return_types:"
+_MOST_PARTS: Final = 1024  # Python takes seconds for classes of a hundred times as many
 
 
 class Record(dict[Any, Any]):
@@ -69,6 +70,26 @@ class Result(Record):
         return tuple(value for value in self.values() if value is not None)
 
 
+@functools.lru_cache(maxsize=256)
+def tuple_class(name: str, parts: tuple[str, ...]) -> type[Any] | None:
+    """A class of named tuples, for results of one that is not here; None where names are too many, or none to Python.
+
+    Its tuples can be pickled: where they are read, the class is made again.
+    """
+    if len(parts) > _MOST_PARTS:
+        return None
+    try:
+        kind: Any = cast("Any", namedtuple)(name, parts, module=__name__)
+    except (SyntaxError, ValueError):  # a file may say anything, such as two names that Python reads as one
+        return None
+    kind.__reduce__ = lambda value: (_make_tuple, (name, parts, tuple(value)))
+    return cast("type[Any]", kind)
+
+
+def _make_tuple(name: str, parts: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return getattr(tuple_class(name, parts), "_make", tuple)(values)
+
+
 def _read_context(value: Any, place: str) -> Any:
     if value is not None:
         literals.from_json(value, place, 0)
@@ -81,7 +102,8 @@ class ResultClass(Row):
 
     Attributes:
         name: `module:QualifiedName`.
-        parts: Names of the parts in the order in which PyTorch takes it apart; None where they have none.
+        parts: Names of the parts in the order in which PyTorch takes it apart, of named tuples too; None where they
+            have none.
         context: What PyTorch keeps beside them, as a literal; `_NO_LITERAL` where it is none, so that only classes that
             are made from their parts can be made again.
     """
@@ -104,8 +126,8 @@ class ModelFacts:
 
     dimensions: Mapping[str, Text] = field(default_factory=dict)
     results: Mapping[str, ResultClass] = field(default_factory=dict)
-    attributes: Mapping[str, Annotated[Any, Form(partial(literals.from_json, known=0), literals.to_json)]] = field(
-        default_factory=dict
+    attributes: Mapping[str, Annotated[Any, Form(functools.partial(literals.from_json, known=0), literals.to_json)]] = (
+        field(default_factory=dict)
     )
     plugins: tuple[Text, ...] = ()
 
@@ -218,8 +240,8 @@ def result_classes(spec: Any, place: str = "output") -> Iterator[tuple[str, Resu
     names = names_of_parts(spec)
     kind = spec.context if isinstance(spec.context, type) else spec.type
     if isinstance(kind, type) and kind not in _PLAIN:
-        named = names is not None and all(isinstance(name, str) for name in names)
-        parts = tuple(names) if named and names is not None else None
+        known = getattr(kind, "_fields", None) if names is None else names
+        parts = tuple(known) if known is not None and all(isinstance(name, str) for name in known) else None
         yield place, ResultClass(f"{kind.__module__}:{kind.__qualname__}", parts, _context(spec.context))
     keys = [*range(len(children_of(spec)))] if names is None else names
     for key, child in zip(keys, children_of(spec), strict=True):
@@ -309,6 +331,8 @@ def _maker(tree: Any, found: ResultClass | None, chosen: Mapping[str, type]) -> 
     kind = chosen.get(found.name) or _class_of_pytorch(found.name)
     if kind is None and found.name == _ORDERED and isinstance(tree, dict):
         return OrderedDict
+    if kind is None and isinstance(tree, tuple) and found.parts is not None and len(found.parts) == len(tree):
+        return getattr(tuple_class(found.name.rpartition(":")[2].rpartition(".")[2], found.parts), "_make", None)
     if kind is None:
         return Result if isinstance(tree, dict) else None
     make = _made_by(kind, tree, found)
