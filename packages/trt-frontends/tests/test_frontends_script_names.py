@@ -187,6 +187,7 @@ dynamo.Debugger dynamo.compile dynamo.trace dynamo.refit_module_weights dynamo.S
 dynamo.convert_exported_program_to_serialized_trt_engine dynamo._compiler.compile dynamo._tracer.trace
 dynamo._refit.refit_module_weights dynamo._settings.CompilationSettings dynamo.types.TRTTensor
 dynamo.conversion._ConverterRegistry.DYNAMO_CONVERTERS dynamo.conversion._ConversionContext.ConversionContext
+dynamo.conversion._ConverterRegistry.dynamo_tensorrt_converter dynamo.conversion._ConverterRegistry.ConverterPriority
 dynamo.conversion.dynamo_tensorrt_converter dynamo.conversion.converter_utils.get_trt_tensor
 dynamo.conversion.impl.elementwise.add dynamo.conversion.plugins.custom_op dynamo.lowering.get_decompositions
 dynamo.lowering.pre_export_lowering dynamo.lowering.post_lowering dynamo.lowering.passes.add_lowering_pass

@@ -184,7 +184,13 @@ def capture(
     """
     if isinstance(mod, torch.export.ExportedProgram):
         return mod
-    if not isinstance(mod, nn.Module) or isinstance(mod, torch.jit.ScriptModule):
+    if isinstance(mod, torch.jit.ScriptModule):
+        raise InputError(
+            f"cannot capture {kind_of(mod)}",
+            why="it is TorchScript, which torch.export does not take",
+            hint="give the module that was traced or scripted",
+        )
+    if not isinstance(mod, nn.Module):
         raise InputError(
             f"cannot capture {kind_of(mod)}",
             hint="give an nn.Module or an ExportedProgram; wrap a function in a module's forward",
