@@ -364,12 +364,24 @@ def _exchange(rank: int, mesh: Any, directory: str) -> str:
     loaded = trt.load(path)
     torch.testing.assert_close(tuple(loaded(x)), wanted)
     dist.barrier()
+    _refuse_program_of_another(f"{directory}-of-{{}}.trtp", rank)
     dist.destroy_process_group(group)
     try:
         trt.load(path)(x)
     except ExecutionError as error:
         return error.what
     return "nothing was said"
+
+
+def _refuse_program_of_another(path: str, rank: int) -> None:
+    """Makes sure that a rank loads no program that another one saved: it would compute with that one's shards."""
+    other = (rank + 1) % dist.get_world_size()
+    try:
+        trt.load(path.format(other))
+    except PlanError as error:
+        assert f"rank {other} has saved it, and this is rank {rank}" in error.why, error
+    else:
+        raise AssertionError(f"rank {rank} loaded the program of rank {other}")
 
 
 def save_and_load(rank: int, directory: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from trt_runtime.program.allowed_operators import (
     why_not_an_argument,
 )
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.fields import FACTS, MAX_EXTENT, UNTOLD, malformed
+from trt_runtime.program.fields import FACTS, MAX_EXTENT, RANK, UNTOLD, malformed
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -523,7 +523,12 @@ def load(
         if holds_manifest(name):
             part = RankPart.find(name, mesh, group)
             return part.finish(_load_file(part.file, copy, replace(options, ranks=part.ranks), part.check))
-    return _load_file(path, copy, options)
+    module = _load_file(path, copy, options)
+    if RANK in (meta := getattr(module, "meta", {})):
+        from trt_runtime.sharded import require_own_program
+
+        require_own_program(meta, name)
+    return module
 
 
 def _load_file(

@@ -47,7 +47,7 @@ from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profile_choice import InputRanges
 from trt_runtime.program.allowed_operators import why_refused
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
-from trt_runtime.program.fields import FACTS, OWN_METADATA, is_path_part
+from trt_runtime.program.fields import FACTS, OWN_METADATA, RANK, is_path_part
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -558,7 +558,10 @@ def save(
         write_exported_program(compiled, path, arg_inputs, kwarg_inputs, dynamic_shapes)
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
-    _write(path, captured if metadata is None else _with_metadata(captured, metadata), (), sign)
+    captured = captured if metadata is None else _with_metadata(captured, metadata)
+    if isinstance(compiled, nn.Module) and torch.distributed.is_available() and torch.distributed.is_initialized():
+        captured = _of_own_rank(compiled, captured)
+    _write(path, captured, (), sign)
 
 
 def save_with(compiled: nn.Module, inside: Sequence[nn.Module], path: Path, metadata: Mapping[str, str]) -> None:
@@ -577,6 +580,15 @@ def save_with(compiled: nn.Module, inside: Sequence[nn.Module], path: Path, meta
         _refuse_callables(module)
     captured = _with_metadata(_capture(compiled, None, None, None), metadata)
     _write(path, captured, [_capture(module, None, None, None) for module in inside], None)
+
+
+def _of_own_rank(compiled: nn.Module, captured: CapturedProgram) -> CapturedProgram:
+    """A program that says which rank saves it, where it talks to others."""
+    from trt_runtime.sharded import said_of  # which few programs need
+
+    known = captured.program.metadata
+    said = "" if RANK in known else said_of(compiled)
+    return replace(captured, program=replace(captured.program, metadata={**known, RANK: said})) if said else captured
 
 
 def _with_metadata(captured: CapturedProgram, metadata: Mapping[str, str]) -> CapturedProgram:
