@@ -658,43 +658,6 @@ def _said_of(rank: int, world: int, collectives: Mapping[Ranks, str]) -> str:
     return f"rank {rank} of {world} with the collectives {hashlib.sha256(told.encode()).hexdigest()}"
 
 
-_SAID: Final = re.compile(r"rank (\d{1,9}) of \d+ with ")
-
-
-def said_of(compiled: nn.Module) -> str:
-    """Returns what the file of a model says of the rank that saves it; nothing where it talks to no other rank."""
-    import torch.distributed as dist
-
-    if not dist.is_available() or not dist.is_initialized():
-        return ""
-    rank, world = dist.get_rank(), dist.get_world_size()
-    collectives, _ = _communication_of(compiled, rank, tuple(range(world)))
-    return _said_of(rank, world, collectives) if collectives else ""
-
-
-def require_own_program(meta: Mapping[str, str], name: str) -> None:
-    """Refuses the program of another rank, in a process that has one itself: its shards are those of another.
-
-    Args:
-        meta: What the program says of itself.
-        name: Its file.
-
-    Raises:
-        PlanError: It is.
-    """
-    import torch.distributed as dist
-
-    said = _SAID.match(meta.get(RANK, ""))
-    if said is None or not dist.is_available() or not dist.is_initialized() or int(said[1]) == dist.get_rank():
-        return
-    raise PlanError(
-        "a program of another rank holds other parts of the model",
-        where=name,
-        why=f"rank {said[1]} has saved it, and this is rank {dist.get_rank()}",
-        hint="let all ranks save one folder by save_sharded, which load reads by rank, or each a file of its own",
-    )
-
-
 def _communication_of(
     compiled: nn.Module, rank: int, members: Ranks
 ) -> tuple[Mapping[Ranks, str], Mapping[str, Ranks]]:

@@ -23,7 +23,10 @@ SAVE = "trt.save"
 """Entries by which the program of a rank says whose it is, and what all programs of one `save_sharded` have in common;
 its signature covers them, as it does not cover the manifest. Files of earlier releases have neither."""
 
-OWN_METADATA = frozenset((FACTS, RANK, SAVE))
+OWNER = "trt.owner"
+"""Entry by which the program of a model that talks to other ranks says which rank saved it."""
+
+OWN_METADATA = frozenset((FACTS, RANK, SAVE, OWNER))
 """Entries that do not count among those of whoever saves a program."""
 
 MAX_TEXT = 4096

@@ -47,7 +47,7 @@ from trt_runtime.program.allowed_operators import (
     why_not_an_argument,
 )
 from trt_runtime.program.document import program_from_bytes
-from trt_runtime.program.fields import FACTS, MAX_EXTENT, RANK, UNTOLD, malformed
+from trt_runtime.program.fields import FACTS, MAX_EXTENT, OWNER, UNTOLD, malformed
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -524,11 +524,29 @@ def load(
             part = RankPart.find(name, mesh, group)
             return part.finish(_load_file(part.file, copy, replace(options, ranks=part.ranks), part.check))
     module = _load_file(path, copy, options)
-    if RANK in (meta := getattr(module, "meta", {})):
-        from trt_runtime.sharded import require_own_program
-
-        require_own_program(meta, name)
+    _require_own(getattr(module, "meta", {}).get(OWNER), name)
     return module
+
+
+def _require_own(owner: Any, name: str) -> None:
+    """Refuses the program of another rank, in a process that has one itself: it holds the shards of that one.
+
+    Args:
+        owner: The rank that saved it, as text; None for programs that talk to no others.
+        name: The file.
+
+    Raises:
+        PlanError: It is another's.
+    """
+    has_rank = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if owner is None or not has_rank or owner == str(torch.distributed.get_rank()):
+        return
+    raise PlanError(
+        "a program of another rank holds other parts of the model",
+        where=name,
+        why=f"rank {owner:.20} has saved it, and this is rank {torch.distributed.get_rank()}",
+        hint="let all ranks save one folder by save_sharded, which load reads by rank, or each a file of its own",
+    )
 
 
 def _load_file(

@@ -47,7 +47,7 @@ from trt_runtime.plan_notes import is_own, plan_bytes
 from trt_runtime.profile_choice import InputRanges
 from trt_runtime.program.allowed_operators import why_refused
 from trt_runtime.program.document import MAX_METADATA, MAX_METADATA_TEXT, program_to_bytes
-from trt_runtime.program.fields import FACTS, OWN_METADATA, RANK, is_path_part
+from trt_runtime.program.fields import FACTS, OWN_METADATA, OWNER, is_path_part
 from trt_runtime.program.graph import (
     CONTROL_FLOW,
     Body,
@@ -559,9 +559,7 @@ def save(
         return
     captured = _capture(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
     captured = captured if metadata is None else _with_metadata(captured, metadata)
-    if isinstance(compiled, nn.Module) and torch.distributed.is_available() and torch.distributed.is_initialized():
-        captured = _of_own_rank(compiled, captured)
-    _write(path, captured, (), sign)
+    _write(path, _of_own_rank(compiled, captured), (), sign)
 
 
 def save_with(compiled: nn.Module, inside: Sequence[nn.Module], path: Path, metadata: Mapping[str, str]) -> None:
@@ -582,13 +580,16 @@ def save_with(compiled: nn.Module, inside: Sequence[nn.Module], path: Path, meta
     _write(path, captured, [_capture(module, None, None, None) for module in inside], None)
 
 
-def _of_own_rank(compiled: nn.Module, captured: CapturedProgram) -> CapturedProgram:
+def _of_own_rank(compiled: Any, captured: CapturedProgram) -> CapturedProgram:
     """A program that says which rank saves it, where it talks to others."""
-    from trt_runtime.sharded import said_of  # which few programs need
-
-    known = captured.program.metadata
-    said = "" if RANK in known else said_of(compiled)
-    return replace(captured, program=replace(captured.program, metadata={**known, RANK: said})) if said else captured
+    meta = getattr(compiled, "meta", {})
+    owner = meta.get(OWNER)
+    calls = getattr(meta.get("partition_report"), "collectives", ())
+    if any(len(node.communication.ranks) > 1 for node in calls) and torch.distributed.is_initialized():
+        owner = str(torch.distributed.get_rank())
+    if owner is None:
+        return captured
+    return replace(captured, program=replace(captured.program, metadata={**captured.program.metadata, OWNER: owner}))
 
 
 def _with_metadata(captured: CapturedProgram, metadata: Mapping[str, str]) -> CapturedProgram:
