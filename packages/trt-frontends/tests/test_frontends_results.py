@@ -421,3 +421,25 @@ def test_indices_out_of_range_are_refused_where_they_are_checked() -> None:
     assert compiled.meta["partition_report"].engines
     with pytest.raises((IndexError, RuntimeError), match="out of range"):
         compiled(torch.tensor([1, 4]))
+
+
+def test_a_model_that_sets_the_mode_of_gradients_leaves_that_of_its_caller() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(2, 2, 1).to(memory_format=torch.channels_last)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(2):
+                with torch.no_grad():
+                    x = self.convolution(x)
+                x = x + 1
+            return x
+
+    images = Input(min_shape=(1, 2, 4, 4), opt_shape=(2, 2, 4, 4), max_shape=(4, 2, 4, 4))
+    compiled = trt_frontends.compile(Twice().eval(), arg_inputs=(images,), min_block_size=1)
+    assert torch.is_grad_enabled()
+    for batch in (1, 2):
+        x = torch.randn(batch, 2, 4, 4)
+        with torch.no_grad():
+            assert compiled(x).shape == x.shape

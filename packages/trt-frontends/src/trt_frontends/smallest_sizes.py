@@ -13,6 +13,7 @@ nobody can tell.
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -499,7 +500,8 @@ def _layouts_at(graph: fx.Graph, results: Sequence[Any], sizes: Mapping[Any, int
 def _followed(node: fx.Node, forms: Mapping[fx.Node, Any], sizes: Mapping[Any, int], operators: OperatorForms) -> Any:
     """The form of what a node makes of others; as the graph says it where an operator does not."""
     made: Any = None
-    if node.op == "call_function" and all(item in forms for item in node.all_input_nodes):
+    is_operator = isinstance(node.target, OpOverload) or node.target is operator.getitem  # not what sets grad mode
+    if is_operator and all(item in forms for item in node.all_input_nodes):
         made = operators.made(node.target, fx.node.map_arg((node.args, dict(node.kwargs)), forms.__getitem__))
     if made is None or isinstance(made, Exception):
         return value_at(node.meta.get("val"), sizes)
