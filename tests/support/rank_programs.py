@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -373,11 +374,11 @@ def _exchange(rank: int, mesh: Any, directory: str) -> str:
     return "nothing was said"
 
 
-def _refuse_program_of_another(path: str, rank: int) -> None:
+def _refuse_program_of_another(path: str, rank: int, load: Callable[[str], Any] = trt.load) -> None:
     """Makes sure that a rank loads no program that another one saved: it would compute with that one's shards."""
     other = (rank + 1) % dist.get_world_size()
     try:
-        trt.load(path.format(other))
+        load(path.format(other))
     except PlanError as error:
         assert f"rank {other} has saved it, and this is rank {rank}" in error.why, error
     else:
@@ -1088,6 +1089,8 @@ def generate_text(rank: int, directory: str) -> None:
     generator.save(f"{directory}/{rank}.trtp")
     for one in (generator, runtime.TextGenerator.load(f"{directory}/{rank}.trtp")):
         torch.testing.assert_close(one.generate(prompts, max_new_tokens=12, eos_token_id=()), wanted)
+    dist.barrier()
+    _refuse_program_of_another(f"{directory}/{{}}.trtp", rank, runtime.TextGenerator.load)
 
 
 def compile_transformers(rank: int, kind: str, way: str, directory: str, fewest: int = 2) -> None:

@@ -293,6 +293,17 @@ def test_results_of_classes_of_pytorch_come_back_as_such(tmp_path: Path) -> None
     assert type(rest["max"]) is torch.return_types.max and torch.equal(rest["max"].indices, x.argmax(1))
 
 
+def _renamed(model: nn.Module, folder: Path, x: torch.Tensor, old: str, new: str) -> Any:
+    """A model that is saved and loaded, with something else in what its program says of it."""
+    _save(model, folder / "model.trtp", x)
+    parts = ProgramFile.read((folder / "model.trtp").read_bytes())
+    facts = parts.graph["metadata"][FACTS]
+    assert old in facts
+    parts.graph["metadata"][FACTS] = facts.replace(old, new)
+    parts.write(folder / "renamed.trtp")
+    return trt_runtime.load(folder / "renamed.trtp")
+
+
 @pytest.mark.parametrize("name", ["torch.return_types:nothing", "torch.return_types:sys", "torch.return_types:"])
 def test_names_of_classes_that_pytorch_does_not_have_are_passed_over(name: str, tmp_path: Path) -> None:
     class Largest(nn.Module):
@@ -300,13 +311,7 @@ def test_names_of_classes_that_pytorch_does_not_have_are_passed_over(name: str, 
             return x.topk(2)
 
     x = torch.randn(3, 4)
-    _save(Largest(), tmp_path / "model.trtp", x)
-    parts = ProgramFile.read((tmp_path / "model.trtp").read_bytes())
-    facts = parts.graph["metadata"][FACTS]
-    assert "torch.return_types:topk" in facts
-    parts.graph["metadata"][FACTS] = facts.replace("torch.return_types:topk", name)
-    parts.write(tmp_path / "renamed.trtp")
-    assert type(trt_runtime.load(tmp_path / "renamed.trtp")(x)) is tuple
+    assert type(_renamed(Largest(), tmp_path, x, "torch.return_types:topk", name)(x)) is tuple
 
 
 def test_results_are_of_the_classes_that_are_named(tmp_path: Path) -> None:
@@ -349,13 +354,7 @@ def test_tuples_have_no_names_that_python_refuses(names: str, tmp_path: Path) ->
             return Pair(x + 1, x * 2)
 
     x = torch.ones(3)
-    _save(Pairing(), tmp_path / "model.trtp", x)
-    parts = ProgramFile.read((tmp_path / "model.trtp").read_bytes())
-    facts = parts.graph["metadata"][FACTS]
-    assert '["left","right"]' in facts
-    parts.graph["metadata"][FACTS] = facts.replace('["left","right"]', names)
-    parts.write(tmp_path / "renamed.trtp")
-    assert type(trt_runtime.load(tmp_path / "renamed.trtp")(x)) is tuple
+    assert type(_renamed(Pairing(), tmp_path, x, '["left","right"]', names)(x)) is tuple
 
 
 def test_every_class_that_pytorch_takes_apart_is_saved(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from trt_portable.builder.inductor.tactic import (
     TracedProgram,
     _has_odd_rows,
     _is_functional,
-    _varies_with_channels_last,
+    _wants_channels_last,
     decompositions,
     fused_layout,
     graph_of,
@@ -203,7 +203,7 @@ def test_where_channels_come_last(batch: Any, groups: tuple[int, ...], others: i
 
     with FakeTensorMode(shape_env=env, allow_non_fake_inputs=True):
         graph = make_fx(run)(torch.empty(count, 16, 8, 8))
-    assert _varies_with_channels_last(graph) is is_last
+    assert _wants_channels_last(graph) is is_last
     assert not [guard for guard in env.guards if "Eq" in str(guard.expr)]  # nothing is assumed of sizes
 
 

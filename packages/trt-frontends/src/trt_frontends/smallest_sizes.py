@@ -24,12 +24,7 @@ from torch.export import ExportedProgram
 
 from trt_core import Input, logger
 from trt_core.exported_programs import module_of
-from trt_core.internals import (
-    DataDependentOutputException,
-    OpOverload,
-    TorchDispatchMode,
-    pytree,
-)
+from trt_core.internals import DataDependentOutputException, OpOverload, TorchDispatchMode, pytree
 from trt_core.process_groups import COLLECTIVES
 from trt_core.provenance import source_line
 from trt_core.sizes.functions import relation_name
@@ -471,8 +466,9 @@ def forms_of_results(program: ExportedProgram, ranges: ShapeRanges) -> ResultFor
         usual | {symbol: sympy.S.One for at, symbol in enumerate(small) if way >> at & 1}
         for way in range(1 << len(small))
     )
+    operators = OperatorForms()
     with tracing_lock(), keep_recurrent_layers():
-        layouts = tuple(_layouts_at(program.graph, results, sizes) for sizes in points)
+        layouts = tuple(_layouts_at(program.graph, results, sizes, operators) for sizes in points)
     return ResultForms(tuple(small), points, layouts)
 
 
@@ -485,10 +481,11 @@ def _is_usual(result: Any) -> bool:
     return (not may_be_one or value.dim() <= 2) and lies_in(value, range(value.dim()))
 
 
-def _layouts_at(graph: fx.Graph, results: Sequence[Any], sizes: Mapping[Any, int]) -> tuple[Any, ...]:
+def _layouts_at(
+    graph: fx.Graph, results: Sequence[Any], sizes: Mapping[Any, int], operators: OperatorForms
+) -> tuple[Any, ...]:
     """Shape and strides of results at some sizes, by following the forms of all values from the inputs on."""
     forms: dict[fx.Node, Any] = {}
-    operators = OperatorForms()
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr", "call_function"):
             with contextlib.suppress(UnknownSizeError):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from trt_converters.aten.arithmetic import compute_type
 from trt_converters.aten.products import matrix_multiply
 from trt_converters.call import Call
 from trt_converters.checks import argument, dtypes, only_results, rank
@@ -27,7 +28,6 @@ from trt_converters.layers import (
     unsqueeze,
     with_rank,
 )
-from trt_converters.layers.pointwise import widen
 from trt_converters.registry import convert_each
 from trt_core import Provider, Reason, Verdict, current_provider, provider_version, trt
 from trt_core.dtypes import FLOATS
@@ -104,9 +104,8 @@ def _scaled(ctx: ConversionContext, query: Operand, factor: Any) -> Any:
     if is_exactly(factor, 1):
         return query
     dtype = dtype_of(query)
-    is_held = isinstance(factor, (int, float)) and is_exactly(factor, torch.tensor(factor, dtype=dtype).item())
-    scaled = binary(ctx, "PROD", query if is_held else widen(ctx, query), factor, "scale")
-    return cast(ctx, scaled, dtype)
+    wide = cast(ctx, query, compute_type(dtype, factor, is_scaled=True))
+    return cast(ctx, binary(ctx, "PROD", wide, factor, "scale"), dtype)
 
 
 def _fits_layer(ctx: ConversionContext) -> bool:

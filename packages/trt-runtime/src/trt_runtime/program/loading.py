@@ -587,7 +587,10 @@ def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, .
             return (load(path, **options),)
         of_files = ("copy", "isolated", "mesh", "group")
         of_bytes: dict[str, Any] = {name: value for name, value in options.items() if name not in of_files}
-        return programs_from_memory(content, LoadOptions(**of_bytes))
+        programs = programs_from_memory(content, LoadOptions(**of_bytes))
+        for program in programs:
+            _require_own(program.meta.get(OWNER), name)
+        return programs
     except PlanError as error:
         raise _told_of(name, error) from error
 

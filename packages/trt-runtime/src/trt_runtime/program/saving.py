@@ -576,8 +576,8 @@ def save_with(compiled: nn.Module, inside: Sequence[nn.Module], path: Path, meta
     """
     for module in (compiled, *inside):
         _refuse_callables(module)
-    captured = _with_metadata(_capture(compiled, None, None, None), metadata)
-    _write(path, captured, [_capture(module, None, None, None) for module in inside], None)
+    captured = _of_own_rank(compiled, _with_metadata(_capture(compiled, None, None, None), metadata))
+    _write(path, captured, [_of_own_rank(each, _capture(each, None, None, None)) for each in inside], None)
 
 
 def _of_own_rank(compiled: Any, captured: CapturedProgram) -> CapturedProgram:

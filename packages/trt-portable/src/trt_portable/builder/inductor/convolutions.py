@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.builder.inductor.own_operators import KernelCall
+from trt_portable.builder.inductor.own_operators import KernelCall, usual_size
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _UNIT: Final = 8
@@ -147,8 +147,7 @@ class Convolution:
 
     def form(self, result: torch.Tensor) -> Form:
         """The form that may be the fastest at the sizes that a graph was tuned at."""
-        pixels = self.pixels(result)
-        return form_for(int(pixels.node.hint) if isinstance(pixels, torch.SymInt) else pixels, self.maps)
+        return form_for(usual_size(self.pixels(result)), self.maps)
 
     def suits(self, result: torch.Tensor) -> bool:
         """Whether the kernel takes the operands, as far as their types and strides tell; no sizes are asked for."""

@@ -80,6 +80,11 @@ class OwnOperators:
     unplanned: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], KernelCall | None] = lambda *_: None
 
 
+def usual_size(size: int | torch.SymInt) -> int:
+    """Returns what a size is where a graph is tuned."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
 def define_operator(
     name: str, run: Callable[..., Any], *, writes_to: tuple[str, ...] = (), schema: str | None = None
 ) -> Any:

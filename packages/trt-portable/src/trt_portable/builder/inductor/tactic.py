@@ -44,6 +44,7 @@ from trt_portable.builder.inductor.own_operators import (
     OwnOperators,
     calls_of,
     teach_cudnn_operators,
+    usual_size,
 )
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, places_of, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
@@ -1283,7 +1284,7 @@ def compile_functional(graph: fx.GraphModule) -> Any:
     (mode,) = {argument.fake_mode for argument in arguments if isinstance(argument, FakeTensor)}
     last = graph.graph.output_node()
     last.meta["user_visible_output_idxs"] = list(range(len(last.args[0])))  # type: ignore[arg-type]
-    choices = {"shape_padding": _has_odd_rows(graph), "force_layout_optimization": _varies_with_channels_last(graph)}
+    choices = {"shape_padding": _has_odd_rows(graph), "force_layout_optimization": _wants_channels_last(graph)}
     with V.set_fake_mode(mode), config.patch(choices):
         joint_graph_passes(graph)
         return compile_fx_inner(graph, arguments, is_inference=True)
@@ -1342,7 +1343,7 @@ _MOST_GROUPED: Final = 1 / 3
 """Part of what convolutions of a graph compute that may be in groups, where cuDNN is slower with channels last."""
 
 
-def _varies_with_channels_last(graph: fx.GraphModule) -> bool:
+def _wants_channels_last(graph: fx.GraphModule) -> bool:
     """Whether sizes of images vary, and convolutions are fastest with channels last.
 
     For one size Inductor finds out by itself; where sizes vary, it leaves images as they lie.
@@ -1354,15 +1355,10 @@ def _varies_with_channels_last(graph: fx.GraphModule) -> bool:
     total = grouped = 0
     for node in convolutions:
         weight = node.args[1].meta["val"]
-        products = weight[0].numel() * math.prod(_usual(extent) for extent in node.meta["val"].shape)
+        products = weight[0].numel() * math.prod(usual_size(extent) for extent in node.meta["val"].shape)
         total += products
         grouped += products if node.args[8] > 1 and weight.shape[1] > 1 else 0
     return grouped <= total * _MOST_GROUPED
-
-
-def _usual(extent: int | torch.SymInt) -> int:
-    """What an extent is at the sizes that a graph is tuned at."""
-    return int(extent.node.hint) if isinstance(extent, torch.SymInt) else extent
 
 
 TACTICS = (
