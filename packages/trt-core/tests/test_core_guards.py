@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import sympy
 from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import fake_impls
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import (
     FloatPow,
     FloorDiv,
@@ -23,7 +26,7 @@ from torch.utils._sympy.functions import (
 
 from trt_core.sizes.expressions import is_extent
 from trt_core.sizes.grid import SizeGrid
-from trt_core.sizes.guards import conditions_of
+from trt_core.sizes.guards import Asker, asker_of, conditions_of
 from trt_core.sizes.ranges import ShapeRanges
 
 H, W = sympy.symbols("h w", positive=True, integer=True)
@@ -120,3 +123,17 @@ def test_a_grid_computes_what_python_computes() -> None:
     huge = range(2**62, 2**62 + 1)
     assert SizeGrid({"h": huge, "w": huge}).holds(H + W > 7) is None
     assert SizeGrid(spans).holds(sympy.Symbol("other") > 1) is None
+
+
+def test_what_strides_a_view_has_is_no_condition_of_a_model() -> None:
+    env = ShapeEnv()
+    rows, length = (
+        env.create_symintnode(env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC), hint=hint, source=source)
+        for source, hint in ((ConstantSource("rows"), 4), (ConstantSource("length"), 16))
+    )
+    length = length // 5 - 1  # as convolutions over sounds make them
+    for is_oblivious in (False, True):
+        shapes: Any = (rows, length, 3), (length * 4, 4, 1), (rows, length, 1, 3)
+        assert fake_impls._compute_stride(*shapes, size_oblivious=is_oblivious) is not None
+    assert env.guards
+    assert {asker_of(guard) for guard in env.guards} == {Asker.STRIDES}
