@@ -1622,7 +1622,7 @@ def kernel_archives() -> Iterator[ActCase]:
         "machine": machine_of(torch.device("cpu")),
         "shapes": [[4, 6]],
         "varying": [],
-        "equal": [],
+        "conditions": [],
         "document": {"operands": [], "kernels": [], "steps": [], "slots": 0, "outputs": []},
         "blobs": {},
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,8 +16,9 @@ from low_precision_networks import COLUMNS, DEPTH, constant, dequantized, make_c
 from recorded_tactic import CPU
 
 import trt_portable as trt
+from trt_core.sizes.conditions import Relation
 from trt_portable.builder.autotune import engine_tactic, low_precision_choice
-from trt_portable.builder.autotune.engine_tactic import Trial
+from trt_portable.builder.autotune.engine_tactic import Trial, _ends
 from trt_portable.builder.inductor.own_operators import KernelCall, OwnOperators, define_operator
 from trt_portable.builder.inductor.repetition import places_of
 from trt_portable.builder.inductor.tactic import (
@@ -25,6 +28,7 @@ from trt_portable.builder.inductor.tactic import (
     RecordingFailure,
     graph_of,
     served_sizes,
+    trace_engine,
     trace_program,
 )
 from trt_portable.builder.tactic import Subject, Tactic
@@ -169,7 +173,7 @@ def test_one_recording_serves_multiples(build: Any, execute: Any, length: int) -
     engine = build(_skipped, {"x": ((WIDTH, 4), (WIDTH, 6), (WIDTH, 40))}, Ranged())
     executable = engine._state.executable
     (ranged,) = [each.artifact for each in executable._compiled if each.artifact.varying]
-    assert ranged.equal and ranged.serves(((WIDTH, length),)) and not ranged.serves(((WIDTH, length + 1),))
+    assert ranged.conditions and ranged.serves(((WIDTH, length),)) and not ranged.serves(((WIDTH, length + 1),))
     executable._program = None  # the layers must not run
     x = torch.randn(WIDTH, length)
     half = x.unflatten(1, (-1, 2)).amax(2)
@@ -304,25 +308,73 @@ def test_guards_narrow_a_range() -> None:
     rows, columns = x.shape
     assert rows > 2 and rows * 3 < 100 and columns != 3
     limits = [Limits((1, 1), (6, 8), (64, 64))]
-    varying, equal = served_sizes([x], limits)
-    assert varying == (Varying(0, 0, 3, 33), Varying(0, 1, 4, 64)) and not equal
+    varying, conditions = served_sizes([x], limits)
+    assert varying == (Varying(0, 0, 3, 33), Varying(0, 1, 1, 64)) and conditions == ((Relation("0.1", "ne", 3),),)
     assert rows + columns < 1000  # holds for all
-    assert served_sizes([x], limits)[0] == varying
+    assert served_sizes([x], limits) == (varying, conditions)
     assert rows < columns  # does not
-    with pytest.raises(FixedSizes, match="assumed"):
-        served_sizes([x], limits)
+    made = Artifact("t", {}, ((6, 8),), {}, {}, *served_sizes([x], limits))
+    assert made.serves(((6, 7),)) and not made.serves(((6, 6),)) and not made.serves(((7, 5),))
+    assert read_artifacts(write_artifacts([made])) == [made]
 
 
 def test_guards_that_ask_whether_sizes_are_1_narrow_nothing() -> None:
     x = _traced((6, 8))
     rows, columns = x.shape
     assert rows != 1 and columns < rows * columns
-    assert served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))])[0] == (Varying(0, 0, 1, 64), Varying(0, 1, 1, 64))
+    everything = (Varying(0, 0, 1, 64), Varying(0, 1, 1, 64))
+    assert served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))]) == (everything, ())
+
+
+def _shortened(network: Any) -> None:
+    """A convolution without padding, whose rows are `length // 5 - 1` long."""
+    x = network.add_input("x", trt.float32, (-1, 2, 1, -1))
+    weights = np.ones((3, 2, 1, 10), np.float32)
+    y = network.add_convolution_nd(x, 3, (1, 10), weights, np.zeros(3, np.float32))
+    y.stride_nd = (1, 5)
+    y.get_output(0).name = "y"
+    network.mark_output(y.get_output(0))
+
+
+def test_strides_of_a_range_are_products_of_extents(build: Any) -> None:
+    """A pointwise kernel over rows that a convolution has shortened is one loop then."""
+    engine = build(_shortened, {"x": ((1, 2, 1, 400), (4, 2, 1, 500), (8, 2, 1, 900))}, Ranged())
+    graph = trace_engine(engine).graph
+    (found,) = graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    made = found.meta["val"]
+    assert made.shape[3] != 1 and made.stride()[0] == 3 * made.shape[3]
+    assert str(made.stride()[1]) == str(made.shape[3])
+
+
+def test_guards_of_more_sizes_than_can_be_tried_are_conditions() -> None:
+    """As of sounds: batches times hundreds of thousands of samples."""
+    x = _traced((6, 16000))
+    rows, samples = x.shape
+    frames = samples // 5 - 1
+    assert frames < rows * frames and frames % max(1, rows * frames) != 0 and rows * 85 < frames
+    varying, conditions = served_sizes([x], [Limits((1, 400), (6, 16000), (64, 480000))])
+    assert varying == (Varying(0, 0, 1, 64), Varying(0, 1, 400, 480000)) and conditions
+    made = Artifact("t", {}, ((6, 16000),), {}, {}, varying, conditions)
+    for shape in ((1, 16000), (2, 479999), (64, 33000), (1, 600)):
+        assert made.serves((shape,)), shape
+    assert not made.serves(((64, 27000),)) and not made.serves(((6, 2000),))
+    assert _ends(made) == [((1, 435),), ((48, 128000),)]
+
+
+@pytest.mark.parametrize("condition", [[], [["0.1", "eq", None]], [["0.1", "divides", 8]], [["1.0", "eq", 8]]])
+def test_conditions_of_an_artifact_are_about_its_sizes(condition: Any) -> None:
+    section = write_artifacts([Artifact("t", {}, ((6, 8),), {}, {}, (), ((Relation("0.1", "eq", 8),),))])
+    (length,) = struct.unpack_from("<Q", section)
+    table = json.loads(section[8 : 8 + length])
+    table[0]["conditions"] = [condition]
+    forged = json.dumps(table).encode()
+    with pytest.raises(ValueError, match="condition of a compiled artifact"):
+        read_artifacts(struct.pack("<Q", len(forged)) + forged)
 
 
 def test_no_extent_of_a_range_is_0() -> None:
-    varying, equal = served_sizes([_traced((6, 8))], [Limits((0, 1), (6, 8), (64, 64))])
-    made = Artifact("t", {}, ((6, 8),), {}, {}, varying, equal)
+    varying, conditions = served_sizes([_traced((6, 8))], [Limits((0, 1), (6, 8), (64, 64))])
+    made = Artifact("t", {}, ((6, 8),), {}, {}, varying, conditions)
     assert made.serves(((1, 8),)) and not made.serves(((0, 8),))
     assert read_artifacts(write_artifacts([made])) == [made]
 
@@ -330,8 +382,8 @@ def test_no_extent_of_a_range_is_0() -> None:
 def test_sizes_that_have_to_be_equal_are_compared() -> None:
     x = _traced((6, 6))
     assert x.shape[0] == x.shape[1]
-    varying, equal = served_sizes([x], [Limits((1, 1), (6, 6), (64, 32))])
-    made = Artifact("t", {}, ((6, 6),), {}, {}, varying, equal)
+    varying, conditions = served_sizes([x], [Limits((1, 1), (6, 6), (64, 32))])
+    made = Artifact("t", {}, ((6, 6),), {}, {}, varying, conditions)
     assert made.serves(((7, 7),)) and not made.serves(((7, 8),))
     assert read_artifacts(write_artifacts([made])) == [made]
 
@@ -341,11 +393,11 @@ def test_sizes_that_must_leave_a_remainder_are_compared() -> None:
     x = _traced((64, 8))
     rows, columns = x.shape
     assert ((rows - 1) // 2) % 2 != 0 and 64 * (columns % 3) != 0
-    varying, equal = served_sizes([x], [Limits((4, 4), (64, 8), (96, 32))])
+    varying, conditions = served_sizes([x], [Limits((4, 4), (64, 8), (96, 32))])
     assert varying == (Varying(0, 0, 4, 96), Varying(0, 1, 4, 32))
-    made = Artifact("t", {}, ((64, 8),), {}, {}, varying, equal)
+    made = Artifact("t", {}, ((64, 8),), {}, {}, varying, conditions)
     assert [extent for extent in range(32, 41) if made.serves(((extent, 8),))] == [32, 35, 36, 39, 40]
-    assert [extent for extent in range(4, 12) if made.serves(((64, extent),))] == [5, 8, 11]
+    assert [extent for extent in range(4, 12) if made.serves(((64, extent),))] == [4, 5, 7, 8, 10, 11]
 
 
 def test_a_size_that_became_a_number_leaves_nothing_open() -> None:

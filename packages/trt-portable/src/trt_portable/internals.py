@@ -14,6 +14,7 @@
 | `torch._inductor.utils` | whether the compiler fuses what reads a product | |
 | `torch._inductor.virtualized` | the fake mode that the compiler works in | |
 | `torch._prims_common` | the layout of a result | |
+| `torch.fx.experimental.sym_node` | what computes with symbolic sizes | |
 | `torch.utils._python_dispatch` | keeps what sees operators from them | |
 | `torch.utils._sympy.symbol` | names of sizes that only data tell | |
 """
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
     from torch._inductor.utils import is_pointwise_use
     from torch._inductor.virtualized import V
+    from torch.fx.experimental.sym_node import SymNode
     from torch.utils._sympy.symbol import SymT, make_symbol
 
 
@@ -89,6 +91,7 @@ LATE: Final = {
     "torch._inductor.runtime.cache_dir_utils": "triton_cache_dir",
     "torch._inductor.utils": "is_pointwise_use",
     "torch._inductor.virtualized": "V",
+    "torch.fx.experimental.sym_node": "SymNode",
     "torch.utils._sympy.symbol": "SymT, make_symbol",
 }
 """Names by the module that has them, of what is costly to import: these are imported when they are first used."""

@@ -7,12 +7,13 @@ they are checked without sympy, and without running anything that came from a fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from trt_core.errors import InputError
 from trt_core.files.records import Form, Row
+from trt_core.files.typed import BadField
 from trt_core.sizes.expressions import (
     Expression,
     Extent,
@@ -22,9 +23,10 @@ from trt_core.sizes.expressions import (
     is_extent,
     linear_form,
     multiple_in_words,
+    read_extent,
     symbols_in,
 )
-from trt_core.sizes.functions import FUNCTIONS
+from trt_core.sizes.functions import FUNCTIONS, RELATIONS
 
 _WORDS: Final = {
     "eq": "must be",
@@ -127,6 +129,27 @@ def symbols_of(condition: Condition) -> set[str]:
     return {name for relation in condition for side in (relation.left, relation.right) for name in symbols_in(side)}
 
 
+def check_condition(condition: Condition, place: str, symbols: Collection[str]) -> None:
+    """Checks a condition that was read from a file.
+
+    Args:
+        condition: What was read.
+        place: What messages call it.
+        symbols: Names of the sizes that there are.
+
+    Raises:
+        BadField: It has no relation, or one of something else than these sizes.
+    """
+    if not condition:
+        raise BadField(place, "it has no relation, so nothing would fit it")
+    for relation in condition:
+        for side in (relation.left, relation.right):
+            if read_extent(side, place, symbols, is_whole=False) is None:
+                raise BadField(place, "it compares a size that depends on data")
+        if relation.name not in RELATIONS:
+            raise BadField(place, f"{relation.name!r:.60} is no relation")
+
+
 def require_conditions(conditions: Iterable[Condition], symbols: Mapping[str, int], homes: Homes) -> None:
     """Refuses sizes that the model was not captured for.
 
@@ -139,7 +162,7 @@ def require_conditions(conditions: Iterable[Condition], symbols: Mapping[str, in
         InputError: The message says which dimension, what it is, and what it must be.
     """
     for condition in conditions:
-        if not _all_hold((condition,), symbols):
+        if not all_hold((condition,), symbols):
             raise _refusal(condition, symbols, homes)
 
 
@@ -168,7 +191,7 @@ def require_varying(conditions: Iterable[Condition], symbols: Mapping[str, tuple
         (least, usual, most), asked = symbols[name], of_one[name]
         near = range(max(least, usual - _MOST_TRIED), min(most, usual + _MOST_TRIED) + 1)
         sizes = {least, *near, most} - {usual}
-        if max(sizes, default=1) > 1 and not any(_all_hold(asked, {name: size}) for size in sizes):
+        if max(sizes, default=1) > 1 and not any(all_hold(asked, {name: size}) for size in sizes):
             extent = home.factor * usual + home.offset
             raise InputError(
                 f"{home} cannot vary: the model works for {extent} only",
@@ -177,7 +200,8 @@ def require_varying(conditions: Iterable[Condition], symbols: Mapping[str, tuple
             )
 
 
-def _all_hold(conditions: Iterable[Condition], symbols: Mapping[str, int]) -> bool:
+def all_hold(conditions: Iterable[Condition], symbols: Mapping[str, int]) -> bool:
+    """Whether sizes fulfil all conditions."""
     return all(any(relation.holds(symbols) for relation in condition) for condition in conditions)
 
 

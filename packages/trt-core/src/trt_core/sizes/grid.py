@@ -79,7 +79,7 @@ class SizeGrid:
     def __init__(self, spans: Mapping[str, range]) -> None:
         self._symbols: dict[str, torch.Tensor] = {}
         for axis, (name, span) in enumerate(spans.items()):
-            sizes = torch.arange(span.start, span.stop, dtype=torch.int64, device="cpu")
+            sizes = torch.arange(span.start, span.stop, span.step, dtype=torch.int64, device="cpu")
             self._symbols[name] = sizes.reshape(-1, *[1] * (len(spans) - axis - 1))
         self._shape = tuple(map(len, spans.values()))
         self._fails = _array(False)

@@ -20,8 +20,9 @@ from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import parse_json
 from trt_core.forked_lock import ForkedLock
+from trt_core.sizes.conditions import Condition, all_hold, check_condition
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import Expression, evaluate, read_expression, sizes_by_symbol
+from trt_portable.plan.extents import sizes_by_symbol
 
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_REMEMBERED: Final = 4096
@@ -68,7 +69,7 @@ class Artifact:
         document: JSON-compatible description of what runs.
         blobs: Machine code and constants by name.
         varying: The extents that it leaves open.
-        equal: Expressions of extents that have to be equal (`trt_portable.plan.extents`).
+        conditions: What else it asks of extents, in the symbols of `trt_portable.plan.extents`.
     """
 
     tactic: str
@@ -77,7 +78,7 @@ class Artifact:
     document: Mapping[str, Any]
     blobs: Annotated[Mapping[str, bytes], Form(typed.mapping)] = field(default_factory=dict)
     varying: tuple[Varying, ...] = ()
-    equal: tuple[tuple[Expression, Expression], ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     def serves(self, shapes: tuple[Shape, ...]) -> bool:
         """Whether it computes inputs of these shapes."""
@@ -91,8 +92,7 @@ class Artifact:
                 return False
             usual[each.source][each.axis] = self.shapes[each.source][each.axis]
         is_fixed = tuple(map(tuple, usual)) == self.shapes
-        symbols = sizes_by_symbol(shapes) if self.equal else {}
-        return is_fixed and all(evaluate(left, symbols) == evaluate(right, symbols) for left, right in self.equal)
+        return is_fixed and (not self.conditions or all_hold(self.conditions, sizes_by_symbol(shapes)))
 
 
 def write_artifacts(artifacts: Sequence[Artifact]) -> bytes:
@@ -139,10 +139,9 @@ def _read_artifact(entry: Any, section: bytes, start: int) -> Artifact:
     for each in artifact.varying:
         if each.source >= len(ranks) or each.axis >= ranks[each.source] or not 0 < each.least <= each.most:
             raise ValueError(f"no extent varies as {each} says")
-    for pair in artifact.equal:
-        for expression in pair:
-            if read_expression(expression, "an extent of a compiled artifact", ranks) is None:
-                raise ValueError("an extent of a compiled artifact depends on data")
+    symbols = sizes_by_symbol([[0] * rank for rank in ranks]).keys()
+    for condition in artifact.conditions:
+        check_condition(condition, "a condition of a compiled artifact", symbols)
     return replace(artifact, blobs={name: _piece(section, start, place) for name, place in artifact.blobs.items()})
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 from trt_core.files import records, typed
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.nesting import reach_of
-from trt_core.sizes.conditions import Condition
+from trt_core.sizes.conditions import check_condition
 from trt_core.sizes.expressions import read_extent
-from trt_core.sizes.functions import FUNCTIONS, RELATIONS
+from trt_core.sizes.functions import FUNCTIONS
 from trt_runtime.bindings import MAX_RANK
 from trt_runtime.program import fields, literals
 from trt_runtime.program.fields import MAX_EXTENT, OWN_METADATA, malformed
@@ -191,7 +191,7 @@ def check_signature(signature: Signature, symbols: Collection[str]) -> None:
         raise malformed("the structure of the inputs", "it must hold every input once and in order, and nothing else")
     typed.integer(signature.positional, "the signature", 0, len(names))
     for index, condition in enumerate(signature.conditions):
-        _check_condition(condition, f"condition {index}", symbols)
+        check_condition(condition, f"condition {index}", symbols)
 
 
 def _require_short_places(tree: Any, place: str) -> None:
@@ -199,17 +199,6 @@ def _require_short_places(tree: Any, place: str) -> None:
     count = literals.characters_of_places(tree)
     if count > MAX_PLACES:
         raise malformed(place, f"it takes {count} characters to say where its parts lie")
-
-
-def _check_condition(condition: Condition, place: str, symbols: Collection[str]) -> None:
-    if not condition:
-        raise malformed(place, "it has no relation, so nothing would fit it")
-    for relation in condition:
-        for side in (relation.left, relation.right):
-            if read_extent(side, place, symbols, is_whole=False) is None:
-                raise malformed(place, "it compares a size that depends on data")
-        if relation.name not in RELATIONS:
-            raise malformed(place, f"{relation.name!r:.60} is no relation")
 
 
 def _check_leaf(leaf: Leaf, place: str, symbols: Collection[str]) -> None:

@@ -46,7 +46,7 @@ from trt_portable.libraries import NAMES as LIBRARIES
 from trt_portable.libraries.library_program import LibraryProgram
 from trt_portable.network.serialization import leaf_entries
 from trt_portable.optimization_profile import Range
-from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.artifact import Artifact, Varying
 from trt_portable.plan.engine_info import EngineInfo, Shape
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.plan.weight_table import WeightTable
@@ -377,6 +377,9 @@ _OF_ANY_SIZE: Final = ("_interpreted", "_weights")
 """What trials for other sizes need not make anew."""
 _MOST_TIMES: Final = 8
 """Sizes of a range are tried up to so many times the optimal ones: larger ones may not fit into memory."""
+
+_MOST_NEAR: Final = 64
+"""Sizes that are tried in place of an end that is not served."""
 
 
 class Trial:
@@ -797,9 +800,8 @@ class Trial:
 def _sizes_of_1(artifact: Artifact) -> Iterator[tuple[Shape, ...]]:
     """The shapes that an artifact was compiled at but for one extent, which is 1."""
     for each in artifact.varying:
-        shapes = [list(shape) for shape in artifact.shapes]
-        shapes[each.source][each.axis] = 1
-        if each.least == 1 and artifact.serves(found := tuple(map(tuple, shapes))):
+        found = _with_extents(artifact.shapes, [(each, 1)])
+        if each.least == 1 and artifact.serves(found):
             yield found
 
 
@@ -810,15 +812,32 @@ def _from_two(artifact: Artifact) -> Artifact:
 
 
 def _ends(artifact: Artifact) -> list[tuple[Shape, ...]]:
-    """The least shapes that an artifact serves, and large ones."""
-    found = []
-    for is_large in (False, True):
-        shapes = [list(shape) for shape in artifact.shapes]
-        for each in artifact.varying:
-            usual = artifact.shapes[each.source][each.axis]
-            shapes[each.source][each.axis] = min(each.most, usual * _MOST_TIMES) if is_large else each.least
-        found.append(tuple(map(tuple, shapes)))
-    return [shapes for shapes in found if artifact.serves(shapes)] or [artifact.shapes]
+    """The least shapes that an artifact serves, and large ones; near them, where it asks more of sizes."""
+    found = (_end(artifact, is_large=is_large) for is_large in (False, True))
+    return list(dict.fromkeys(found))
+
+
+def _end(artifact: Artifact, *, is_large: bool) -> tuple[Shape, ...]:
+    towards_usual: list[tuple[Varying, range]] = []
+    for each in artifact.varying:
+        usual = artifact.shapes[each.source][each.axis]
+        span = range(min(each.most, usual * _MOST_TIMES), usual - 1, -1) if is_large else range(each.least, usual + 1)
+        towards_usual.append((each, span[:_MOST_NEAR]))
+    shapes = _with_extents(artifact.shapes, [(each, span[0]) for each, span in towards_usual])
+    if artifact.serves(shapes):
+        return shapes
+    shapes = artifact.shapes
+    for each, span in towards_usual:
+        tried = (_with_extents(shapes, [(each, extent)]) for extent in span)
+        shapes = next(filter(artifact.serves, tried), shapes)
+    return shapes
+
+
+def _with_extents(shapes: Sequence[Shape], extents: Sequence[tuple[Varying, int]]) -> tuple[Shape, ...]:
+    changed = [list(shape) for shape in shapes]
+    for each, extent in extents:
+        changed[each.source][each.axis] = extent
+    return tuple(map(tuple, changed))
 
 
 _EQUAL: Final = 0.97

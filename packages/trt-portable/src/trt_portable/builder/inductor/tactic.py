@@ -5,8 +5,7 @@ place. What layers compute has neither as a rule, and is traced with Inductor's 
 graph is handed to Inductor as it is: a fifth to a third of the time of a compilation.
 
 With symbolic sizes it serves those of the profile, less what its compiler assumed, which PyTorch writes down as guards:
-one of one size narrows its range to the sizes around the usual one for which it holds; two sizes that have to be equal
-are compared at run time.
+one of one size narrows its range where it holds for a part of it; all others are conditions, checked when sizes come.
 
 The graph is what the layers' own definitions do on tensors without data. Extents that an engine leaves open stay
 symbolic within the ranges of an optimization profile, so sizes that layers compute from shapes become expressions of
@@ -25,6 +24,7 @@ import contextlib
 import functools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,9 @@ from torch import fx, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from trt_core.internals import FakeTensor, OpOverload, TorchDispatchMode, enable_python_dispatcher, pytree
-from trt_core.sizes.grid import SizeGrid, runs
+from trt_core.sizes.conditions import Condition, Relation, all_hold
+from trt_core.sizes.functions import relation_name
+from trt_core.sizes.grid import MOST_COMBINATIONS, SizeGrid, runs
 from trt_core.temporary import undone, with_attributes
 from trt_portable.builder.autotune.autotuner import trying_all
 from trt_portable.builder.inductor.own_operators import (
@@ -61,7 +63,7 @@ from trt_portable.layers.convolution import IConvolutionLayer
 from trt_portable.layers.low_precision import PreparedKernelLayer, PreparedMatrixLayer
 from trt_portable.plan.artifact import Artifact, Varying, machine_of
 from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape, WeightSlot, is_host_constant
-from trt_portable.plan.extents import Expression, expression_of
+from trt_portable.plan.extents import expression_of, sizes_by_symbol
 from trt_portable.plan.tables import EXTENT_SYMBOL
 from trt_portable.plan.weight_store import WeightStore
 from trt_portable.shape_tensors import HostValues, Value, as_tensor
@@ -661,6 +663,8 @@ def _placeholders(
     from trt_core.internals import FakeTensorMode, ShapeEnv
 
     shape_env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+    _with_known_extents.add(shape_env)
+    _teach_strides()
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
     given: list[Any] = []
     named: dict[str, Any] = {}  # extents of one name are equal
@@ -685,6 +689,32 @@ def _placeholders(
         with mode:
             given.append(torch.empty(extents, dtype=tensor.torch_dtype, device=device))
     return mode, given
+
+
+_with_known_extents: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""Environments whose sizes are within the ranges of a profile from the beginning."""
+
+
+@functools.cache
+def _teach_strides() -> None:
+    """Lets strides be products of extents alone where these are never 0.
+
+    PyTorch takes the greater of an extent and 1, and sympy does not know that a row that a convolution has shortened is
+    no less. Loops over such a tensor are not joined to one then: a pointwise kernel divides for every element, and took
+    six times as long.
+    """
+    from trt_portable.internals import SymNode
+
+    greater: Any = SymNode.sym_max
+
+    def sym_max(node: Any, other: Any) -> Any:
+        if node.shape_env in _with_known_extents:
+            for number, extent in ((node, other), (other, node)):
+                if number.maybe_as_int() == 1 and node.shape_env.bound_sympy(extent.expr).lower >= 1:
+                    return extent
+        return greater(node, other)
+
+    SymNode.sym_max = sym_max
 
 
 def traced_hint(low: int, opt: int, high: int) -> int:
@@ -883,11 +913,11 @@ class Inductor(Tactic):
         ahead.join()
         compiled(list(arguments))
         varying: tuple[Varying, ...] = ()
-        equal: tuple[tuple[Expression, Expression], ...] = ()
+        conditions: tuple[Condition, ...] = ()
         if dynamic:
             free = fakes[len(weights) :]
             found = record(compiled, fakes, own, places_of(free))
-            varying, equal = served_sizes(free, limits)
+            varying, conditions = served_sizes(free, limits)
         else:
             found = record(compiled, arguments, own)
         _require_order_of_collectives(graph, found["steps"])
@@ -898,7 +928,7 @@ class Inductor(Tactic):
             *(parameter.to_json() for parameter in weights),
             *({"input": index} for index in range(len(inputs))),
         ]
-        return Artifact(self.name, machine_of(subject.device), shapes, found, blobs, varying, equal)
+        return Artifact(self.name, machine_of(subject.device), shapes, found, blobs, varying, conditions)
 
 
 def _end_with_updates(graph: fx.GraphModule, loaded: LoadedNetwork, first_input: int) -> list[tuple[int, int]]:
@@ -1369,9 +1399,6 @@ TACTICS = (
 )
 
 
-_MOST_COMBINATIONS: Final = 1 << 22
-
-
 class FixedSizes(PortableError):
     """A graph with symbolic sizes serves the usual ones alone."""
 
@@ -1393,8 +1420,8 @@ class Limits:
 
 def served_sizes(
     inputs: Sequence[torch.Tensor], limits: Sequence[Limits]
-) -> tuple[tuple[Varying, ...], tuple[tuple[Expression, Expression], ...]]:
-    """The extents that may vary, and what has to be equal.
+) -> tuple[tuple[Varying, ...], tuple[Condition, ...]]:
+    """The extents that may vary, and what else is asked of them.
 
     Args:
         inputs: Tensors without data, with symbolic sizes, after all that asks something of these.
@@ -1404,16 +1431,15 @@ def served_sizes(
         FixedSizes: The guards leave nothing to vary, or cannot be kept.
     """
     places = places_of(inputs)
-    spans = {symbol: range(limits[at].least[axis], limits[at].most[axis] + 1) for symbol, (at, axis) in places.items()}
+    spans: Mapping[Any, range] = {
+        symbol: range(limits[at].least[axis], limits[at].most[axis] + 1) for symbol, (at, axis) in places.items()
+    }
     usual = {symbol: limits[at].usual[axis] for symbol, (at, axis) in places.items()}
     varying: list[Varying] = []
-    equal: list[tuple[Expression, Expression]] = []
+    conditions: list[Condition] = []
     for guard in _guards(inputs):
-        sides = _scattered_equality(guard, spans, places, usual)
-        if sides is None:
-            spans = _narrowed(guard, spans, usual)
-        else:
-            equal.append(sides)
+        spans, condition = _kept(guard, spans, places, usual)
+        conditions += [] if condition is None else [condition]
     for index, (tensor, limit) in enumerate(zip(inputs, limits, strict=True)):
         for axis, extent in enumerate(tensor.shape):
             low, high = limit.least[axis], limit.most[axis]
@@ -1428,12 +1454,15 @@ def served_sizes(
                 if isinstance(said, int):
                     span = range(said, said + 1)
                 else:
-                    equal.append((EXTENT_SYMBOL.format(index, axis), said))
+                    conditions.append((Relation(EXTENT_SYMBOL.format(index, axis), "eq", said),))
             # tensors without elements are left to the layers
             varying.append(Varying(index, axis, max(1, low, span.start), min(high, span.stop - 1)))
     if all(each.least == each.most for each in varying):
         raise FixedSizes("what was compiled assumes the usual sizes")
-    return tuple(varying), tuple(equal)
+    is_usual = all(each.least <= limits[each.source].usual[each.axis] <= each.most for each in varying)
+    if not is_usual or not all_hold(conditions, sizes_by_symbol([limit.usual for limit in limits])):
+        raise FixedSizes("what was compiled assumes other sizes than the usual ones")
+    return tuple(varying), tuple(conditions)
 
 
 def _guards(inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -1442,64 +1471,47 @@ def _guards(inputs: Sequence[torch.Tensor]) -> list[Any]:
     return list(dict.fromkeys(env.replace(guard.expr) for guard in env.guards))
 
 
-def _scattered_equality(
+def _kept(
     guard: Any, spans: Mapping[Any, range], places: Mapping[Any, tuple[int, int]], usual: Mapping[Any, int]
-) -> tuple[Expression, Expression] | None:
-    """Both sides of an equality that holds for sizes here and there, as for multiples of 8; None for other guards.
-
-    That a remainder is not 0 holds where it is that of the usual sizes, too.
-    """
-    kind = type(guard).__name__
-    left: Expression
-    right: Expression
-    if kind == "Unequality" and guard.args[1] == 0:
-        remainder = next((part for part in _factors(guard.args[0]) if type(part).__name__ == "Mod"), None)
-        if remainder is None:
-            return None
-        left, right = expression_of(remainder, places), int(remainder.subs(usual))
-    elif kind == "Equality":
-        left, right = (expression_of(side, places) for side in guard.args)
-    else:
-        return None
-    holds = _holds(guard, spans)
-    if left is None or right is None or holds is None or bool(holds.all()):
-        return None
-    return None if holds.ndim == 1 and len(list(runs(holds))) == 1 else (left, right)
-
-
-def _factors(term: Any) -> Sequence[Any]:
-    """A term by itself, or what it is an integer's product with."""
-    is_multiple = type(term).__name__ == "Mul" and getattr(term.args[0], "is_Integer", False) and len(term.args) == 2
-    return (term.args[1],) if is_multiple else (term,)
-
-
-def _holds(guard: Any, spans: Mapping[Any, range]) -> Any:
-    """Whether a guard holds, for all sizes of its symbols in order of their names; None where that is not computed."""
-    symbols = sorted(guard.free_symbols, key=str)
-    if not spans.keys() >= set(symbols) or math.prod(len(spans[symbol]) for symbol in symbols) > _MOST_COMBINATIONS:
-        return None
-    return SizeGrid({str(symbol): spans[symbol] for symbol in symbols}).holds(guard)
-
-
-def _narrowed(guard: Any, spans: Mapping[Any, range], usual: Mapping[Any, int]) -> dict[Any, range]:
-    """The sizes around the usual ones for which a guard holds.
+) -> tuple[Mapping[Any, range], Condition | None]:
+    """The sizes that a guard leaves, and a condition where it holds for sizes here and there, or for too many to try.
 
     Raises:
-        FixedSizes: It cannot be computed, or does not hold for all sizes of several symbols.
+        FixedSizes: It cannot be said.
     """
     symbols = sorted(guard.free_symbols, key=str)
-    if not symbols:
-        return dict(spans)
-    holds = _holds(guard, spans)
-    if holds is None:
+    tried = _thinned(spans, symbols)
+    holds = SizeGrid({str(symbol): span for symbol, span in tried.items()}).holds(guard)
+    is_of_1 = holds is not None and _holds_beyond_1(holds, tried, usual)
+    if all(tried[symbol] == spans[symbol] for symbol in symbols):
+        if is_of_1 or not symbols:
+            return spans, None
+        found = list(runs(holds.reshape(-1))) if holds is not None and len(symbols) == 1 else []
+        if len(found) == 1:
+            (begin, end), start = found[0], spans[symbols[0]].start
+            return {**spans, symbols[0]: range(start + begin, start + end + 1)}, None
+    name = relation_name(guard)
+    left, right = (None, None) if name is None else (expression_of(side, places) for side in guard.args)
+    if name is None or left is None or right is None:
         raise FixedSizes(f"it is assumed that {guard}")
-    if bool(holds[tuple(slice(spans[symbol].start == 1 < usual[symbol], None) for symbol in symbols)].all()):
-        return dict(spans)  # whether sizes are 1 matters to operands that are repeated and to strides: values will tell
-    if len(symbols) > 1:
-        raise FixedSizes(f"it is assumed that {guard}")
-    (symbol,) = symbols
-    start = spans[symbol].start
-    for begin, end in runs(holds.reshape(-1)):
-        if start + begin <= usual[symbol] <= start + end:
-            return {**spans, symbol: range(start + begin, start + end + 1)}
-    raise FixedSizes(f"it is assumed that {guard}")
+    small = [symbol for symbol in symbols if is_of_1 and spans[symbol].start == 1 < usual[symbol]]
+    ones = (Relation(EXTENT_SYMBOL.format(*places[symbol]), "eq", 1) for symbol in small)
+    return spans, (Relation(left, name, right), *ones)
+
+
+def _thinned(spans: Mapping[Any, range], symbols: Sequence[Any]) -> dict[Any, range]:
+    """Sizes of symbols, of so many that not all can be tried some, the least among them."""
+    tried = {symbol: spans[symbol] for symbol in symbols}
+    while math.prod(map(len, tried.values())) > MOST_COMBINATIONS:
+        longest = max(tried, key=lambda symbol: len(tried[symbol]))
+        tried[longest] = tried[longest][::2]
+    return tried
+
+
+def _holds_beyond_1(holds: torch.Tensor, tried: Mapping[Any, range], usual: Mapping[Any, int]) -> bool:
+    """Whether a guard holds for all sizes but 1, which matters to operands that are repeated and to strides.
+
+    Values will tell there.
+    """
+    large = tuple(slice(span.start == 1 < usual[symbol], None) for symbol, span in tried.items())
+    return bool(holds[large].all())
