@@ -8,15 +8,17 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from recorded_tactic import Recorded, build_with, wanted
+from recorded_tactic import CPU, Recorded, build_with, wanted
 
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
+from trt_portable.builder.inductor.tactic import LaunchRecorder
 from trt_portable.builder.tactic import Subject
 from trt_portable.execution.launch_list import SpecializedProgram
-from trt_portable.plan.artifact import Artifact
+from trt_portable.plan.artifact import Artifact, machine_of
 
 
 @pytest.fixture
@@ -29,6 +31,41 @@ def test_a_wrong_tactic_is_not_chosen(build: Any, logger: Any) -> None:
     engine = trt.Runtime(logger).deserialize_cuda_engine(build(Recorded(factor=1.1)))
     assert engine._state.executable is engine._state.program
     assert any("computes something else" in text for _, text in logger.messages)
+
+
+class Restless(Recorded):
+    """Ten times the sine of 3 x in single precision: what layers round to half precision is a tenth of the result."""
+
+    def build(self, subject: Subject, profile: int) -> Artifact:
+        (x,) = subject.example_inputs(profile)
+        recorder = LaunchRecorder([x])
+        with torch.no_grad(), recorder:
+            y = x.float()
+            for _ in range(10):
+                y = torch.sin(y * 3 * self.factor)
+            y = y.half()
+        document = {"operands": [{"input": 0}], "kernels": [], "steps": recorder.steps}
+        document |= {"slots": recorder.num_slots, "outputs": [recorder.slot(y)]}
+        return Artifact(self.name, machine_of(CPU), subject.input_shapes(profile), document, {})
+
+
+@pytest.mark.parametrize(("factor", "is_chosen"), [(1.0, True), (1.5, False)])
+def test_what_rounding_alone_makes_of_a_network_is_not_wrong(
+    builder: trt.Builder, compiled_wins: None, logger: Any, monkeypatch: Any, factor: float, is_chosen: bool
+) -> None:
+    monkeypatch.setitem(engine_tactic.choose_tactic.__kwdefaults__, "tactics", (Restless(factor),))
+    network = builder.create_network()
+    y = network.add_input("x", trt.float16, (64, 64))
+    three = network.add_constant((1, 1), np.full((1, 1), 3, np.float16)).get_output(0)
+    for _ in range(10):
+        tripled = network.add_elementwise(y, three, trt.ElementWiseOperation.PROD).get_output(0)
+        y = network.add_unary(tripled, trt.UnaryOperation.SIN).get_output(0)
+    network.mark_output(y)
+    plan = builder.build_serialized_network(network, builder.create_builder_config())
+    engine = trt.Runtime(logger).deserialize_cuda_engine(plan)
+    assert (engine._state.info.tactic == "recorded") == is_chosen
+    assert any("computes something else" in text for _, text in logger.messages) != is_chosen
+    assert any("rounding alone" in text for _, text in logger.messages) == is_chosen
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -167,7 +168,7 @@ _LEAST_EQUAL: Final = 0.99  # of integers: a maximum among equals may be another
 
 
 def first_difference(
-    found: Sequence[Value], expected: Sequence[Value], computed_in: Collection[torch.dtype] = ()
+    found: Sequence[Value], expected: Sequence[Value], computed_in: Collection[torch.dtype] = (), rounding: float = 0.0
 ) -> str | None:
     """What is wrong with outputs, in words; None when they agree as far as types allow.
 
@@ -175,8 +176,9 @@ def first_difference(
         found: What a candidate makes.
         expected: What it should make.
         computed_in: Types of what the outputs are computed from: a float32 that comes from half precision is no better.
+        rounding: By what part of their size outputs differ where the same is computed with other rounding.
     """
-    within = max((_TOLERANCES.get(dtype, 0.0) for dtype in computed_in), default=0.0)
+    within = max(rounding, *(_TOLERANCES.get(dtype, 0.0) for dtype in computed_in), 0.0)
     if len(found) != len(expected):
         return f"{len(found)} outputs instead of {len(expected)}"
     for index, (have, want) in enumerate(zip(map(as_tensor, found), map(as_tensor, expected), strict=True)):
@@ -225,6 +227,16 @@ def _float_difference(
     if error > tolerance * max(size, least * count**0.5):
         return f"is off by {error / max(size, 1e-30):.2g} of its size"
     return None
+
+
+def largest_difference(found: Sequence[Value], expected: Sequence[Value]) -> float:
+    """By what part of their size outputs differ, the one that differs most; 0 for those of integers, or not finite."""
+    parts = [0.0]
+    for have, want in zip(map(as_tensor, found), map(as_tensor, expected), strict=True):
+        if want.is_floating_point() and want.numel():
+            error, size = (value.float().norm().item() for value in (have - want, want))
+            parts.append(error / size if 0 < size < math.inf and math.isfinite(error) else 0.0)
+    return max(parts)
 
 
 class SameResult:

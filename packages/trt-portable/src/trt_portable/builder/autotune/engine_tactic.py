@@ -10,7 +10,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import torch
 
 from trt_core.cached_property import cached_property
-from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, building, first_difference
+from trt_portable.builder.autotune.autotuner import NEVER, Autotuner, building, first_difference, largest_difference
 from trt_portable.builder.autotune.clock import (
     FAR,
     ColdWeights,
@@ -375,6 +375,9 @@ _CLEAR_LIBRARY: Final = 0.85
 _GLANCES: Final = 2
 _OF_ANY_SIZE: Final = ("_interpreted", "_weights")
 """What trials for other sizes need not make anew."""
+_MOST_ROUNDING: Final = 0.5
+"""Outputs that differ by a larger part of their size are wrong, whatever rounding makes of a network."""
+
 _MOST_TIMES: Final = 8
 """Sizes of a range are tried up to so many times the optimal ones: larger ones may not fit into memory."""
 
@@ -618,7 +621,7 @@ class Trial:
         for shapes in dict.fromkeys((*_ends(program.artifact), *_sizes_of_1(program.artifact))):
             values = self._subject.example_inputs(self.profile, shapes)
             expected = self._interpreted.run(self._subject.with_own_updates(values))
-            if not self._is_right(f"{tactic.name} for {shapes}", program.run(values), expected):
+            if not self._is_right(f"{tactic.name} for {shapes}", program.run(values), expected, values):
                 return False
         return True
 
@@ -732,13 +735,52 @@ class Trial:
                 least[at] = min(least[at], clock() - started)
         return least
 
-    def _is_right(self, name: str, found: Sequence[Value], expected: Sequence[Value] | None = None) -> bool:
-        """Whether a candidate computes what interpreting computes; says so where it does not."""
+    def _is_right(
+        self,
+        name: str,
+        found: Sequence[Value],
+        expected: Sequence[Value] | None = None,
+        values: Sequence[Value] | None = None,
+    ) -> bool:
+        """Whether a candidate computes what interpreting computes; says so where it does not.
+
+        Args:
+            name: What messages call it.
+            found: Its outputs.
+            expected: What interpreting computes; by default of the optimal sizes.
+            values: What both are computed of.
+        """
+        expected = self._expected if expected is None else expected
         held = {tensor.dtype for tensor in self._subject.tensors}
-        difference = first_difference(found, self._expected if expected is None else expected, held)
-        if difference is not None:
-            self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
-        return difference is None
+        difference = first_difference(found, expected, held)
+        if difference is None:
+            return True
+        rounding = self._rounding(expected, self._values if values is None else values, held)
+        if first_difference(found, expected, held, rounding) is None:
+            self._reporter.info(
+                f"tactic {name}: {difference}, which rounding alone makes of this network: {rounding:.2g}"
+            )
+            return True
+        self._reporter.warning(f"tactic {name} is left out, for it computes something else: {difference}")
+        return False
+
+    def _rounding(self, expected: Sequence[Value], values: Sequence[Value], held: Collection[torch.dtype]) -> float:
+        """By what part of their size outputs change where inputs do by as much as all layers round.
+
+        Networks whose weights were drawn and never trained may make a few per cent of such noise, or half of what they
+        compute, so that a compiler that rounds elsewhere computes something else there without being wrong.
+        """
+        generator = torch.Generator().manual_seed(0)
+        moved: list[Value] = []
+        for value in self._subject.with_own_updates(values):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                types = {value.dtype, *(dtype for dtype in held if dtype in (torch.float16, torch.bfloat16))}
+                part = max(torch.finfo(dtype).eps for dtype in types) / 2 * self.num_layers**0.5
+                signs = torch.randint(2, value.shape, generator=generator).mul_(2).sub_(1).to(value)
+                value = value * (1 + part * signs)
+            moved.append(value)
+        with torch.inference_mode():
+            return min(largest_difference(self._interpreted.run(moved), expected), _MOST_ROUNDING)
 
     def _keeps_inputs(self, name: str) -> bool:
         """Whether the inputs are what they were, and were not written to; says so where they were."""
