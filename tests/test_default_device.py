@@ -82,6 +82,7 @@ def _under_torch_compile(model: nn.Module) -> Callable[..., Any]:
     return result
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("door", [_compiled, _under_torch_compile])
 def test_a_model_is_compiled(case: Any, door: Callable[..., Any]) -> None:
     model, values, wanted = case

@@ -172,6 +172,7 @@ def test_ranks_that_run_different_programs_say_so_before_they_communicate(way: s
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kinds", "rows", "told"),
     [
@@ -362,6 +363,7 @@ FAILURES += [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("world", "when", "way", "failing"), FAILURES)
 def test_a_rank_that_fails_ends_the_others(world: int, when: str, way: str, failing: int, tmp_path: Path) -> None:
     failing %= world
@@ -411,6 +413,7 @@ FAULTS += [
 QUICK_FAULTS = {(3, 0, "dies", 6), (3, 0, "dies", 7), (3, 2, "dies", 3), (2, 1, "late", 2), (2, 0, "at once", 3)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(os.name != "posix", reason="kills processes by signals")
 @pytest.mark.parametrize(
     ("world", "failing", "way", "step"),

@@ -143,6 +143,7 @@ WRITES: Final[dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], obj
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", WRITES)
 def test_what_aot_eager_refuses_to_write_is_refused_before_anything_is_written(name: str) -> None:
     """Places out of order are fine, and so are those that count from the end where PyTorch counts."""

@@ -11,7 +11,7 @@ import torch
 from torch_compile_programs import Model, matrix
 from torch_compile_reference import agree
 
-pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
 
 def _use_all(model: Model, x: torch.Tensor) -> Any:

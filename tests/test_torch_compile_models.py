@@ -35,6 +35,7 @@ def _llama() -> Any:
     return transformers.LlamaForCausalLM(config).eval()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_generation_builds_at_most_three_times(cache: str) -> None:
     model, prompt = _llama(), torch.randint(1, VOCABULARY, (2, 7))

@@ -18,7 +18,7 @@ TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """What a few operators on numbers around one lose at 11 and at 8 bits."""
 
 
-pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
 
 def channels_last(_: int) -> Sequence[Any]:

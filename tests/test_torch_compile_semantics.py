@@ -15,7 +15,7 @@ from torch_compile_reference import agree
 
 from trt_frontends import model_report
 
-pytestmark = [pytest.mark.sampled(3), pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.sampled(4), pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
 
 def growing_matrix(call: int) -> Sequence[Any]:

@@ -11,7 +11,7 @@ from trt_converters.aten import attention
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
 from trt_core import Provider
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default

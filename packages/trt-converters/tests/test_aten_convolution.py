@@ -10,7 +10,7 @@ import torch
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
 from trt_core import Reason
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

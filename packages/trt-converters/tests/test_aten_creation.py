@@ -18,7 +18,7 @@ from trt_converters.testing import (
 from trt_core import CompilationSettings, Reason
 from trt_core.sizes.ranges import ShapeRanges
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 ALL = (torch.float32, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.bool, torch.uint8, torch.int8)

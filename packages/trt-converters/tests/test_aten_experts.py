@@ -8,7 +8,7 @@ import torch
 from trt_converters.aten import libraries
 from trt_converters.testing import check_conversion, emitted_layers
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 pytest.importorskip("transformers.integrations.moe")  # defines the operator
 libraries.register()

@@ -13,7 +13,7 @@ from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.testing import check_conversion, samples_from_opinfo
 from trt_core import Reason
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trt_converters.testing import ExtentOf, check_conversion, emitted_layers, samples_from_opinfo
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -12,7 +12,7 @@ from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import Provider, Reason
 from trt_core.quantization import dequantize, fake_quantize_blocks, quantize, quantize_in_blocks
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 FLOAT8 = torch.float8_e4m3fn

@@ -14,7 +14,7 @@ from trt_converters.aten.recurrent import UNROLLED_LENGTH, is_unrolled
 from trt_converters.testing import check_conversion, emitted_layers
 from trt_core import Device
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 states_captured_right = pytest.mark.xfail(

@@ -9,7 +9,7 @@ import torch
 
 from trt_converters.testing import check_conversion, emitted_layers, samples_from_opinfo
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ import torch
 from trt_converters.testing import check_conversion, samples_from_opinfo
 from trt_core import Reason
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 aten = torch.ops.aten
 

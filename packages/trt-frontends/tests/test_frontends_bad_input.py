@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import trt_frontends
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 ARGUMENTS: Final = {
     "explain": "IN --json OUT.json",

@@ -17,7 +17,7 @@ from torch import nn
 import trt_frontends
 from trt_core import ExportError, Input, InputError, InternalError, LoweringError, SettingsError
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 
 class Masked(nn.Module):

@@ -33,6 +33,7 @@ class Recurrent(nn.Module):
         return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -70,6 +71,7 @@ class _Failing(nn.Module):
         raise ValueError("no")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="Dynamo of 2.11 captures the fused layer with fixed sizes only")
 @pytest.mark.parametrize("norm_first", [False, True])

@@ -21,7 +21,7 @@ from trt_core import Input, InputError
 from trt_frontends.compiled_module import CompiledModule
 from trt_runtime import load, save
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 
 class Fours(nn.Module):

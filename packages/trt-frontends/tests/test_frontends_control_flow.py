@@ -16,7 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop
 import trt_frontends
 from trt_core import Input
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 
 class Branch(nn.Module):

@@ -22,7 +22,7 @@ from trt_core import CacheError, Input
 from trt_runtime import plan_from_bytes, plan_to_bytes
 from trt_runtime.engine_cache import EngineCache
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 

@@ -37,7 +37,7 @@ from trt_runtime.generation import GenerationLimits
 from trt_runtime.generation.options import _LEFT
 from trt_runtime.token_choice import TokenChoice
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 STRESSED: Final = "TRT_STRESS" in os.environ
 

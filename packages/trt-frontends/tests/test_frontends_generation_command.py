@@ -34,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("of", ["checkpoint", "configuration"])
 def test_it_says_how_fast_a_model_generates(folder: Path, tmp_path: Path, of: str) -> None:
     source = str(folder if of == "checkpoint" else folder / "config.json")

@@ -19,7 +19,7 @@ from trt_core import Input, InputError
 from trt_core.sizes.grid import FailingSizes
 from trt_frontends import compile as compile_model
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 HEIGHTS, WIDTHS = range(3, 10), range(4, 9)
 USUAL = (2, 2, 8, 8)

@@ -18,7 +18,7 @@ from trt_core import Input, InputError
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime.diffusion import save_pipeline
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")

@@ -24,7 +24,7 @@ from trt_frontends import onnx_models
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.onnx_models import explain_onnx, export_onnx
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 WEIGHTS = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 import trt_frontends
 from trt_core import Input, InputError
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 STRESSED: Final = "TRT_STRESS" in os.environ
 """Whether every size of a range is tried, and every operator by `torch.compile`."""

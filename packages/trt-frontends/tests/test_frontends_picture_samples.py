@@ -11,7 +11,7 @@ from torch import nn
 import trt_frontends
 from trt_core import Input
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 torchvision = pytest.importorskip("torchvision")  # defines the operators
 

@@ -14,7 +14,7 @@ import torch
 import trt_frontends
 from trt_runtime.diffusion import CompiledPart, load_pipeline, save_pipeline
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 diffusers = pytest.importorskip("diffusers")
 transformers = pytest.importorskip("transformers")

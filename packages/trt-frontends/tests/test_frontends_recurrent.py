@@ -16,7 +16,7 @@ import trt_frontends
 from trt_converters.testing import TOLERANCES
 from trt_core import Input
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}
 DEPTH = 3

@@ -20,7 +20,7 @@ import trt_frontends
 from trt_core import Input, InputError
 from trt_frontends.backend import torch_tensorrt_backend
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 Compute = Callable[[nn.Module, torch.Tensor], Any]
 

@@ -18,7 +18,7 @@ import trt_runtime
 from trt_core import Input, InputError
 from trt_runtime.module import engines_of
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 FAKE_GROUPS_COPY = torch.__version__ >= (2, 12)
 """Whether groups of ranks that are not there give results; before, these are memory that nobody wrote."""

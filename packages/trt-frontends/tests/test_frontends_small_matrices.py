@@ -13,7 +13,7 @@ from function_module import Calls
 import trt_frontends
 from trt_core import Input
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 OPERATORS: Final[dict[str, Callable[[torch.Tensor], Any]]] = {
     # x: (N, rows, rows), float32

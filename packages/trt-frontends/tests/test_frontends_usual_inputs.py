@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import trt_runtime
 from trt_core import InputError
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 transformers = pytest.importorskip("transformers")
 

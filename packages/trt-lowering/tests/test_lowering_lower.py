@@ -11,7 +11,7 @@ from trt_core import LoweringError
 from trt_lowering import check_graph_form, decompose_program, export_module, lower
 from trt_lowering.operator_traits import mutated_arguments
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 BATCH = ({0: Dim("b", min=1, max=16)},)
 

@@ -10,7 +10,7 @@ from torch.export import Dim
 
 from trt_lowering import check_graph_form, export_module, lower
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 BATCH = {0: Dim.DYNAMIC(min=1, max=16)}
 TOKENS = {0: Dim.DYNAMIC(min=1, max=16), 1: Dim.DYNAMIC(min=2, max=64)}  # PyTorch 2.11 restricts named ones

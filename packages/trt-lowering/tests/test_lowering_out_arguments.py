@@ -8,7 +8,7 @@ import torch
 from trt_core import LoweringError
 from trt_lowering import decompose_program, export_module, lower
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 _SQUARE = torch.rand(3, 3)
 _ROW = torch.rand(3)

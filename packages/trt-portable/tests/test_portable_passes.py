@@ -490,6 +490,7 @@ def _mask(kind: str, at: _Positions) -> Any:
     return at.negated(at.both(columns, at.range(1, (1, 1, -1, 1)), "GREATER"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("kind", "is_gone"),
     [

@@ -22,7 +22,7 @@ from trt_portable.kernels.low_precision_products import (
     decode,
 )
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 COLUMNS: Final = 16
 CPU: Final = torch.device("cpu")

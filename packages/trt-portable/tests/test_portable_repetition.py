@@ -182,6 +182,7 @@ def test_two_stacks_are_two_codes() -> None:
     torch.testing.assert_close(computed(cut, [*weights, x])[0], run(*weights, x)[0])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layer", [pre_norm, *[post_norm] * STRESSED, cached])
 def test_pieces_start_the_kernels_that_the_whole_starts(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that a compiler fuses in the whole is parted by a cut."""

@@ -128,6 +128,7 @@ def _attended(x: torch.Tensor) -> torch.Tensor:
 SHAPES = {"x": ((1, 2, WIDTH), (2, 6, WIDTH), (9, 40, WIDTH))}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [(2, 6), (1, 2), (9, 40), (3, 7), (2, 40), (1, 6)])
 def test_one_recording_serves_a_range(build: Any, execute: Any, shape: tuple[int, int]) -> None:
     engine = build(_attention, SHAPES, Ranged())

@@ -27,7 +27,7 @@ from trt_runtime import load, save
 from trt_runtime.program.document import check_step, program_from_bytes
 from trt_runtime.program.graph import ControlFlowCall, operator_calls
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 
 class Branch(nn.Module):

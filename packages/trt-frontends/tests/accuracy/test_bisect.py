@@ -18,7 +18,7 @@ from trt_core import Input, InputError
 from trt_frontends.accuracy import Stage, bisect
 from trt_lowering.contract import GraphPass
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 aten = torch.ops.aten
 _SHIFTS = itertools.count(0.03125, 1e-4)

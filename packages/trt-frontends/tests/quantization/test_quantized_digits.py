@@ -14,7 +14,7 @@ from trt_core import Input, trt
 from trt_frontends.quantization import quantization_report, sensitivity
 from trt_runtime import TRTModule
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 _POINTS = 0.5
 

@@ -17,7 +17,7 @@ import trt_frontends
 from trt_core import Reason
 from trt_runtime import TRTModule
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 
 def compiled(module: Any, x: torch.Tensor, **settings: Any) -> Any:

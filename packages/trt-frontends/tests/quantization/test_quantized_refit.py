@@ -18,7 +18,7 @@ from trt_core import RefitError
 from trt_frontends import MutableModule, refit_module_weights
 from trt_frontends.stored_layers import StoredLinear
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 SETTINGS: dict[str, Any] = {"optimization_level": 0, "min_block_size": 1}
 torchao = pytest.importorskip("torchao.quantization")

@@ -114,6 +114,7 @@ FORMATS: dict[str, tuple[Any, float, str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", FORMATS)
 def test_codes_stay_codes_and_are_decoded_inside_of_the_product(name: str, dtype: torch.dtype) -> None:

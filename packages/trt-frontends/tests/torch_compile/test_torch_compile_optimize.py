@@ -18,7 +18,7 @@ from trt_core import InputError, SettingsError
 from trt_frontends import model_report, optimize
 from trt_frontends.backend import torch_tensorrt_backend, whole_capture
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 
 class Tagger(nn.Module):

@@ -49,6 +49,7 @@ def square_again(x: torch.Tensor) -> torch.Tensor:
     return patches.reshape(x.shape[0], 3, side, side).transpose(2, 3).contiguous()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", [padded_to_multiples, cropped, rounded_up, between_pixels, square_again])
 def test_numbers_computed_from_sizes_stay_in_the_engine(
     function: Callable[[torch.Tensor], torch.Tensor], convolution: nn.Module

@@ -55,6 +55,7 @@ def _poisoned() -> Iterator[None]:
     torch.utils.deterministic.fill_uninitialized_memory = was_filled
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("_poisoned")
 @pytest.mark.parametrize("path", ["compile", "torch.compile"])
 def test_what_is_unfolded_and_folded(path: str) -> None:

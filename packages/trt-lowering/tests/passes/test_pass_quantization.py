@@ -16,7 +16,7 @@ from trt_core.operators import argument
 from trt_core.quantization import dequantize, quantize
 from trt_lowering import lower
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 importlib.import_module("torch.ao.quantization.fx._decomposed")
 library = torch.ops.quantized_decomposed

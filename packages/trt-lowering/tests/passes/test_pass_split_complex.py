@@ -15,7 +15,7 @@ from trt_core.verdicts import LEFT_COMPLEX
 from trt_lowering import export_module, lower
 from trt_lowering.passes.split_complex import MOST_POINTS
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 COMPOSED = ("aten::fft_", "aten::stft", "aten::real", "aten::imag", "aten::mT", "aten::_neg_view", "aten::rsub")
 

@@ -276,6 +276,7 @@ def test_cases_that_spell_operators_out_as_functions_pass_too() -> None:
     assert not found, "\n".join(f"{name}: {why}" for name, why in found.items())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("letters", ["a-f", "g-p", "q-s", "t-z"])
 def test_operators_are_what_older_opsets_made_of_them(letters: str) -> None:

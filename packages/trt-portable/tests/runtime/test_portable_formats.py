@@ -15,7 +15,7 @@ import trt_portable as trt
 from trt_portable.dtypes import CARRIERS
 from trt_portable.formats import LAYOUTS, choose_format
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(3)
 
 F = trt.TensorFormat
 TYPES = [dtype for dtype in trt.DataType.__members__.values() if dtype not in (trt.int4, trt.fp4, trt.e8m0)]
