@@ -144,6 +144,15 @@ def test_outputs_are_compared_by_their_angle() -> None:
     assert utils.to_torch_device("cpu") == torch.device("cpu") == utils.to_torch_tensorrt_device("cpu").torch_device
 
 
+def test_inputs_are_prepared_as_they_are_nested() -> None:
+    channels_last = torch.ones(1, 3, 4, 4).to(memory_format=torch.channels_last)
+    rows = trt_frontends.Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(5, 4))
+    found = utils.prepare_inputs([X.half(), {"image": channels_last}, (rows, 2)], disable_memory_format_check=True)
+    half, image = trt_frontends.Input((2, 4), dtype="half"), trt_frontends.Input.from_tensor(channels_last)
+    assert found == [half, {"image": image}, (rows, 2)]
+    assert (rows.shape_mode, half.shape_mode) == (rows._ShapeMode.DYNAMIC, half._ShapeMode.STATIC)
+
+
 def test_a_loaded_program_is_its_module(compiled: nn.Module, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"torch.export.load does not; output_format"):
         trt_frontends.save(compiled, tmp_path / "model.ep", inputs=[X], use_legacy_exporter=False, pickle_protocol=2)
@@ -193,9 +202,11 @@ dynamo.conversion.impl.elementwise.add dynamo.conversion.plugins.custom_op dynam
 dynamo.lowering.pre_export_lowering dynamo.lowering.post_lowering dynamo.lowering.passes.add_lowering_pass
 dynamo.lowering.passes._aten_lowering_pass._aten_lowering_pass
 dynamo.lowering.passes.pass_utils.clean_up_graph_after_modifications dynamo.partitioning.get_graph_converter_support
-dynamo.partitioning.hierarchical_adjacency_partition dynamo.runtime.TorchTensorRTModule runtime.TorchTensorRTModule
-runtime.PythonTorchTensorRTModule runtime.set_multi_device_safe_mode runtime.enable_cudagraphs
-runtime.get_cudagraphs_mode runtime.get_whole_cudagraphs_mode runtime.set_cudagraphs_mode
+dynamo.partitioning.hierarchical_adjacency_partition dynamo.runtime.TorchTensorRTModule
+dynamo.runtime._TorchTensorRTModule.TorchTensorRTModule dynamo.runtime._ResourceAllocator.ResourceAllocationStrategy
+dynamo.runtime._PythonTorchTensorRTModule.PythonTorchTensorRTModule dynamo.utils.prepare_inputs
+runtime.TorchTensorRTModule runtime.PythonTorchTensorRTModule runtime.set_multi_device_safe_mode
+runtime.enable_cudagraphs runtime.get_cudagraphs_mode runtime.get_whole_cudagraphs_mode runtime.set_cudagraphs_mode
 runtime.enable_pre_allocated_outputs runtime.weight_streaming runtime.enable_output_allocator
 """
 """Names that torch-tensorrt's guides and references write, after `torch_tensorrt.`"""
@@ -240,11 +251,31 @@ def test_names_that_are_not_here_say_what_to_do(name: str) -> None:
     for statement in (f"import torch_tensorrt.{name}", f"from {parent} import {last}"):
         with pytest.raises(ImportError, match=hint):
             exec(statement)
-    if "conversion." not in name:
-        with pytest.raises(AttributeError, match=hint):
-            eval(f"torch_tensorrt.{name}", {"torch_tensorrt": trt_frontends})
+    with pytest.raises(AttributeError, match=hint):
+        eval(f"torch_tensorrt.{name}", {"torch_tensorrt": trt_frontends})
     with pytest.raises(ImportError, match="lists the names that are"):
         importlib.import_module("torch_tensorrt.dynamo.unheard_of")
+
+
+@pytest.mark.parametrize(
+    ("statement", "hint"),
+    [
+        ("from trt_frontends import Platform", "files of portable engines run on every system"),
+        ("from trt_frontends.logging import set_reportable_log_level", r"write set_level\(logging.DEBUG\)"),
+        (
+            "from trt_frontends.dynamo.utils import prepare_inputs",
+            r"install_alias\(\), and import torch_tensorrt.dynamo.ut",
+        ),
+        (
+            "from trt_frontends.dynamo.lowering.passes import add_lowering_pass",
+            r"import torch_tensorrt.dynamo.lowering.pas",
+        ),
+        ("from trt_frontends.logging import unheard_of", "cannot import name 'unheard_of'"),
+    ],
+)
+def test_without_the_alias_they_say_so_too(statement: str, hint: str) -> None:
+    with pytest.raises(ImportError, match=hint):
+        exec(statement)
 
 
 def test_axes_and_shapes_of_converters_are_read() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -62,6 +63,12 @@ class Input:
         >>> Input((2, 2), dtype=torch.float16).example().shape
         torch.Size([2, 2])
     """
+
+    class _ShapeMode(enum.Enum):
+        """What scripts for torch-tensorrt compare `shape_mode` with."""
+
+        STATIC = 0
+        DYNAMIC = 1
 
     def __init__(
         self,
@@ -131,6 +138,11 @@ class Input:
     def is_dynamic(self) -> bool:
         """Whether any dimension has a range."""
         return self.min_shape != self.max_shape
+
+    @property
+    def shape_mode(self) -> _ShapeMode:
+        """The same as `is_dynamic`, as scripts for torch-tensorrt call it: `Input._ShapeMode.DYNAMIC`, or `STATIC`."""
+        return self._ShapeMode.DYNAMIC if self.is_dynamic else self._ShapeMode.STATIC
 
     @property
     def dynamic_axes(self) -> tuple[int, ...]:

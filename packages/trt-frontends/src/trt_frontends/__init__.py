@@ -9,8 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 from trt_core import CompilationSettings, Device, Input, set_provider
-from trt_core.lazy_names import lazy_names
-from trt_frontends.torch_tensorrt import ABSENT
+from trt_frontends.torch_tensorrt import names_of
 
 if TYPE_CHECKING:
     from trt_frontends import dynamo, logging, quantization, runtime
@@ -89,4 +88,4 @@ __all__ = [
     "verify",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _LATE, ABSENT)
+__getattr__, __dir__ = names_of(__name__, _LATE)

@@ -9,8 +9,13 @@ import torch
 
 from trt_core import InputError, PlanError, logger
 from trt_core.wording import kind_of
+from trt_frontends.torch_tensorrt import names_of
 from trt_runtime import PlanHeader, plan_from_bytes, plan_to_bytes
 from trt_runtime.engine_cache import EngineKey
+
+__all__ = ["BaseEngineCache"]
+
+__getattr__, __dir__ = names_of(__name__)
 
 
 class BaseEngineCache(ABC):

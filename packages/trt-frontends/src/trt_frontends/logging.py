@@ -12,10 +12,10 @@ from warnings import warn
 
 from trt_core import InputError, logger
 from trt_core.held_arguments import held_to_signature
-from trt_core.lazy_names import lazy_names
 from trt_core.settings_reader import level_of_caller
 from trt_core.wording import did_you_mean, nearest_or_all
 from trt_frontends.pipeline import log_shown
+from trt_frontends.torch_tensorrt import names_of
 
 __all__ = ["Debugger", "debug", "errors", "graphs", "info", "internal_errors", "set_level", "warnings"]
 
@@ -65,19 +65,7 @@ info: Final = _level("info")
 debug: Final = _level("debug")
 graphs: Final = _level("graphs")
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {},
-    {
-        "Level": "levels are those of Python, as logging.DEBUG",
-        "get_logging_prefix": "formatters of Python's logging write prefixes",
-        "get_reportable_log_level": 'logging.getLogger("torch_tensorrt").level is it',
-        "log": 'write logging.getLogger("torch_tensorrt").log(level, text)',
-        "set_is_colored_output_on": "handlers of Python's logging decide how lines look",
-        "set_logging_prefix": "formatters of Python's logging write prefixes",
-        "set_reportable_log_level": "write set_level(logging.DEBUG), with Python's levels",
-    },
-)
+__getattr__, __dir__ = names_of(__name__)
 
 _INSTEAD: Final = {
     "capture_fx_graph_before": "passes have other names here; explain tells what became of nodes",

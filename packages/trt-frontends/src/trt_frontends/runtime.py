@@ -15,6 +15,7 @@ from torch import nn
 from trt_core import CompilationSettings, InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.settings_reader import level_of_caller
+from trt_frontends.torch_tensorrt import names_of
 from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
 from trt_runtime.context_pool import MOST_IDLE
 from trt_runtime.graphed_calls import cuda_graphs
@@ -34,6 +35,8 @@ __all__ = [
     "set_multi_device_safe_mode",
     "weight_streaming",
 ]
+
+__getattr__, __dir__ = names_of(__name__)
 
 _WHOLE: Final = (
     "calls of one whole module are recorded: call what enable_cudagraphs(module) yields, or set use_cuda_graphs"

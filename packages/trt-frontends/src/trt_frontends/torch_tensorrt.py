@@ -6,13 +6,16 @@ import contextlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable, Mapping
 from importlib.abc import MetaPathFinder
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 
 from trt_core import InputError
 from trt_core.dtypes import parse_dtype
+from trt_core.lazy_names import lazy_names
 
 
 class dtype:
@@ -126,6 +129,9 @@ _SUBMODULES = {
     "dynamo.partitioning": "dynamo.partitioning",
     "dynamo.partitioning._hierarchical_partitioner": "dynamo.partitioning",
     "dynamo.runtime": "runtime",
+    "dynamo.runtime._PythonTorchTensorRTModule": "runtime",
+    "dynamo.runtime._ResourceAllocator": "runtime",
+    "dynamo.runtime._TorchTensorRTModule": "runtime",
     "dynamo.utils": "dynamo.script_values",
     "logging": "logging",
     "runtime": "runtime",
@@ -133,7 +139,12 @@ _SUBMODULES = {
 """What scripts import, and the module of this package that stands for it."""
 
 _ELSEWHERE = "save a program here and load it there: files of portable engines run on every system"
+_ONE_ENGINE = "dynamo.convert_exported_program_to_serialized_trt_engine builds one engine, and compile a module of them"
+_PASSES = "add_lowering_pass and remove_lowering_pass change which run, dump_lowering_passes tells their names"
+_PREFIX = "formatters of Python's logging write prefixes"
+_SPLIT = "make_plan decides what is in which block, and split_into_blocks divides the graph"
 ABSENT: Final = {
+    "Platform": _ELSEWHERE,
     "cross_compile_for_windows": _ELSEWHERE,
     "load_cross_compiled_exported_program": _ELSEWHERE,
     "dynamo.cross_compile_for_windows": _ELSEWHERE,
@@ -142,7 +153,29 @@ ABSENT: Final = {
     "dynamo.export": "save(model, path, output_format='exported_program') writes PyTorch's format",
     "dynamo._exporter": "save(model, path, output_format='exported_program') writes PyTorch's format",
     "dynamo.backend": 'torch.compile(model, backend="torch_tensorrt") is all that it takes',
+    "dynamo._engine_cache.DiskEngineCache": "compile(engine_cache_dir=...) keeps engines on disk",
+    "dynamo.conversion.TRTInterpreter": _ONE_ENGINE,
+    "dynamo.conversion._TRTInterpreter": _ONE_ENGINE,
+    "dynamo.conversion._conversion": _ONE_ENGINE,
     "dynamo.conversion.aten_ops_converters": "trt_converters.converter(checks=...) takes checks of operators",
+    "dynamo.conversion.convert_module": _ONE_ENGINE,
+    "dynamo.conversion.interpret_module_to_result": _ONE_ENGINE,
+    "dynamo.lowering.ATEN_POST_LOWERING_PASSES": _PASSES,
+    "dynamo.lowering.ATEN_PRE_LOWERING_PASSES": _PASSES,
+    "dynamo.partitioning.fast_partition": _SPLIT,
+    "dynamo.partitioning.global_partition": _SPLIT,
+    "dynamo.runtime.CudaGraphsTorchTensorRTModule": "runtime.enable_cudagraphs(module) yields such a module",
+    "dynamo.runtime._CudaGraphsTorchTensorRTModule": "runtime.enable_cudagraphs(module) yields such a module",
+    "dynamo.utils.get_torch_inputs": "Input.example makes a tensor, on any device",
+    "dynamo.utils.parse_dynamo_kwargs": "CompilationSettings(...) reads settings",
+    "dynamo.utils.set_log_level": "logging.set_level(logging.DEBUG) sets it",
+    "logging.Level": "levels are those of Python, as logging.DEBUG",
+    "logging.get_logging_prefix": _PREFIX,
+    "logging.get_reportable_log_level": 'logging.getLogger("torch_tensorrt").level is it',
+    "logging.log": 'write logging.getLogger("torch_tensorrt").log(level, text)',
+    "logging.set_is_colored_output_on": "handlers of Python's logging decide how lines look",
+    "logging.set_logging_prefix": _PREFIX,
+    "logging.set_reportable_log_level": "write set_level(logging.DEBUG), with Python's levels",
     "ENABLED_FEATURES": "trt_core.current_provider() says what engines are built by; all else is always there",
     "check_method_op_support": "explain(model, inputs) says which operators can run in engines",
     "dump_build_info": "trtc --version says which releases there are",
@@ -156,21 +189,49 @@ ABSENT: Final = {
 """Names of the other package that mean nothing here, and what to do instead."""
 
 
+def _absent_from(module: str) -> dict[str, str]:
+    """What scripts look for in a module of this package, and what to do instead."""
+    hints = {}
+    aliased = {name: f"call {__package__}.install_alias(), and import {_ALIAS}.{name}" for name in _SUBMODULES}
+    elsewhere = {name: hint for name, hint in aliased.items() if _SUBMODULES[name] != name}
+    for absent, hint in (elsewhere | ABSENT).items():
+        parent, _, name = absent.rpartition(".")
+        if f"{__package__}.{_SUBMODULES.get(parent, parent)}".rstrip(".") == module:
+            hints[name] = hint
+    return hints
+
+
+def names_of(
+    module: str, homes: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Returns `__getattr__` and `__dir__` of a module that stands for another package's; see `lazy_names`.
+
+    Args:
+        module: Its `__name__`.
+        homes: What it imports when it is first used.
+    """
+    vars(sys.modules[module]).setdefault("__path__", [])  # only of packages, Python looks for what `from` misses
+    return lazy_names(module, homes, _absent_from(module))
+
+
 class _Absent(MetaPathFinder):
     """Says of names that scripts import and that are not here what to do instead."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        package, _, name = fullname.partition(".")
-        if package not in (_ALIAS, __package__) or sys.modules.get(_ALIAS) is not sys.modules[__package__]:
+        parent, _, name = fullname.rpartition(".")
+        package = parent.partition(".")[0]
+        if package not in (_ALIAS, __package__):
             return
-        instead = next((hint for absent, hint in ABSENT.items() if f"{name}.".startswith(f"{absent}.")), "")
-        if instead:
-            raise ModuleNotFoundError(f"{_ALIAS}.{name} is not in {__package__}: {instead}")
-        if package == _ALIAS:
+        if hint := _absent_from(getattr(sys.modules.get(parent), "__name__", "")).get(name):
+            raise ModuleNotFoundError(f"{name} is not in {__package__}: {hint}")
+        if package == _ALIAS and sys.modules.get(_ALIAS) is sys.modules[__package__]:
             raise ModuleNotFoundError(
-                f"{_ALIAS}.{name} is not in {__package__}; the guide from_torch_tensorrt lists the names that are",
+                f"{fullname} is not in {__package__}; the guide from_torch_tensorrt lists the names that are",
                 name=fullname,
             )
+
+
+sys.meta_path.insert(0, _Absent())
 
 
 def install_alias() -> None:
@@ -191,5 +252,3 @@ def install_alias() -> None:
         parent, _, last = f"{_ALIAS}.{name}".rpartition(".")
         if not hasattr(sys.modules[parent], last):
             setattr(sys.modules[parent], last, module)
-    if not any(isinstance(finder, _Absent) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Absent())

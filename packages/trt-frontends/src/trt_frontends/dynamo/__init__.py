@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trt_core import CompilationSettings
-from trt_core.lazy_names import lazy_names
 from trt_frontends import runtime
 from trt_frontends.capture import trace
 from trt_frontends.compiler import compile, explain
@@ -15,7 +14,7 @@ from trt_frontends.logging import Debugger
 from trt_frontends.mutable_module import refit_module_weights
 from trt_frontends.script_saving import convert_exported_program_to_serialized_trt_engine, save
 from trt_frontends.single_engine import BindingNameMismatchError
-from trt_frontends.torch_tensorrt import ABSENT
+from trt_frontends.torch_tensorrt import names_of
 from trt_partition import PartitionReport
 from trt_runtime import load
 
@@ -42,4 +41,4 @@ __all__ = [
 ]
 
 _defaults = utils
-__getattr__, __dir__ = lazy_names(__name__, {}, {name.removeprefix("dynamo."): hint for name, hint in ABSENT.items()})
+__getattr__, __dir__ = names_of(__name__)

@@ -12,6 +12,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS
 from trt_converters.support import preserve_predicate
 from trt_core import CompilationSettings, InputError
+from trt_frontends.torch_tensorrt import names_of
 from trt_lowering.contract import GraphPass
 from trt_lowering.decomposition_table import DecompositionRules
 from trt_lowering.extension import process_passes
@@ -26,6 +27,8 @@ __all__ = [
     "pre_export_lowering",
     "remove_lowering_pass",
 ]
+
+__getattr__, __dir__ = names_of(__name__)
 
 Rewrite = Callable[..., fx.GraphModule]
 """`rewrite(gm, settings)` or `rewrite(gm)`, which returns the graph module."""

@@ -25,6 +25,7 @@ from trt_core import (
 from trt_core.attributes import owner_of, read_attribute
 from trt_core.operators import canonical_operators
 from trt_core.wording import did_you_mean
+from trt_frontends.torch_tensorrt import names_of
 from trt_partition import BlockKind, make_plan, make_report, split_into_blocks
 from trt_partition import get_graph_converter_support as count_supported
 
@@ -225,3 +226,5 @@ __all__ = [
     "make_report",
     "split_into_blocks",
 ]
+
+__getattr__, __dir__ = names_of(__name__)

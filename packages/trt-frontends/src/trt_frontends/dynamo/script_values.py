@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import torch
 
-from trt_core import CompilationSettings, Device
+from trt_core import CompilationSettings, Device, Input
+from trt_core.internals import pytree
 from trt_core.settings import setting_names
+from trt_frontends.torch_tensorrt import names_of
 from trt_runtime.engine_cache import default_directory
 
-__all__ = ["COSINE_THRESHOLD", "cosine_similarity", "to_torch_device", "to_torch_tensorrt_device"]
+__all__ = ["COSINE_THRESHOLD", "cosine_similarity", "prepare_inputs", "to_torch_device", "to_torch_tensorrt_device"]
 
 COSINE_THRESHOLD: Final = 0.99
 """Cosine of the angle between outputs that scripts take for the same."""
@@ -36,6 +38,16 @@ def cosine_similarity(gt_tensor: torch.Tensor, pred_tensor: torch.Tensor) -> flo
     return float(torch.nn.functional.cosine_similarity(expected, found, dim=0))
 
 
+def prepare_inputs(inputs: Any, disable_memory_format_check: bool = False) -> Any:
+    """Returns inputs as settings have them: static `Input`s in the place of tensors, nested as they are.
+
+    Args:
+        inputs: Tensors, `Input`s and plain values, in lists, tuples and dictionaries.
+        disable_memory_format_check: No effect: the memory format is that of the tensor.
+    """
+    return pytree.tree_map_only(torch.Tensor, Input.from_tensor, inputs)
+
+
 def to_torch_tensorrt_device(device: Any) -> Device:
     """Returns a device as settings have it; None for the default.
 
@@ -50,9 +62,12 @@ def to_torch_device(device: Any) -> torch.device:
     return to_torch_tensorrt_device(device).torch_device
 
 
+_find, __dir__ = names_of(__name__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _IN_CACHE:
         return str(default_directory() / _IN_CACHE[name])
-    if not name.isupper() or name.lower() not in setting_names():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(CompilationSettings(), name.lower())
+    if name.isupper() and name.lower() in setting_names():
+        return getattr(CompilationSettings(), name.lower())
+    return _find(name)

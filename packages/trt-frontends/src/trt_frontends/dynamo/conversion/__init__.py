@@ -10,6 +10,7 @@ from trt_frontends.dynamo.conversion import registration as converter_utils
 from trt_frontends.dynamo.conversion import registration as plugins
 from trt_frontends.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_frontends.dynamo.conversion.registration import ConverterPriority, SourceIR, dynamo_tensorrt_converter
+from trt_frontends.torch_tensorrt import names_of
 
 __all__ = [
     "DYNAMO_CONVERTERS",
@@ -25,3 +26,5 @@ __all__ = [
     "impl",
     "plugins",
 ]
+
+__getattr__, __dir__ = names_of(__name__)
