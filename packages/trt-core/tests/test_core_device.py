@@ -48,7 +48,7 @@ def test_is_hashable_by_value() -> None:
     assert {Device("cuda"), Device("cuda:0"), Device("cpu")} == {Device("cuda:0"), Device("cpu")}
 
 
-@pytest.mark.parametrize("spec", ["meta", "xla", "nonsense", 1.5, object()])
+@pytest.mark.parametrize("spec", ["meta", "xla", "nonsense", 1.5, object(), "cuda:300", "gpu:128", -1, 10**30])
 def test_refuses_what_engines_cannot_run_on(spec: object) -> None:
     with pytest.raises(InputError):
         Device(spec)
@@ -57,6 +57,15 @@ def test_refuses_what_engines_cannot_run_on(spec: object) -> None:
 def test_refuses_two_gpus_in_one_device() -> None:
     with pytest.raises(InputError, match="names two GPUs"):
         Device("cuda:1", gpu_id=0)
+    with pytest.raises(InputError, match="another index"):
+        Device(Device("cuda:1"), gpu_id=0)
+    assert Device(Device("cuda:1"), gpu_id=1) == Device(" CUDA:1 ")
+
+
+@pytest.mark.parametrize("index", [-1, 128, 300])
+def test_refuses_gpus_that_pytorch_has_no_number_for(index: int) -> None:
+    with pytest.raises(InputError, match=f"there is no GPU {index}"):
+        Device(gpu_id=index)
 
 
 def test_current_is_the_cpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import inspect
 import json
 import re
 import warnings
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -160,7 +162,7 @@ def test_none_stands_for_the_default_where_it_stands_for_it_elsewhere(name: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "why"),
+    ("name", "value", "told"),
     [
         ("torch_executed_modules", [torch.nn.ReLU()], "give dotted paths or classes, not a ReLU"),
         ("torch_executed_modules", [3], "not an int"),
@@ -172,10 +174,10 @@ def test_none_stands_for_the_default_where_it_stands_for_it_elsewhere(name: str)
         ("dryrun", "", "the path is empty"),
     ],
 )
-def test_a_refusal_says_what_the_value_should_be(name: str, value: object, why: str) -> None:
+def test_a_refusal_says_what_the_value_should_be(name: str, value: object, told: str) -> None:
     with pytest.raises(SettingsError, match=name) as caught:
         CompilationSettings(**{name: value})  # type: ignore[arg-type]
-    assert why in caught.value.why
+    assert told in f"{caught.value.why}\n{caught.value.hint}"
 
 
 def test_min_block_size_may_be_infinite() -> None:
@@ -251,3 +253,41 @@ def test_a_type_that_cannot_be_read_is_refused_with_what_to_give() -> None:
         read_settings({"engine_capability": "standrd"})
     with pytest.raises(SettingsError, match="did you mean 'dynamo'"):
         read_settings({"ir": "dinamo"})
+
+
+@pytest.mark.parametrize(
+    ("given", "why", "hint"),
+    [
+        ({"autocast_excluded_nodes": ["("]}, "no regular expression: missing )", "a backslash before them"),
+        ({"autocast_excluded_nodes": "head"}, "", "give a collection of regular expressions, not one string"),
+        ({"autocast_excluded_nodes": [["a"]]}, "is no regular expression", "give strings"),
+        ({"autocast_excluded_nodes": torch.ones(2)}, "is no regular expression", "give strings"),
+        ({"torch_executed_modules": torch.ones(2)}, "", "give dotted paths or classes, not a Tensor"),
+        ({"debug": "yes"}, "it is a str", "give True or False"),
+        ({"workspace_size": "2GB"}, "it is a str", "give a whole number"),
+        ({"workspace_size": float("nan")}, "it is a float", "give a whole number"),
+        ({"min_block_size": float("nan")}, "it is a float", "give a whole number, or a number"),
+        ({"engine_cache_dir": 3}, "it is an int", "give a string"),
+        ({"dryrun": ""}, "the path is empty", "give the path of a file"),
+        ({"device": 10**30}, "there is no GPU", "GPUs count from 0"),
+        ({"immutable_weights": "yes"}, "", "give True or False"),
+    ],
+)
+def test_values_that_cannot_be_read_are_refused_with_what_to_give(given: dict[str, Any], why: str, hint: str) -> None:
+    with pytest.raises(SettingsError, match="cannot be read") as told:
+        read_settings(given)
+    assert told.value.where == "compilation settings"
+    assert why in told.value.why
+    assert hint in told.value.hint
+
+
+def test_regular_expressions_keep_the_flags_that_they_were_compiled_with() -> None:
+    for compiled in (re.compile("HEAD", re.IGNORECASE), re.compile("(?i)HEAD"), re.compile("head")):
+        (pattern,) = CompilationSettings(autocast_excluded_nodes=[compiled]).autocast_excluded_nodes  # type: ignore[arg-type]
+        assert re.match(pattern, "head_1")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    settings = CompilationSettings(min_block_size=np.int64(3), max_error=np.float32(0.5))
+    assert (settings.min_block_size, settings.max_error) == (3, 0.5)
+    assert type(settings.min_block_size) is int

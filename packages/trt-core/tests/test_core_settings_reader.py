@@ -246,4 +246,4 @@ def test_the_sample_of_the_documentation_reads() -> None:
 def test_alternatives_are_told_as_one_advice() -> None:
     with pytest.raises(SettingsError) as caught:
         read_settings({"min_block_size": "x"})
-    assert caught.value.why == "give a whole number, or a number"
+    assert caught.value.hint == "give a whole number, or a number"

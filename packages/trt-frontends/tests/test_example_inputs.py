@@ -50,6 +50,14 @@ def test_keyword_inputs_that_are_no_mapping_of_names_are_refused(keywords: objec
         ExampleInputs.read((), kwarg_inputs=keywords)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["N", "gamma", "class", "length"])
+def test_dimensions_may_be_called_what_sympy_knows(name: str) -> None:
+    x = Input(min_shape=(2, 4), opt_shape=(4, 4), max_shape=(8, 4), dimensions={0: f"2*{name}"})
+    program = trt_frontends.trace(nn.ReLU(), arg_inputs=[x])
+    bounds = [(found.lower, found.upper) for found in program.range_constraints.values()]
+    assert sorted(bounds) == [(1, 4), (2, 8)]
+
+
 def test_ranges_become_example_tensors_of_the_opt_shape() -> None:
     examples = ExampleInputs((BATCH, {"y": BATCH}), {"mask": torch.ones(1)})
     args, kwargs = examples.tensors(torch.device("cpu"))

@@ -62,6 +62,8 @@ class Device:
         if isinstance(spec, Device):
             fallback = spec.allow_gpu_fallback if allow_gpu_fallback is None else allow_gpu_fallback
             kind, index, core = spec.kind, spec.index, spec.dla_core
+            if gpu_id not in (None, spec.gpu_id) or dla_core not in (None, core):
+                raise InputError(f"a Device of {spec} is given with another index", hint="write the one that is meant")
         else:
             fallback = bool(allow_gpu_fallback)
             kind, index, core = _parse(spec, gpu_id, dla_core)
@@ -106,11 +108,16 @@ class Device:
 
 
 def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, int, int | None]:
-    named = _DLA.fullmatch(spec.strip().lower()) if isinstance(spec, str) else None
+    spec = spec.strip().lower() if isinstance(spec, str) else spec
+    named = _DLA.fullmatch(spec) if isinstance(spec, str) else None
+    numbered = _NUMBERED.fullmatch(spec) if isinstance(spec, str) else None
+    for index in (gpu_id, int(numbered.group(1)) if numbered is not None else spec):
+        if isinstance(index, int) and not 0 <= index < _MOST_GPUS:
+            raise InputError(f"there is no GPU {index}", hint=f"GPUs count from 0 to {_MOST_GPUS - 1}")
     if named is not None or (spec is None and dla_core is not None):
         core = int(named.group(1) or 0) if named is not None else None
         if core is not None and dla_core not in (None, core):
-            raise InputError(f"Device({spec!r}, dla_core={dla_core}) names two cores")
+            raise InputError(f"Device({spec!r}, dla_core={dla_core}) names two cores", hint=f"write {spec!r} alone")
         found = core if core is not None else dla_core
         if found is None or found < 0:
             raise InputError(f"dla_core={found} is no core", hint="cores count from 0")
@@ -121,7 +128,7 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
         return "cuda", 0 if gpu_id is None else gpu_id, None
     try:
         device = torch.device(_GPU.sub("cuda", spec) if isinstance(spec, str) else spec)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, OverflowError) as error:
         raise InputError(
             f"{spec!r} is not a device",
             why=str(error).splitlines()[0],
@@ -132,12 +139,15 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
     if device.type != "cuda":
         raise InputError(f"engines cannot run on {device}", hint="use a CUDA device, a DLA, or the CPU")
     if gpu_id is not None and device.index not in (None, gpu_id):
-        raise InputError(f"Device({spec!r}, gpu_id={gpu_id}) names two GPUs")
+        raise InputError(f"Device({spec!r}, gpu_id={gpu_id}) names two GPUs", hint=f"write {spec!r} alone")
     return "cuda", gpu_id if gpu_id is not None else device.index or 0, None
 
 
 _DLA: Final = re.compile(r"dla(?::(\d+))?")
-_GPU: Final = re.compile(r"^\s*gpu\b", re.IGNORECASE)
+_GPU: Final = re.compile(r"^gpu\b")
+_NUMBERED: Final = re.compile(r"(?:cuda|gpu):(\d+)")
+_MOST_GPUS: Final = 128
+"""Indices of more have no room in PyTorch's devices, where `cuda:300` is `cuda:44`."""
 
 
 def present_device(kind: str) -> torch.device:

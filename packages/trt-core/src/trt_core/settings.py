@@ -12,6 +12,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import math
+import numbers
 import os
 import re
 import types
@@ -24,7 +26,7 @@ import torch
 
 from trt_core.device import Device
 from trt_core.dtypes import dtype_name, parse_dtype
-from trt_core.errors import SettingsError
+from trt_core.errors import InputError, SettingsError, TrtError
 from trt_core.operators import canonical_operators
 from trt_core.wording import did_you_mean, kind_of
 
@@ -102,9 +104,8 @@ def read_setting(name: str, annotation: Any, value: Any) -> Any:
     except SettingsError:
         raise
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        why, hint = getattr(error, "what", None) or str(error), getattr(error, "hint", "")
         raise SettingsError(
-            f"{name}={value!r} cannot be read", where="compilation settings", why=why, hint=hint
+            f"{name}={value!r} cannot be read", where="compilation settings", **_why_and_hint(value, error)
         ) from error
     for rule in rules:
         if not _allows(rule, found):
@@ -118,6 +119,16 @@ def read_setting(name: str, annotation: Any, value: Any) -> Any:
                 hint=near or f"give {rule}",
             )
     return found
+
+
+def _why_and_hint(value: Any, error: Exception) -> dict[str, str]:
+    """Tells what a reader's error says is wrong from what it says to do: readers that know no more say "give ..."."""
+    if isinstance(error, TrtError):
+        return {"why": error.what, "hint": error.hint}
+    told = str(error)
+    if not told.startswith("give "):
+        return {"why": told}
+    return {"why": "" if ", not " in told else f"it is {kind_of(value)}", "hint": told}
 
 
 def _unwrap(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -161,7 +172,7 @@ def _read_first(kinds: tuple[Any, ...], value: Any) -> Any:
 def _read_set(kind: Any, value: Any) -> frozenset[Any]:
     if isinstance(value, str) and kind is str:
         raise TypeError("give a collection of names, not one string")
-    single = isinstance(value, (str, torch.dtype)) or not isinstance(value, Iterable)
+    single = isinstance(value, str) or not isinstance(value, Iterable)
     return frozenset(_read(kind, item) for item in ([value] if single else value))
 
 
@@ -177,13 +188,13 @@ def _read_bool(value: Any) -> bool:
 
 
 def _read_int(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or int(value) != value:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value % 1:
         raise TypeError("give a whole number")
     return int(value)
 
 
 def _read_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
         raise TypeError("give a number")
     return float(value)
 
@@ -214,18 +225,38 @@ def _spelt_value(value: Any) -> str:
 
 
 def read_patterns(value: Any) -> frozenset[str]:
-    """Regular expressions; None means none."""
-    if isinstance(value, (str, re.Pattern)):
+    """Regular expressions, with the flags of those that are compiled; None means none."""
+    if isinstance(value, re.Pattern):
         raise TypeError("give a collection of regular expressions, not one")
-    found = frozenset(getattr(item, "pattern", item) for item in value or ())
-    for pattern in found:
-        if not isinstance(pattern, str):
-            raise TypeError(f"give regular expressions, not {pattern!r}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-    return found
+    return frozenset(map(read_pattern, _collection(value, "regular expressions")))
+
+
+def read_pattern(item: Any) -> str:
+    """Returns a regular expression as text, with the flags of one that is compiled.
+
+    Raises:
+        InputError: It is none.
+    """
+    pattern = item
+    if isinstance(item, re.Pattern):
+        pattern = item.pattern
+        flags = "".join(letter for letter, flag in _INLINE_FLAGS.items() if item.flags & flag)
+        if isinstance(pattern, str) and flags:
+            pattern = f"(?{flags}:{_GLOBAL_FLAGS.sub('', pattern)})"
+    if not isinstance(pattern, str):
+        raise InputError(f"{pattern!r} is no regular expression", hint="give strings")
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InputError(
+            f"{pattern!r} is no regular expression: {error}",
+            hint="write signs that stand for themselves with a backslash before them, as re.escape does",
+        ) from error
+    return pattern
+
+
+_GLOBAL_FLAGS: Final = re.compile(r"\A\(\?[aimsux]+\)")
+_INLINE_FLAGS: Final = {"a": re.ASCII, "i": re.IGNORECASE, "m": re.MULTILINE, "s": re.DOTALL, "x": re.VERBOSE}
 
 
 def read_modules(value: Any) -> frozenset[str]:
@@ -242,7 +273,7 @@ def read_passes(value: Any) -> tuple[Any, ...]:
     """Lowering passes, in order; None means none."""
     if value is not None and (isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable)):
         raise TypeError(f"give a list of passes, not {kind_of(value)}")
-    passes = tuple(value or ())
+    passes = () if value is None else tuple(value)
     for item in passes:
         if isinstance(item, type) or not callable(item) or not isinstance(getattr(item, "name", None), str):
             told = f"the class {item.__qualname__}" if isinstance(item, type) else kind_of(item)
@@ -260,12 +291,12 @@ def read_excluded_operators(value: Any) -> frozenset[str]:
     return canonical_operators(_collection(value), "autocast_excluded_ops")
 
 
-def _collection(value: Any) -> Iterable[Any]:
+def _collection(value: Any, held: str = "names") -> Iterable[Any]:
     if isinstance(value, str):
-        raise TypeError("give a collection of names, not one string")
+        raise TypeError(f"give a collection of {held}, not one string")
     if value is not None and not isinstance(value, Iterable):
-        raise TypeError(f"give a collection of names, not {kind_of(value)}")
-    return value or ()
+        raise TypeError(f"give a collection of {held}, not {kind_of(value)}")
+    return () if value is None else value
 
 
 def read_device(value: Any) -> Any:
@@ -277,7 +308,7 @@ def read_report_path(value: Any) -> Any:
     """A path, or whether to report at all; an empty path would be read as both."""
     found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else value
     if found == "":
-        raise ValueError("the path is empty")
+        raise InputError("the path is empty", hint="give the path of a file, or True to print alone")
     return found
 
 

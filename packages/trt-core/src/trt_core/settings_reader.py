@@ -127,7 +127,7 @@ def _text(value: Any) -> str:
 
 def _opposite(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise SettingsError(f"{key}={value!r} cannot be read", where="compilation settings", why="give True or False")
+        raise SettingsError(f"{key}={value!r} cannot be read", where="compilation settings", hint="give True or False")
     return not value
 
 

@@ -251,7 +251,18 @@ def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
                     why="dimensions of one name are equal, so their min, opt and max are",
                     hint="give them the same range, or different names",
                 )
-    return {name: torch.export.Dim(name, min=min(wanted), max=max(wanted)) for name, wanted in ranges.items()}
+    return {name: torch.export.Dim(_dim_name(name), min=min(own), max=max(own)) for name, own in ranges.items()}
+
+
+def _dim_name(name: str) -> str:
+    """A dimension's name for PyTorch, which has SymPy read `2*N`: names that mean something else there get a sign."""
+    import sympy  # PyTorch imports it where sizes vary
+
+    try:
+        is_free = isinstance(sympy.sympify(name), sympy.Symbol)
+    except sympy.SympifyError:  # a keyword of Python's
+        is_free = False
+    return name if is_free else f"{name}_"
 
 
 def dimension_names(graph: fx.Graph, flat: Sequence[Any]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -104,6 +105,7 @@ def test_dynamic_dimensions_stay_dynamic(model: nn.Module) -> None:
         ("aten.conv2d", {"stem.0"}),
         (torch.ops.aten.linear.default, {"wide", "head"}),
         ("stem", {"stem.0"}),
+        (re.compile("HEAD", re.IGNORECASE), {"head"}),
     ],
 )
 def test_what_is_excluded_stays_in_float(model: nn.Module, exclude: Any, left: set[str]) -> None:
@@ -112,6 +114,11 @@ def test_what_is_excluded_stays_in_float(model: nn.Module, exclude: Any, left: s
     kept = [layer for layer in quantization_report(program).layers if not layer.quantized]
     assert {layer.location.partition("/")[0] for layer in kept} == left
     assert all(layer.code == Reason.LEFT_IN_FLOAT.code for layer in kept)
+
+
+def test_what_excludes_nothing_is_told(model: nn.Module) -> None:
+    with pytest.warns(UserWarning, match="'hed' excludes nothing from quantization"):
+        trt_frontends.quantize(model, data(), {"exclude": ["head", "hed"]})
 
 
 def test_folding_and_smoothing_keep_what_the_model_computes(model: nn.Module) -> None:
@@ -370,6 +377,7 @@ class TestRefusals:
             ({"operators": {"embedding"}}, "no kind"),
             ({"exclude": "("}, "no regular expression"),
             ({"exclude": "aten.linera"}, "unknown operator"),
+            ({"exclude": [3]}, "3 is no operator"),
         ],
     )
     def test_configurations(self, model: nn.Module, config: Any, message: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,12 +15,12 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, InputS
 from trt_core import InputError, Reason, Verdict
 from trt_core.attributes import is_written
 from trt_core.dtypes import FLOATS
-from trt_core.errors import SettingsError
 from trt_core.exported_programs import copy_of_graph, with_changes
 from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument, canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
 from trt_core.quantization import quantize
+from trt_core.settings_reader import level_of_caller
 from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig
 from trt_lowering.node_metadata import fake_mode_of, insert_call
 from trt_lowering.operator_traits import axis_order
@@ -288,7 +289,10 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
     """Decides about every product of a program, in the order of the graph.
 
     Raises:
-        SettingsError: Something that is excluded is neither a name, a regular expression nor an operator.
+        SettingsError: An operator that is excluded is unknown.
+
+    Warns:
+        UserWarning: Something that is excluded fits no product.
     """
     exclusion = _Exclusion(tuple(config.exclude))
     choices = []
@@ -299,6 +303,13 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
         found = _decide(editor, node, config, exclusion)
         layer, verdict = (found, Verdict(True)) if isinstance(found, Layer) else (None, found)
         choices.append(Choice(node_location(node), operator_name(node.target), layer, verdict))
+    for pattern in exclusion.unused:
+        warnings.warn(
+            f"{pattern!r} excludes nothing from quantization: no product of the model has such a name, module or "
+            "operator. Names are those of quantization_report, such as encoder.layer.0/linear_1",
+            UserWarning,
+            stacklevel=level_of_caller(),
+        )
     return choices
 
 
@@ -371,36 +382,36 @@ def _is_scalar(operand: Any) -> bool:
 
 
 class _Exclusion:
-    """Names of modules, regular expressions on names, and operators that are not quantized."""
+    """Names of modules, regular expressions on names, and operators that are not quantized.
+
+    Attributes:
+        unused: Those that have fitted no node so far.
+    """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
-        self._operators: set[str] = set()
-        self._names: list[str] = []
-        self._expressions: list[re.Pattern[str]] = []
-        for pattern in patterns:
-            if pattern.replace("torch.ops.", "").startswith(("aten.", "aten::")):
-                self._operators.add(canonical_operator(pattern, "exclude"))
-                continue
-            self._names.append(pattern)
-            try:
-                self._expressions.append(re.compile(pattern))
-            except re.error as error:
-                raise SettingsError(
-                    f"{pattern!r} is no regular expression",
-                    where="exclude",
-                    why=str(error),
-                    hint="give the name of a module, a regular expression, or an operator such as aten.linear",
-                ) from None
+        self._tests = {pattern: _test_of(pattern) for pattern in patterns}
+        self.unused = dict.fromkeys(patterns)
 
     def holds(self, node: fx.Node) -> bool:
-        name = operator_name(node.target)
-        if name in self._operators or packet_name(name) in self._operators:
-            return True
+        fitting = [pattern for pattern, fits in self._tests.items() if fits(node)]
+        for pattern in fitting:
+            self.unused.pop(pattern, None)
+        return bool(fitting)
+
+
+def _test_of(pattern: str) -> Callable[[fx.Node], bool]:
+    if pattern.replace("torch.ops.", "").startswith(("aten.", "aten::")):
+        known = canonical_operator(pattern, "exclude")
+        return lambda node: known in (name := operator_name(node.target), packet_name(name))
+    expression = re.compile(pattern)
+
+    def fits(node: fx.Node) -> bool:
         path = module_path(node)
-        names = (path, node.name, node_location(node))
-        if any(path == known or path.startswith(known + ".") or node.name == known for known in self._names):
+        if path == pattern or path.startswith(pattern + ".") or node.name == pattern:
             return True
-        return any(expression.fullmatch(item) for expression in self._expressions for item in names)
+        return any(expression.fullmatch(item) for item in (path, node.name, node_location(node)))
+
+    return fits
 
 
 _SHRUNK: Final = tuple(1.0 - 0.02 * step for step in range(26))

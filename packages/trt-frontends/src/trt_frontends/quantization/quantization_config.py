@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import torch
 
-from trt_core import SettingsError
+from trt_core import InputError, SettingsError
 from trt_core.held_arguments import held_to_signature
-from trt_core.operators import operator_name, packet_name
+from trt_core.operators import canonical_operator, packet_name
 from trt_core.quantization import limits
+from trt_core.settings import read_pattern
 from trt_core.wording import did_you_mean, kind_of
 
 
@@ -168,7 +170,17 @@ def _member(kind: type[enum.Enum], value: Any, where: str) -> enum.Enum:
 
 
 def _pattern(item: Any) -> str:
-    return item if isinstance(item, str) else packet_name(operator_name(item))
+    if not isinstance(item, (str, re.Pattern)):
+        return packet_name(canonical_operator(item, "exclude"))
+    try:
+        return read_pattern(item)
+    except InputError as error:
+        raise SettingsError(
+            f"exclude={item!r} cannot be read",
+            where="exclude",
+            why=error.what,
+            hint=f"{error.hint}; or give the name of a module, or an operator such as aten.linear",
+        ) from error
 
 
 def _require(holds: bool, name: str, value: Any, wanted: str) -> None:
