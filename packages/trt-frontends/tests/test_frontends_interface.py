@@ -6,7 +6,7 @@ import dataclasses
 import json
 import pickle
 import tempfile
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +21,7 @@ from torch import nn
 import trt_frontends
 import trt_runtime
 from trt_core import Input
-from trt_runtime import InputError, PlanError
+from trt_runtime import ExecutionError, InputError, PlanError
 from trt_runtime.command_line import main
 from trt_runtime.program.fields import FACTS
 from trt_runtime.program.interface import DynamicSize, FixedSpec, TensorSpec
@@ -279,6 +279,44 @@ def test_ordered_dicts_come_back_as_such(keys: tuple[Any, Any], tmp_path: Path) 
     result = trt_runtime.load(tmp_path / "model.trtp")(x)
     assert type(result) is OrderedDict and tuple(result) == keys
     assert type(result[keys[1]][0]) is OrderedDict and torch.equal(result[keys[0]], x + 1)
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_containers_of_python_and_sizes_come_back_as_such(isolated: bool, tmp_path: Path) -> None:
+    class Containing(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            kinds = defaultdict(list, {"b": x + 1, "a": Pair(x, x.shape)})
+            return kinds, deque([x * 2, x.shape[1:]], maxlen=3), OrderedDict(rows=x.shape[0])
+
+    x = torch.ones(3, 4)
+    rows = Input(min_shape=(1, 4), opt_shape=(3, 4), max_shape=(5, 4))
+    compiled = trt_frontends.compile(Containing().eval(), arg_inputs=[rows], optimization_level=0)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for program in (compiled, trt_runtime.load(tmp_path / "model.trtp", isolated=isolated)):
+        kinds, pair, ordered = program(x[:2])
+        assert type(kinds["a"][1]) is type(pair[1]) is torch.Size
+        assert kinds["a"][1] == (2, 4) and pair[1] == (4,) and list(kinds) == ["b", "a"]
+        assert type(pair) is deque and type(ordered) is OrderedDict and ordered == {"rows": 2}
+        if not (isolated and program is not compiled):
+            assert type(kinds) is defaultdict and kinds["c"] == [] and pair.maxlen == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [("null,3]", "null,-3]", "maxlen"), ('"list"]', "[]]", ""), ('"list"]', '"open"]', "")],
+)
+def test_what_a_file_says_of_containers_makes_nothing_else(old: str, new: str, told: str, tmp_path: Path) -> None:
+    class Containing(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return defaultdict(list, {"a": x + 1}), deque([x * 2], maxlen=3)
+
+    x = torch.ones(3)
+    program = _renamed(Containing(), tmp_path, x, old, new)
+    if told:
+        with pytest.raises(ExecutionError, match=rf"(?s)cannot be made a collections:deque.*{told}"):
+            program(x)
+    else:
+        assert program(x)[0].default_factory is None
 
 
 def test_results_of_classes_of_pytorch_come_back_as_such(tmp_path: Path) -> None:

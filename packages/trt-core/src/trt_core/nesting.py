@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,25 @@ def children_of(structure: pytree.TreeSpec) -> list[pytree.TreeSpec]:
     # renamed after PyTorch 2.11
     children = structure.children() if hasattr(structure, "children") else structure.children_specs
     return list(children)
+
+
+def unflatten(leaves: Iterable[Any], structure: pytree.TreeSpec) -> Any:
+    """Nests leaves as a structure does. As PyTorch does, but that sizes are a `torch.Size` again, and no tuple.
+
+    Args:
+        leaves: As many as the structure has, from left to right.
+        structure: How PyTorch takes a value apart.
+    """
+    return _unflatten(iter(leaves), structure)
+
+
+def _unflatten(leaves: Iterator[Any], structure: pytree.TreeSpec) -> Any:
+    if structure.is_leaf():
+        return next(leaves)
+    parts = [_unflatten(leaves, child) for child in children_of(structure)]
+    if structure.type is torch.Size:
+        return torch.Size(parts)
+    return pytree.SUPPORTED_NODES[structure.type].unflatten_fn(parts, structure.context)
 
 
 def leaves_of(value: Any) -> Iterator[Any]:

@@ -26,8 +26,7 @@ from torch import fx, nn
 from trt_core.attributes import is_state
 from trt_core.copies import copy_all
 from trt_core.exported_programs import model_name
-from trt_core.internals import pytree
-from trt_core.nesting import children_of
+from trt_core.nesting import children_of, unflatten
 from trt_core.process_groups import raise_failed_collective
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.wording import counted
@@ -276,12 +275,12 @@ def _result_builder(spec: Any) -> Callable[[Sequence[Any]], Any]:
     if spec.is_leaf():
         return lambda outputs: outputs[0]
     if all(child.is_leaf() for child in children):
-        if spec.type in (tuple, list):
+        if spec.type in (tuple, list, torch.Size):
             return spec.type  # type: ignore[no-any-return]
         if spec.type is dict:
             names = tuple(spec.context)
             return lambda outputs: dict(zip(names, outputs, strict=True))
-    return lambda outputs: pytree.tree_unflatten(outputs, spec)
+    return lambda outputs: unflatten(outputs, spec)
 
 
 def _run_flat(module: weakref.ref[CompiledModule], compute: Flat, leaves: Sequence[Any]) -> Sequence[Any]:

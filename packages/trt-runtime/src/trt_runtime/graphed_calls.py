@@ -24,6 +24,7 @@ from trt_core.errors import ExecutionError, TrtError
 from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import OpOverload, pytree, schema_name
+from trt_core.nesting import unflatten
 from trt_core.process_groups import Collective, collective_of, is_collective
 from trt_core.remembered import Remembered
 from trt_runtime.context_pool import captured_contexts, give_back_captured
@@ -233,7 +234,7 @@ class GraphedModule(nn.Module):
         graphs, result_structure = found
         with torch.no_grad():
             outputs = graphs(leaves)
-        return pytree.tree_unflatten(outputs, result_structure[0])
+        return unflatten(outputs, result_structure[0])
 
     def _graphed(self, structure: Any, device: torch.device) -> tuple[GraphedCalls, list[Any]]:
         result_structure: list[Any] = [None]

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 import time
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -48,8 +49,9 @@ MOST_TEXT: Final = 8192
 
 _HEADER: Final = struct.Struct("<QB")
 _ALIGNMENT: Final = 64
-_MAPPINGS: Final[dict[str, type]] = {"dict": dict, "record": Record, "result": Result}
-_NAMES: Final = {kind: name for name, kind in _MAPPINGS.items()}
+_MAPPINGS: Final[dict[str, type]] = {"dict": dict, "ordered": OrderedDict, "record": Record, "result": Result}
+_SEQUENCES: Final[dict[str, type]] = {"list": list, "tuple": tuple, "deque": deque, "size": torch.Size}
+_NAMES: Final = {kind: name for name, kind in (_MAPPINGS | _SEQUENCES).items()}
 _CONSTANTS: Final = {"none": None, "true": True, "false": False}
 _KEYS: Final = frozenset({str, int, float, bool, type(None)})
 """Types of keys."""
@@ -339,8 +341,9 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
     names = getattr(value, "_fields", None) if type(value).__module__ == tuple_class.__module__ else None
     if names is not None:
         return ["named", [type(value).__name__, *names], *(encode(item, tensors, depth + 1) for item in value)]
-    if isinstance(value, (list, tuple)):
-        return ["list" if isinstance(value, list) else "tuple", *(encode(item, tensors, depth + 1) for item in value)]
+    if isinstance(value, (list, tuple, deque)):
+        kind = _NAMES.get(type(value), "list" if isinstance(value, list) else "tuple")
+        return [kind, *(encode(item, tensors, depth + 1) for item in value)]
     raise InputError(
         f"an isolated program takes and returns no {kind_of(value).partition(' ')[2] or 'such value'}",
         hint="give tensors, numbers, texts, lists, tuples and dicts",
@@ -360,9 +363,11 @@ def decode(value: Any, tensors: Sequence[Any]) -> Any:
     kind, *parts = typed.items(value, "a value")
     if kind in _CONSTANTS:
         return _CONSTANTS[kind]
-    if kind in ("list", "tuple"):
+    if kind in _SEQUENCES:
         items = [decode(part, tensors) for part in parts]
-        return items if kind == "list" else tuple(items)
+        if kind == "size" and not all(type(item) is int for item in items):
+            raise ValueError("a size is no number")
+        return _SEQUENCES[kind](items)
     if kind == "named":
         head, *rest = parts
         name, *names = typed.texts(typed.items(head, "a name"), "a name", MOST_TEXT)

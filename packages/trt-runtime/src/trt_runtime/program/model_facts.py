@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import sys
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, cast
@@ -33,7 +33,6 @@ MAX_BYTES: Final = 1 << 20
 """Longest text of facts, as of every entry of metadata."""
 
 _PLAIN: Final = frozenset({tuple, list, dict})
-_ORDERED: Final = "collections:OrderedDict"
 _RETURN_TYPES: Final = "torch.return_types:"
 _MOST_PARTS: Final = 1024  # Python takes seconds for classes of a hundred times as many
 
@@ -242,7 +241,7 @@ def result_classes(spec: Any, place: str = "output") -> Iterator[tuple[str, Resu
     if isinstance(kind, type) and kind not in _PLAIN:
         known = getattr(kind, "_fields", None) if names is None else names
         parts = tuple(known) if known is not None and all(isinstance(name, str) for name in known) else None
-        yield place, ResultClass(f"{kind.__module__}:{kind.__qualname__}", parts, _context(spec.context))
+        yield place, ResultClass(f"{kind.__module__}:{kind.__qualname__}", parts, _context(kind, spec.context))
     keys = [*range(len(children_of(spec)))] if names is None else names
     for key, child in zip(keys, children_of(spec), strict=True):
         yield from result_classes(child, f"{place}[{key!r}]")
@@ -251,7 +250,16 @@ def result_classes(spec: Any, place: str = "output") -> Iterator[tuple[str, Resu
 _NO_LITERAL: Final = {"float": "nan"}  # which no class keeps beside its parts
 
 
-def _context(context: Any) -> Any:
+_FACTORIES: Final[Mapping[Any, type]] = {
+    kind.__name__: kind for kind in (bool, dict, float, frozenset, int, list, set, str, tuple)
+}
+"""What a `defaultdict` that is loaded may make of a key that is missing; others have none of it."""
+
+
+def _context(kind: type, context: Any) -> Any:
+    if kind is defaultdict:
+        factory = getattr(context[0], "__name__", "")
+        return factory if _FACTORIES.get(factory) is context[0] else None
     try:
         return literals.to_json(context)
     except literals.NoLiteral:
@@ -329,22 +337,39 @@ def _maker(tree: Any, found: ResultClass | None, chosen: Mapping[str, type]) -> 
     if found is None:
         return None
     kind = chosen.get(found.name) or _class_of_pytorch(found.name)
-    if kind is None and found.name == _ORDERED and isinstance(tree, dict):
-        return OrderedDict
+    takes, of_python = _OF_PYTHON.get(found.name, (None, None))
+    if kind is None and of_python is not None and type(tree) is takes:
+        hint = "save the model again: the file names a class that such parts do not make"
+        return _checked(functools.partial(of_python, found.context), found.name, hint)
     if kind is None and isinstance(tree, tuple) and found.parts is not None and len(found.parts) == len(tree):
         return getattr(tuple_class(found.name.rpartition(":")[2].rpartition(".")[2], found.parts), "_make", None)
     if kind is None:
         return Result if isinstance(tree, dict) else None
-    make = _made_by(kind, tree, found)
+    hint = "leave the class out of result_types: its parts are attributes"
+    return _checked(_made_by(kind, tree, found), found.name, hint)
 
+
+_OF_PYTHON: Final[Mapping[str, tuple[type, Callable[[Any, Any], Any]]]] = {
+    "collections:OrderedDict": (dict, lambda context, value: OrderedDict(value)),
+    "collections:defaultdict": (
+        dict,
+        lambda context, value: defaultdict(_FACTORIES.get(context) if isinstance(context, str) else None, value),
+    ),
+    "collections:deque": (tuple, lambda context, value: deque(value, maxlen=context)),
+    "torch:Size": (tuple, lambda context, value: torch.Size(value)),
+}
+"""Classes that are there wherever a program is: what it nests their parts in, and what makes them of these again."""
+
+
+def _checked(make: Rebuild, name: str, hint: str) -> Rebuild:
     def checked(value: Any) -> Any:
         try:
             return make(value)
         except Exception as error:  # the parts are whatever the program says, and the class is the caller's
             raise ExecutionError(
-                f"a result cannot be made a {found.name}",
+                f"a result cannot be made a {name}",
                 why=f"{type(error).__name__}: {error}",
-                hint="leave the class out of result_types: its parts are attributes",
+                hint=hint,
             ) from error
 
     return checked
