@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 
@@ -61,6 +62,8 @@ def test_types_that_pytorch_lacks_are_refused(name: str) -> None:
         ("long", torch.int64),
         ("int", torch.int32),
         ("bool", torch.bool),
+        (np.float16, torch.float16),
+        (np.dtype("int64"), torch.int64),
         (_DataType.HALF, torch.float16),  # type: ignore[attr-defined]
     ],
 )
@@ -68,7 +71,7 @@ def test_reads_every_spelling(spec: object, expected: torch.dtype) -> None:
     assert parse_dtype(spec) == expected
 
 
-@pytest.mark.parametrize("spec", ["floaty", "nn", "relu", "", 16, None, float])
+@pytest.mark.parametrize("spec", ["floaty", "nn", "relu", "", 16, None, float, np.str_, np.array])
 def test_refuses_what_names_no_type(spec: object) -> None:
     with pytest.raises(InputError, match="is not a data type"):
         parse_dtype(spec)

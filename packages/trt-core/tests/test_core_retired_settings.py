@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
 
 from trt_core import CompilationSettings, SettingsError, read_settings
-from trt_core.settings import setting_names
+from trt_core.settings import ObservedSettings, setting_names
 from trt_core.settings_reader import RETIRED_SETTINGS, NoEffect, Refused, Renamed
 
 DEFAULTS_OF_VERSION_2 = {
@@ -115,3 +116,20 @@ def test_what_becomes_of_a_keyword_fits_on_a_line_of_the_documentation(name: str
     text = str(RETIRED_SETTINGS[name])
     assert "\n" not in text
     assert "|" not in text
+
+
+def test_settings_are_read_by_names_of_other_generations() -> None:
+    settings = CompilationSettings(truncate_long_and_double=True, refit=True)
+    read: Any = settings
+    assert (read.truncate_double, read.make_refittable, read.immutable_weights) == (True, True, False)
+    assert (read.use_fp32_acc, read.max_batch_size) == (False, None)
+    observed: Any = ObservedSettings(settings)
+    assert observed.truncate_double and observed.fields_read() == {"truncate_long_and_double"}
+    with pytest.raises(AttributeError, match="no setting 'truncate_doubles'"):
+        _ = read.truncate_doubles
+
+
+def test_a_type_of_autocast_may_be_left_to_the_default() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_settings(autocast_low_precision_type=None).autocast_dtype is torch.float16

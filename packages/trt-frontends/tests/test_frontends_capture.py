@@ -20,6 +20,12 @@ from trt_core import ExportError, Input, InputError, InternalError, LoweringErro
 pytestmark = pytest.mark.sampled(4)
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 8, 8), [1, 3, 8, 8], torch.Size([1, 3, 8, 8])])
+def test_shapes_are_written_as_inputs(shape: Any) -> None:
+    with pytest.raises(InputError, match=r"as input input\n(?s:.*)write Input\(\(1, 3, 8, 8\)\)"):
+        trt_frontends.compile(nn.Conv2d(3, 4, 3).eval(), arg_inputs=[shape])
+
+
 class Masked(nn.Module):
     def forward(self, x: torch.Tensor, *, mask: torch.Tensor | None = None) -> torch.Tensor:
         return x if mask is None else torch.where(mask, torch.relu(x) + 1, x)

@@ -431,3 +431,15 @@ def test_an_engine_without_a_header_has_the_bindings_that_it_says(mlp: nn.Module
         TorchTensorRTModule(b"")
     with pytest.raises(InputError, match="input_binding_names"):
         TorchTensorRTModule(engine, input_binding_names="x")
+
+
+def test_arguments_have_the_names_that_scripts_write(mlp: nn.Module, tmp_path: Path) -> None:
+    named: Any = trt_frontends
+    program = torch.export.export(mlp, (X,))
+    compiled = named.dynamo.compile(exported_program=program, inputs=[X], min_block_size=1, optimization_level=0)
+    named.save(module=compiled, file_path=tmp_path / "model.trtp")
+    assert torch.equal(named.load(file_path=tmp_path / "model.trtp")(X), compiled(X))
+    mutable = named.MutableTorchTensorRTModule(pytorch_model=mlp, min_block_size=1, optimization_level=0)
+    torch.testing.assert_close(mutable(X), mlp(X))
+    with pytest.raises(TypeError, match="load: file_path and path are the same thing"):
+        named.load(path=tmp_path / "model.trtp", file_path=tmp_path / "model.trtp")

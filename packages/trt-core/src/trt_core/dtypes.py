@@ -78,7 +78,7 @@ def from_trt(dtype: Any) -> torch.dtype:
 
 
 def parse_dtype(spec: Any) -> torch.dtype:
-    """Reads a data type from a `torch.dtype`, a provider's `DataType`, or a name such as `"float16"` or `"half"`.
+    """Reads a data type: a `torch.dtype`, a provider's `DataType`, one of NumPy's, or a name (`"float16"`, `"half"`).
 
     Raises:
         InputError: The argument names no data type.
@@ -92,6 +92,10 @@ def parse_dtype(spec: Any) -> torch.dtype:
             return found
     elif getattr(spec, "name", None) in _TORCH_TYPES:
         return from_trt(spec)
+    elif type(spec).__module__.partition(".")[0] == "numpy" or getattr(spec, "__module__", "") == "numpy":
+        found = getattr(torch, getattr(spec, "__name__", "") or getattr(spec, "name", ""), None)
+        if isinstance(found, torch.dtype):
+            return found
     near = did_you_mean(spec.removeprefix("torch.").lower(), _NAMES) if isinstance(spec, str) else ""
     raise InputError(
         f"{spec!r} is not a data type", hint=near or "give a torch.dtype such as torch.float16, or its name"

@@ -95,6 +95,28 @@ def held_to_names(made: type[C]) -> type[C]:
     return made
 
 
+def also_named(**names: str) -> Callable[[F], F]:
+    """Lets a function take arguments by other names, too, which scripts for torch-tensorrt write.
+
+    Args:
+        names: The name of a parameter for each of them.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def renamed(*args: Any, **kwargs: Any) -> Any:
+            for other in names.keys() & kwargs.keys():
+                own, title = names[other], function.__qualname__.removesuffix(".__init__")
+                if own in kwargs:
+                    raise TypeError(f"{title}: {other} and {own} are the same thing; give {own} alone")
+                kwargs[own] = kwargs.pop(other)
+            return function(*args, **kwargs)
+
+        return cast("F", renamed)
+
+    return decorate
+
+
 class _Door:
     """What a function takes. The kind of a parameter is read when an argument is given for it.
 

@@ -79,7 +79,10 @@ def present_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_names_of_other_generations() -> None:
-    """Has the class itself take every keyword that `compile` takes, so that no door knows less than another."""
+    """Has the class itself take every keyword that `compile` takes, so that no door knows less than another.
+
+    Converters of scripts read them by these names, too: what has no effect is as where it is not asked for.
+    """
     make, replace = CompilationSettings.__init__, CompilationSettings.replace
 
     @functools.wraps(make)
@@ -90,6 +93,16 @@ def _take_names_of_other_generations() -> None:
     def replace_with(self: CompilationSettings, **changes: Any) -> CompilationSettings:
         return replace(self, **present_settings(changes))
 
+    def read(self: CompilationSettings, name: str) -> Any:
+        fate = RETIRED_SETTINGS.get(name)
+        if isinstance(fate, Renamed):
+            value = getattr(self, fate.target)
+            return not value if fate.opposite else value
+        if fate is None or not fate.silent:
+            raise AttributeError(f"CompilationSettings has no setting {name!r}", name=name, obj=self)
+        return fate.silent[0]
+
+    CompilationSettings.__getattr__ = read  # type: ignore[attr-defined]
     CompilationSettings.__init__ = make_with  # type: ignore[method-assign]
     CompilationSettings.replace = replace_with  # type: ignore[method-assign]
 
@@ -101,6 +114,8 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         return [(key, value)]
     fate = RETIRED_SETTINGS.get(key) if isinstance(key, str) else None
     if isinstance(fate, Renamed):
+        if _is_among(value, fate.silent):
+            return []
         meant = _opposite(key, value) if fate.opposite else value
         _retired(key, f"{fate.target}={meant if isinstance(meant, bool) else '...'}")
         return [(fate.target, meant)]
@@ -210,10 +225,12 @@ class Renamed:
     Attributes:
         target: The setting.
         opposite: Whether the setting means the opposite, a bool.
+        silent: Values that ask for the setting's default.
     """
 
     target: str
     opposite: bool = False
+    silent: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         return f"write `{self.target}`" + (", with the opposite value" if self.opposite else "")
@@ -273,7 +290,7 @@ RETIRED_SETTINGS: Final[Mapping[str, Fate]] = {
     "max_workspace_size": Renamed("workspace_size"),
     "dry_run": Renamed("dryrun"),
     "capability": Renamed("engine_capability"),
-    "autocast_low_precision_type": Renamed("autocast_dtype"),
+    "autocast_low_precision_type": Renamed("autocast_dtype", silent=(None,)),
     "verbose_log": Renamed("debug"),
     # how a model is captured
     "ir": Refused(

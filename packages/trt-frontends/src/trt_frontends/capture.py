@@ -240,7 +240,7 @@ def _export(
             other = _read_strictly(export, inputs)
         if other is None:
             types = _other_types(mod, examples, signature) if _NAMES_TYPES.search(str(error.__cause__)) else None
-            raise fixed or types or error from error.__cause__
+            raise fixed or types or _shape_as_input(examples, signature) or error from error.__cause__
     program, questions = other or (program, questions)
     _warn_of_training(program, mod)
     _warn_of_changes(changes)
@@ -385,6 +385,19 @@ def _other_types(
                 hint=f"to compute in {given} with inputs and results in {wanted}: give Input(dtype=torch.{wanted}) and "
                 f"precision=torch.{given}; or compile model.to(torch.{given})"
                 + (", which is model.half()" if dtype is torch.float16 else ""),
+            )
+    return None
+
+
+def _shape_as_input(examples: ExampleInputs, signature: inspect.Signature) -> InputError | None:
+    """Returns what to say where an input of a model that fails is whole numbers, as a shape is written; else None."""
+    bound = signature.bind(*examples.args, **examples.kwargs).arguments
+    for name, value in bound.items():
+        if isinstance(value, (tuple, list)) and value and all(type(item) is int for item in value):
+            return InputError(
+                f"the model cannot be captured with {value!r:.80} as input {name}",
+                why="it is given these numbers themselves",
+                hint=f"write Input({tuple(value)!r:.80}) for a tensor of that shape",
             )
     return None
 

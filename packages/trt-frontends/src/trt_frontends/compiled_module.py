@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import gc
 import operator
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -197,7 +198,9 @@ class CompiledModule(fx.GraphModule):
         return CompiledModule(self, self.graph, self.__reader, self.__graphs_on)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        twin = super().__deepcopy__(memo)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PyTorch, about structures of its own
+            twin = super().__deepcopy__(memo)
         assert isinstance(twin, CompiledModule)
         twin.__prepare(self.__reader, self.__graphs_on)
         return twin

@@ -14,7 +14,7 @@ from trt_core import Input, InputError, PlanError, RefitError, logger, read_sett
 from trt_core.exported_programs import module_of
 from trt_core.files.replacing import Path, file_name
 from trt_core.forked_lock import ForkedLock
-from trt_core.held_arguments import held_to_signature
+from trt_core.held_arguments import also_named, held_to_signature
 from trt_core.internals import pytree
 from trt_core.settings_reader import level_of_caller, present_settings
 from trt_core.weight_recipes import opened_weights
@@ -186,6 +186,7 @@ class MutableModule:
         True
     """
 
+    @also_named(pytorch_model="module")
     @held_to_signature
     def __init__(
         self, module: nn.Module, *, registry: ConverterRegistry = DYNAMO_CONVERTERS, **settings: Unpack[SettingKeywords]

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from trt_core import InputError, logger
-from trt_core.held_arguments import held_to_signature
+from trt_core.held_arguments import also_named, held_to_signature
 from trt_core.settings_reader import level_of_caller
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trt_core.setting_keywords import SettingKeywords
 
 
+@also_named(module="compiled", file_path="path")
 @held_to_signature
 def save(
     compiled: nn.Module | torch.export.ExportedProgram,

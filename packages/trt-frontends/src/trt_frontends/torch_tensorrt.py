@@ -68,9 +68,8 @@ class dtype:
     @staticmethod
     def try_from(t: Any, use_default: Any = False) -> torch.dtype | None:
         """Reads a type as `_from` does; None where it is none."""
-        for spec in (t, getattr(t, "__name__", None), getattr(t, "name", None)):  # NumPy's classes, and its types
-            with contextlib.suppress(InputError):
-                return parse_dtype(spec)
+        with contextlib.suppress(InputError):
+            return parse_dtype(t)
         return torch.float32 if use_default else None
 
 

@@ -24,7 +24,7 @@ from trt_core.files.container import Section, kinds_in
 from trt_core.files.foreign import EXPORTED_PROGRAM, foreign_file
 from trt_core.files.opening import FileOfFolder, map_file
 from trt_core.files.replacing import Path, file_name
-from trt_core.held_arguments import held_to_signature
+from trt_core.held_arguments import also_named, held_to_signature
 from trt_core.internals import OpOverload
 from trt_core.limits import UNLIMITED, CallLimits
 from trt_core.log import logger
@@ -439,6 +439,7 @@ def load(
 ) -> IsolatedProgram: ...
 @overload
 def load(path: Path, **options: Unpack[LoadKeywords]) -> nn.Module: ...
+@also_named(file_path="path")
 @held_to_signature
 def load(
     path: Path,
