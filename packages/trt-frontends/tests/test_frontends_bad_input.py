@@ -111,6 +111,23 @@ def test_what_cannot_be_written_is_told_first(command: str, tmp_path: Path) -> N
     assert "nowhere" in refused(command, tmp_path / "missing.trtp", tmp_path / "nowhere" / "out")
 
 
+@pytest.mark.parametrize("command", [name for name, words in ARGUMENTS.items() if "OUT." in words])
+def test_folders_that_cannot_be_written_to_are_told_first(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = os.access  # users that may write everywhere are asked here, too
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path and access(path, mode))
+    assert "nothing can be written to the folder" in refused(command, tmp_path / "missing.trtp", tmp_path / "out")
+
+
+@pytest.mark.parametrize("words", ["explain x:y --json OUT --html OUT", "verify x:y --json OUT --html OUT"])
+def test_two_files_of_one_path_are_refused(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, *others = words.replace("OUT", "out", 1).replace("OUT", str(tmp_path / "out")).split()
+    result = CliRunner().invoke(app, [first, *others])
+    assert result.exit_code == 2 and "two files would be one" in result.output
+
+
 ABSURD: Final = ("", "a" * 5000, "nan", "-1", "9" * 30, "\u4e2d=\N{GRINNING FACE}")
 
 

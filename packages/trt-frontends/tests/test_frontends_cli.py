@@ -59,6 +59,9 @@ def program():
 def nothing():
     return None
 
+def ending():
+    raise SystemExit(7)
+
 def reversed_result():
     return (torch.ones(2, 4),), small()[0]
 
@@ -220,7 +223,8 @@ def test_a_limit_in_percent_is_refused() -> None:
         ("cli_missing:small", "cannot import cli_missing"),
         ("cli_broken:small", "cli_broken.py:2"),
         ("cli_models:smal", "did you mean 'small'?"),
-        ("cli_models:MODELS", "has no callable 'MODELS'"),
+        ("cli_models:MODELS", "name a function of it that returns"),
+        ("cli_models:ending", "SystemExit: 7"),
         ("cli_models:torch", "why: it is a module"),
         ("cli_models:nothing", "returned None"),
         ("cli_models:reversed_result", "returned a tuple of tuple, Sequential"),
@@ -393,9 +397,15 @@ def test_saved_programs_have_the_commands_of_the_runtime(tmp_path: Path, mlp: nn
 def test_programs_are_timed_beside_their_models(tmp_path: Path) -> None:
     Path("trained.py").write_text(
         "import torch\nfrom torch import nn\n"
+        "print('an import')\n"
+        "class Loud(nn.ReLU):\n"
+        "    def forward(self, x):\n"
+        "        print('a call')\n"
+        "        return super().forward(x)\n"
         "def model():\n"
+        "    print('a model')\n"
         "    torch.manual_seed(0)\n"
-        "    return nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), (torch.ones(2, 4),)\n"
+        "    return nn.Sequential(nn.Linear(4, 4), Loud()).eval(), (torch.ones(2, 4),)\n"
         "def alone():\n"
         "    return model()[0]\n"
     )
@@ -413,6 +423,15 @@ def test_programs_are_timed_beside_their_models(tmp_path: Path) -> None:
     assert "outputs differ by" in text and "eager: " in text
     assert run("bench", str(path), "--beside", "cli_models:absent").exit_code == 2
     assert run("bench", str(path), "--beside", "trained:model", "--peer", "jit").exit_code == 2
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", ["--help", "compile --help"])
+def test_where_nothing_can_be_printed_the_exit_code_says_it(words: str) -> None:
+    command = [sys.executable, "-m", "trtc", *words.split()]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (2, "error: No space left on device\n")
 
 
 @pytest.mark.parametrize("words", ["--help", "--version", "compile --help", "cache list --help", "bench --help"])

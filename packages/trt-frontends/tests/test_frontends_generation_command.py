@@ -202,7 +202,7 @@ def test_caches_that_are_too_short_are_refused_before_anything_is_compiled(folde
         (["--setting", "max_length=3"], "max_length is no compilation setting"),
         (["--setting", "max_source_length=3"], "max_source_length is no compilation setting"),
         (["--setting", "cache_dtype=int7"], "int7"),
-        (["--save", "one.trtp", "--json", "./one.trtp"], "would be one file"),
+        (["--save", "one.trtp", "--json", "./one.trtp"], "two files would be one"),
         (["--prompt-tokens", "70"], "knows 64 positions"),
     ],
 )

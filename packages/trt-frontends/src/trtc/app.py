@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import importlib.util
@@ -41,20 +42,25 @@ def say(text: str, *, end: str = "\n", to_errors: bool = False) -> None:
     typer.echo(text + end, nl=False, err=to_errors)
 
 
-def require_new(path: Path | None) -> None:
-    """Refuses a path that exists already, or whose folder does not, before any work is done.
+def require_new(*paths: Path | None) -> None:
+    """Refuses files that exist already or cannot be made, and one path for two of them, before any work is done.
 
     Raises:
-        typer.BadParameter: It does, or there is no such folder.
+        typer.BadParameter: One does, or there is no such folder, or nothing can be written to it.
     """
-    if path is None:
-        return
-    if str(path) == "-":
-        raise typer.BadParameter("'-' is no file: give the path of one")
-    if path.exists():
-        raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
-    if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}")
+    given = [path for path in paths if path is not None]
+    for path in given:
+        if str(path) == "-":
+            raise typer.BadParameter("'-' is no file: give the path of one")
+        if path.exists():
+            raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise typer.BadParameter(f"there is no folder {path.parent}")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise typer.BadParameter(f"nothing can be written to the folder {path.parent}; give another path")
+    if len({path.resolve() for path in given}) < len(given):
+        raise typer.BadParameter(f"two files would be one, {given[0]}; give each a path of its own")
 
 
 def write_new(path: Path | None, content: str | bytes) -> None:
@@ -62,7 +68,7 @@ def write_new(path: Path | None, content: str | bytes) -> None:
     if path is not None:
         from trt_core.files.replacing import replacing  # with PyTorch, which most commands' help does without
 
-        with replacing(path) as file:
+        with replacing(path, is_new=True) as file:
             file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -174,8 +180,7 @@ def generate(
 
     Prompts are random tokens, and no token ends a row.
     """
-    for path in (save, json):
-        require_new(path)
+    require_new(save, json)
     from trt_core import InputError
     from trt_frontends.generation.report import measure
     from trt_frontends.stored_layers import open_stored_layers
@@ -192,8 +197,6 @@ def generate(
         say(report.to_text(), end="")
         write_new(json, report.to_json())
         return
-    if save is not None and json is not None and save.resolve() == json.resolve():
-        raise InputError(f"the generator and the report would be one file, {save}", where="--save, --json")
     settings = _told_settings(setting)
     begin = time.perf_counter()
     module = language_model(model, dtype, device, random_weights=random_weights)
@@ -492,7 +495,9 @@ def export_onnx_model(
 @export_app.command("triton")
 def export_triton_model(
     program: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A saved program, or a TensorRT plan.")],
-    repository: Annotated[Path, typer.Argument(file_okay=False, help="The model repository; made where missing.")],
+    repository: Annotated[
+        Path, typer.Argument(file_okay=False, writable=True, help="The model repository; made where missing.")
+    ],
     name: Annotated[str | None, typer.Option(help="Name of the model; by default that of the file.")] = None,
     version: Annotated[int, typer.Option(min=1, help="Version of the model.")] = 1,
     instances: Annotated[
@@ -537,8 +542,7 @@ def verify(
 
     Errors are relative to the largest magnitude of an output. Exits with 1 when one is above the tolerance.
     """
-    for path in (json, html):
-        require_new(path)
+    require_new(json, html)
     from trt_frontends.accuracy import verify as verify_model
 
     given = read_options(setting)
@@ -854,6 +858,8 @@ class _Commands(TyperGroup):
             raise _interrupted() from None
         except BrokenPipeError:  # as a check that fails
             raise _reader_left() from None
+        except OSError as error:  # of what the help is written to
+            raise _failed(str(_told(error))) from error
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for option in self.get_params(ctx):  # typer's own have no value, for which it would import pydantic in any help
@@ -881,9 +887,14 @@ class _Commands(TyperGroup):
             told = _told(error)
             if told is None:
                 raise
-            typer.secho("error:", fg="red", bold=True, err=True, nl=False)
-            say(f" {told}", to_errors=True)
-            raise typer.Exit(BAD_INPUT) from error
+            raise _failed(told) from error
+
+
+def _failed(told: str) -> typer.Exit:
+    with contextlib.suppress(OSError):  # nowhere to say it
+        typer.secho("error:", fg="red", bold=True, err=True, nl=False)
+        say(f" {told}", to_errors=True)
+    return typer.Exit(BAD_INPUT)
 
 
 def _reader_left() -> typer.Exit:
@@ -900,7 +911,8 @@ def _interrupted() -> typer.Exit:
 def _told(error: Exception) -> str | None:
     """What users are told of an error of ours, and of a file that cannot be read or written; None for other errors."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        named = error.filename2 or error.filename  # of a file that cannot be moved, where to
+        return f"{named}: {error.strerror}" if named else error.strerror
     if "trt_core" not in sys.modules:
         return None
     from trt_core import TrtError
@@ -939,7 +951,9 @@ def quickstart(
     seed: Annotated[
         int, typer.Option(min=-_MOST_SEED, max=_MOST_SEED, help="Seed of the random weights and inputs.")
     ] = 0,
-    keep: Annotated[Path | None, typer.Option(file_okay=False, help="Folder to keep the saved programs in.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(file_okay=False, writable=True, help="Folder to keep the saved programs in.")
+    ] = None,
 ) -> None:
     """Shows the main job on two real models: trace, explain, compile, compare, time, save, load elsewhere.
 
@@ -970,8 +984,7 @@ def explain(
     Builds nothing, and needs no GPU, no TensorRT and no weights: the callable may return a model on the meta device.
     Existing files are never overwritten.
     """
-    for path in (html, json):
-        require_new(path)
+    require_new(html, json)
     size = {} if min_block_size is None else {"min_block_size": _block_size(min_block_size)}
     if model.endswith(".onnx"):
         if html is not None:
@@ -1048,7 +1061,8 @@ def _read_report(path: Path) -> Any:
     try:
         return PartitionReport.from_json(read_file(str(path), _MOST_REPORT_BYTES).decode())
     except (TrtError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{path} is not a report: {str(error).partition(chr(10))[0]}") from error
+        why = error.what if isinstance(error, TrtError) else "it is no text"
+        raise typer.BadParameter(f"{path} is not a report: {why}") from error
 
 
 def _program_command(command: Any) -> Callable[..., None]:

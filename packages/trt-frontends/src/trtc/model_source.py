@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
@@ -146,8 +147,9 @@ def _import(name: str, function: str) -> Any:
     if directory not in sys.path:
         sys.path.insert(0, directory)
     try:
-        return importlib.import_module(name)
-    except Exception as error:  # a model's file may fail in any way
+        with contextlib.redirect_stdout(sys.stderr):  # what a model prints is no part of a report
+            return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # a model's file may fail in any way
         raise InputError(
             f"cannot import {name}",
             where=_place(error),
@@ -165,7 +167,8 @@ def _find(module: Any, module_name: str, name: str) -> Callable[[], Any]:
         raise InputError(
             f"{module_name} has no callable {name!r}",
             why=f"it is {kind_of(function)}" if is_there else "",
-            hint="" if is_there else did_you_mean(name, dir(module)),
+            hint=(not is_there and did_you_mean(name, dir(module)))
+            or "name a function of it that returns (model, inputs)",
         )
     found: Callable[[], Any] = function
     return found
@@ -173,8 +176,9 @@ def _find(module: Any, module_name: str, name: str) -> Callable[[], Any]:
 
 def _read_result(source: str, function: Callable[[], Any], shapes: Shapes, needs_inputs: bool) -> Model:
     try:
-        result = function()
-    except Exception as error:
+        with contextlib.redirect_stdout(sys.stderr):
+            result = function()
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"{source} failed",
             where=_place(error),

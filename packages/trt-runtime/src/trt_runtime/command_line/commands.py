@@ -336,7 +336,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runt
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _READER_LEFT
     except (TrtError, OSError) as error:
-        _say(f"error: {_told(error)}", sys.stderr)
+        with contextlib.suppress(OSError):  # nowhere to say it
+            _say(f"error: {_told(error)}", sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         _say("interrupted", sys.stderr)
@@ -368,7 +369,8 @@ def _open_outputs() -> None:
 def _told(error: TrtError | OSError) -> str:
     """What went wrong, without the number that the system has for it."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+        named = error.filename2 or error.filename  # of a file that cannot be moved, where to
+        return f"{named}: {error.strerror}" if named else error.strerror
     return str(error)
 
 
@@ -546,12 +548,13 @@ def _bench(parsed: SimpleNamespace) -> None:
     if parsed.peers is not None and parsed.beside is not None:
         ways |= parsed.peers(parsed.beside, parsed.peer or PEERS[:1], args, kwargs)
     load = Load(parsed.calls, parsed.warm_up, parsed.threads, parsed.streams, parsed.duration)
-    errors = {
-        name: _error_beside(f"{name} {parsed.beside}", program, way, args, kwargs)
-        for name, way in ways.items()
-        if name != "program"
-    }
-    measured = measure_in_turns(ways, args, kwargs, load)
+    with contextlib.redirect_stdout(sys.stderr):  # what a model prints is no part of the report
+        errors = {
+            name: _error_beside(f"{name} {parsed.beside}", program, way, args, kwargs)
+            for name, way in ways.items()
+            if name != "program"
+        }
+        measured = measure_in_turns(ways, args, kwargs, load)
     own = measured.pop("program")
     beside = {
         name: {**other.to_json(), "ratio": other.latency.p50_us / own.latency.p50_us, "largest_error": errors[name]}
@@ -662,7 +665,7 @@ def _profile(parsed: SimpleNamespace) -> None:
     profile = profile_layers(program, args, kwargs, calls=parsed.calls)
     _say(json.dumps(profile.to_json(), indent=1) if parsed.json else profile.to_text(parsed.most))
     if parsed.trace is not None:
-        with replacing(parsed.trace) as file:
+        with replacing(parsed.trace, is_new=True) as file:
             file.write(json.dumps(profile.to_chrome_trace()).encode())
 
 
@@ -831,5 +834,8 @@ def _require_new(path: Path) -> None:
         raise InputError("'-' is no file", hint="give the path of one")
     if path.exists():
         raise InputError(f"{path} exists already", hint="remove it, or give another path")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"there is no folder {path.parent}")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {path.parent}", hint="make it, or give another path")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"nothing can be written to the folder {path.parent}", hint="give another path")

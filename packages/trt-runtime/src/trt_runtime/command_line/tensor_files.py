@@ -92,7 +92,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     else:
         (name, value), *_ = dense.items()
         np.save(whole, _to_numpy(name, value), allow_pickle=False)
-    with replacing(path) as file:
+    with replacing(path, is_new=True) as file:
         file.write(whole.getbuffer())
 
 
