@@ -187,14 +187,18 @@ def _read_bool(value: Any) -> bool:
     raise TypeError("give True or False")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def _read_int(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value) or value % 1:
+    if not _is_number(value) or not math.isfinite(value) or value % 1:
         raise TypeError("give a whole number")
     return int(value)
 
 
 def _read_float(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
+    if not _is_number(value) or value != value:
         raise TypeError("give a number")
     return float(value)
 
