@@ -9,7 +9,7 @@ the device they belong to.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -231,6 +231,15 @@ def _is_symbolic(number: Any) -> bool:
 def is_unknown(number: Any) -> bool:
     """Whether a number is symbolic without a hint, so that comparing it cannot be decided."""
     return isinstance(number, torch.SymInt) and not number.node.has_hint()
+
+
+def is_shape_alone(value: Value, *numbers: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a tensor stands for its shape only, while shapes are inferred that running tells, by it or the numbers.
+
+    What makes a view of it asks in which order it lies, and compares products of extents: half a second of eight
+    symbols.
+    """
+    return isinstance(value, torch.Tensor) and value.is_meta and any(map(is_unknown, (*value.shape, *numbers)))
 
 
 def _rounded(number: Any) -> float:

@@ -93,6 +93,9 @@ def test_the_marked_classes_are_true(network: Any, constant: Any) -> None:
         network.add_cumulative(x, constant(network, 1, np.int32), trt.CumulativeOperation.SUM, False, False),
         network.add_kv_cache_update(x, constant(network, np.ones((2, 3, 1, 8))), lengths, trt.KVCacheMode.LINEAR),
         network.add_rotary_embedding(x, table, table, False, 0),
+        network.add_softmax(x),
+        network.add_lrn(x, 3, 1e-4, 0.75, 1.0),
+        network.add_scale(x, trt.ScaleMode.UNIFORM, trt.Weights(), trt.Weights(), trt.Weights()),
     ]
     reverse = network.add_reverse_sequence(x, lengths)
     reverse.batch_axis, reverse.sequence_axis = 0, 2

@@ -17,7 +17,7 @@ from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
 from trt_portable.layers.reduction import indices_type
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.inference import gathered
+from trt_portable.network.inference import are_symbolic, gathered, gathered_by_places
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     require,
@@ -457,10 +457,13 @@ class IGatherLayer(ILayer):
             require(self.axis >= 1, "axis 0 is shared and cannot be gathered from")
 
     def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
-        if self.mode is not GatherMode.DEFAULT or self.num_elementwise_dims:
-            return None
         data, indices = map(present, self._inputs)
-        return gathered(data, indices, self.axis)
+        shared = self.num_elementwise_dims
+        if self.mode is GatherMode.ND:
+            return gathered_by_places(data, indices, shared)
+        if self.mode is GatherMode.ELEMENT:
+            return (Facts(indices._extents or (), data._dtype, None),) if are_symbolic([data, indices]) else None
+        return None if shared else gathered(data, indices, self.axis)
 
     def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         data, indices = inputs

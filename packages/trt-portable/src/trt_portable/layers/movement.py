@@ -26,7 +26,7 @@ from trt_portable.network.rules import (
     require_tensor,
     require_type,
 )
-from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_unknown, operand
+from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_shape_alone, is_unknown, operand
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
@@ -104,7 +104,7 @@ class IShuffleLayer(ILayer):
         if target is not None or dims is not None:
             wanted: list[Any] = host_numbers(target) if target is not None else list(dims or ())
             extents = _reshaped(x, wanted, self.zero_is_placeholder)
-            x = x.reshape(extents)
+            x = x.new_empty(extents) if is_shape_alone(x, *extents) else x.reshape(extents)
         second = _order(self.second_transpose, x.ndim, "second_transpose")
         if self._IS_FROZEN and target is None and type(given) is torch.Tensor:
             self._moves = _Moves(given.shape, first, extents, second)
@@ -199,8 +199,11 @@ class ISqueezeLayer(ILayer):
             extent = x.shape[axis]
             if not is_unknown(extent) and extent != 1:
                 raise Refusal(f"axis {axis} has extent {extent}; only extents of 1 are squeezed")
+        kept = [extent for axis, extent in enumerate(x.shape) if axis not in chosen]
         if isinstance(x, HostValues):
-            return (x.reshape([e for axis, e in enumerate(x.shape) if axis not in chosen]),)
+            return (x.reshape(kept),)
+        if is_shape_alone(x):
+            return (x.new_empty(kept),)
         for axis in sorted(chosen, reverse=True):
             x = x.select(axis, 0)
         return (x,)
@@ -236,6 +239,9 @@ class IUnsqueezeLayer(ILayer):
                 self._known = (axes, x.ndim, chosen)
         if isinstance(x, HostValues):
             return (x._with(np.expand_dims(x.array, tuple(chosen))),)
+        if is_shape_alone(x):
+            rest = iter(x.shape)
+            return (x.new_empty([1 if axis in chosen else next(rest) for axis in range(x.ndim + len(chosen))]),)
         for axis in chosen:
             x = x.unsqueeze(axis)
         return (x,)

@@ -16,7 +16,6 @@ from trt_portable.layer_properties import Attribute, WeightsAttribute, integer, 
 from trt_portable.layers.contracts import Bound, broadcast
 from trt_portable.layers.windows import Padding, pad
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.inference import like_first
 from trt_portable.network.layer import EngineCompute, ILayer, ITensor
 from trt_portable.network.rules import (
     axes_of_mask,
@@ -106,8 +105,6 @@ class INormalizationLayer(ILayer):
         wanted = channels if self.is_v2 else groups
         expected = (1, wanted, *([1] * (x._rank - 2)))
         require(scale._extents == expected, f"scale and bias have shape {tuple(scale.shape)}, not {expected}")
-
-    _known_facts = like_first
 
     def _engine_compute(self) -> EngineCompute:
         x, scale, bias = map(present, self._inputs)
@@ -211,6 +208,7 @@ class ILRNLayer(ILayer):
     """
 
     _KIND = LayerType.LRN
+    _LIKE_FIRST_INPUT = True
     _DEFERRED = True
 
     window_size = integer(1, "Number of channels, odd, 1 to 15.")
@@ -246,6 +244,7 @@ class IScaleLayer(ILayer):
     """
 
     _KIND = LayerType.SCALE
+    _LIKE_FIRST_INPUT = True
     _ROLES = ("SHIFT", "SCALE", "POWER")
     _DEFERRED = True
 
@@ -282,7 +281,6 @@ class IScaleLayer(ILayer):
             return self.channel_axis
         return self.channel_axis + 1 if self.mode is ScaleMode.CHANNEL else rank
 
-    _known_facts = like_first
     _contract = staticmethod(broadcast)
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:

@@ -14,7 +14,7 @@ from trt_portable.layer_properties import Attribute, member
 from trt_portable.layers import contracts
 from trt_portable.layers.contracts import Bound
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.inference import multiplied
+from trt_portable.network.inference import multiplied, summed
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_minimum_rank, require_type
 from trt_portable.pybind import to_text
@@ -167,6 +167,10 @@ class IEinsumLayer(ILayer):
                 if type(extent) is int and extent != 1:
                     known = sizes.setdefault(label, extent)
                     require(known == extent, f"label {label!r} has extents {known} and {extent}")
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        terms, arrow, result = self.equation.partition("->")
+        return summed([present(tensor) for tensor in self._inputs], terms.split(","), result) if arrow else None
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         operands = [as_tensor(value) for value in inputs if value is not None]

@@ -15,7 +15,7 @@ from trt_portable.errors import Refusal, optional, present
 from trt_portable.layer_properties import Attribute, Overridden, Selective, boolean, element_type, integer, member
 from trt_portable.layers.contracts import broadcast
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.inference import like_first, reduced
+from trt_portable.network.inference import reduced
 from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import (
     axes_of_mask,
@@ -101,6 +101,7 @@ class ISoftMaxLayer(ILayer):
     """Exponentials along one axis, divided by their sum."""
 
     _KIND = LayerType.SOFTMAX
+    _LIKE_FIRST_INPUT = True
     _DEFERRED = True
 
     axes = integer(1, "Bit mask with one axis; at first the third from the end, or 0 below rank 3.")
@@ -113,7 +114,6 @@ class ISoftMaxLayer(ILayer):
         axes = axes_of_mask(self.axes, inputs[0]._rank)
         require(len(axes) == 1, f"softmax works on one axis, not on {axes}")
 
-    _known_facts = like_first
     _contract = staticmethod(broadcast)
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
@@ -213,14 +213,13 @@ class ICumulativeLayer(ILayer):
         x, axis = inputs
         require_tensor(x, "the input", FLOATS | INDICES, least_rank=1)
         require_tensor(axis, "the axis", INDICES, ranks={0})
+        for place in axis._host or ():
+            require(isinstance(place, int), "the axis must be a constant of the network")
+            require(-x._rank <= place < x._rank, f"axis {place} is outside rank {x._rank}")
 
     def _compute(self, inputs: Sequence[Value]) -> tuple[Value, ...]:
         x, given = inputs
-        tensor = as_tensor(x)
-        axis = host_numbers(given)[0]
-        require(not is_unknown(axis), "the axis must be a constant of the network")
-        rank = tensor.ndim
-        require(-rank <= axis < rank, f"axis {axis} is outside rank {rank}")
+        tensor, axis = as_tensor(x), host_numbers(given)[0]
         if self.reverse:
             tensor = tensor.flip(axis)
         total = torch.cumsum(tensor, axis, dtype=tensor.dtype)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +27,16 @@ from trt_portable.network.rules import (
     require_tensor,
     require_type,
 )
-from trt_portable.shape_tensors import HostValues, NotOnHost, Value, as_tensor, host_numbers, is_unknown, require_few
+from trt_portable.shape_tensors import (
+    HostValues,
+    NotOnHost,
+    Value,
+    as_tensor,
+    host_numbers,
+    is_shape_alone,
+    is_unknown,
+    require_few,
+)
 
 _RESAMPLED: Final = frozenset({DataType.BOOL, DataType.INT8, DataType.INT32, DataType.HALF, DataType.FLOAT})
 
@@ -123,10 +133,13 @@ class ISliceLayer(ILayer):
             return (F.pad(whole, padding[1]),)
         x, *given = (*inputs, *([None] * 6))[:6]
         assert x is not None
+        parts = self._along_axes(x.ndim, given)
+        if is_shape_alone(x, *chain.from_iterable(parts)):
+            return (_inferred(x, parts, self.mode),)
         inside: torch.Tensor | None = None
         turns: dict[int, int] = {}
         margins: dict[int, tuple[int, int]] = {}
-        for axis, start, size, stride in self._along_axes(x.ndim, given):
+        for axis, start, size, stride in parts:
             if _covers(x.shape[axis], start, size, stride):
                 continue
             if not isinstance(x, HostValues) and all(type(n) is int for n in (x.shape[axis], start, size, stride)):
@@ -212,6 +225,27 @@ def _narrowed_numbers(x: HostValues, windows: Sequence[_Window]) -> HostValues |
     return x._with(array)
 
 
+def _inferred(x: torch.Tensor, parts: Iterable[tuple[int, Any, Any, Any]], mode: SampleMode) -> torch.Tensor:
+    """What a slice makes of extents that only running tells, or by numbers that only running tells.
+
+    Args:
+        x: A tensor of inference.
+        parts: The axes that are sliced, each with its start, size and stride.
+        mode: What is read out of bounds.
+
+    Raises:
+        Refusal: A size is negative, or what is known of an axis is outside of it where that is not allowed.
+    """
+    extents = list(x.shape)
+    for axis, start, size, stride in parts:
+        if _covers(extents[axis], start, size, stride):
+            continue
+        if mode is SampleMode.STRICT_BOUNDS and not any(map(is_unknown, (start, size, stride))) and size:
+            _bounds(extents[axis], start, size, stride, axis)
+        extents[axis] = size
+    return x.new_empty(extents)
+
+
 def _covers(extent: Any, start: Any, size: Any, stride: Any) -> bool:
     """Whether a slice takes an axis as it is, as far as can be told without assuming anything."""
     if is_unknown(start) or is_unknown(stride) or start != 0 or stride != 1:
@@ -226,7 +260,7 @@ def _overlaps(extent: int, start: int, size: int, stride: int) -> bool:
 
 def _rolled(x: torch.Tensor, turns: dict[int, int]) -> torch.Tensor:
     """Turns axes around, by so many elements each; for inference, which meets unknown extents, nothing changes."""
-    if x.is_meta and any(is_unknown(extent) for extent in x.shape):
+    if is_shape_alone(x):
         return x
     return torch.roll(x, list(turns.values()), list(turns))
 
@@ -238,7 +272,7 @@ def _padded(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> torch.Tenso
         x: Any type.
         margins: Elements before and after, by axis.
     """
-    if x.is_meta and any(is_unknown(extent) for extent in x.shape):
+    if is_shape_alone(x):
         return x.new_empty([extent + sum(margins.get(axis, (0, 0))) for axis, extent in enumerate(x.shape)])
     return F.pad(x, _pairs(x, margins))
 
@@ -251,6 +285,8 @@ def _pairs(x: torch.Tensor, margins: dict[int, tuple[int, int]]) -> list[int]:
 
 def _bounds(extent: Any, start: Any, size: Any, stride: Any, axis: int) -> tuple[Any, Any]:
     """First and last index of a slice in ascending order, refused when outside the axis."""
+    if size < 0:
+        raise Refusal(f"size {size} on axis {axis} is negative")
     last = start + (size - 1) * stride
     low, high = (start, last) if stride >= 0 else (last, start)
     if low < 0 or (not is_unknown(extent) and high >= extent):
@@ -263,8 +299,6 @@ def _bounds(extent: Any, start: Any, size: Any, stride: Any, axis: int) -> tuple
 
 def _slice_strictly(x: torch.Tensor, axis: int, start: Any, size: Any, stride: Any) -> torch.Tensor:
     extent = x.shape[axis]
-    if size < 0:
-        raise Refusal(f"size {size} on axis {axis} is negative")
     if size == 0:
         return x.narrow(axis, 0, 0)
     low, high = _bounds(extent, start, size, stride, axis)

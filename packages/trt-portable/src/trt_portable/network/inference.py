@@ -110,7 +110,7 @@ class Inference:
     def _run(self, layer: ILayer, sources: Sequence[ITensor | None]) -> tuple[Facts, ...]:
         symbolic = layer._DATA_DEPENDENT or any(tensor is not None and not tensor._is_static for tensor in sources)
         try:
-            known = layer._known_facts(self.symbols)
+            known = known_facts(layer, self.symbols)
             if known is not None:
                 return known
             if not symbolic:
@@ -170,7 +170,11 @@ def are_symbolic(tensors: Sequence[ITensor | None]) -> TypeGuard[Sequence[ITenso
 
 def broadcast(shapes: Sequence[Sequence[Any]]) -> tuple[Any, ...] | None:
     """The extents of shapes of one rank, broadcast; None where it is not certain that two can be broadcast."""
-    columns = zip(*shapes, strict=True)
+    return _broadcast(zip(*shapes, strict=True))
+
+
+def _broadcast(columns: Iterable[Sequence[Any]]) -> tuple[Any, ...] | None:
+    """What becomes of extents of the same axis, for each axis; None where it is not certain that they fit."""
     return _agreed([extent for extent in column if type(extent) is not int or extent != 1] or [1] for column in columns)
 
 
@@ -201,8 +205,11 @@ def pointwise(tensors: Sequence[ITensor | None], dtype: DataType) -> tuple[Facts
     return None if extents is None else (Facts(extents, dtype, None),)
 
 
-def like_first(layer: ILayer, symbols: Symbols) -> tuple[Facts, ...] | None:
-    """The output of a layer that is as large as its first input, and of its type, whatever the others are."""
+def known_facts(layer: ILayer, symbols: Symbols) -> tuple[Facts, ...] | None:
+    """The outputs of a layer that says what it makes, or that makes what is as its first input is; else None."""
+    known = layer._known_facts(symbols)
+    if known is not None or not layer._LIKE_FIRST_INPUT:
+        return known
     tensors = layer._inputs
     return (Facts(tensors[0]._extents or (), tensors[0]._dtype, None),) if are_symbolic(tensors) else None
 
@@ -225,6 +232,17 @@ def gathered(data: ITensor, indices: ITensor, axis: int) -> tuple[Facts, ...] | 
     return (Facts((*around[:axis], *(indices._extents or ()), *around[axis + 1 :]), data._dtype, None),)
 
 
+def gathered_by_places(data: ITensor, indices: ITensor, shared: int) -> tuple[Facts, ...] | None:
+    """The output of a layer that reads at places of several axes each, behind leading axes that both have."""
+    if not are_symbolic([data, indices]):
+        return None
+    extents, places = data._extents or (), indices._extents or ()
+    batch = broadcast([places[:shared], extents[:shared]])
+    if batch is None:
+        return None
+    return (Facts((*batch, *places[shared:-1], *extents[shared + places[-1] :]), data._dtype, None),)
+
+
 def joined(tensors: Sequence[ITensor | None], axis: int, symbols: Symbols) -> tuple[Facts, ...] | None:
     """The output of a layer that joins tensors of one rank."""
     if not are_symbolic(tensors):
@@ -235,6 +253,21 @@ def joined(tensors: Sequence[ITensor | None], axis: int, symbols: Symbols) -> tu
         return None
     total = symbols.total(shape[axis] for shape in shapes)
     return (Facts((*around[:axis], total, *around[axis:]), tensors[0]._dtype, None),)
+
+
+def summed(tensors: Sequence[ITensor], terms: Sequence[str], result: str) -> tuple[Facts, ...] | None:
+    """The output of a sum of products, of which each axis of the tensors and of the result has a label."""
+    if not are_symbolic(tensors):
+        return None
+    columns: dict[str, list[Any]] = {}
+    for term, tensor in zip(terms, tensors, strict=True):
+        for label, extent in zip(term, tensor._extents or (), strict=True):
+            columns.setdefault(label, []).append(extent)
+    agreed = _broadcast(columns.values())
+    if agreed is None:
+        return None
+    extents = dict(zip(columns, agreed, strict=True))
+    return (Facts(tuple(extents[label] for label in result), tensors[0]._dtype, None),)
 
 
 def multiplied(
