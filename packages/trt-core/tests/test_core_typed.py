@@ -47,6 +47,12 @@ def test_what_fits_is_returned() -> None:
     assert typed.member(_Color, "RED", "x") is _Color.RED
 
 
+@pytest.mark.parametrize("text", ["", "-1", "+1", " 1", "1_0", "1.0", "\u0663", "\xb2", "9" * 20, "9" * 5000])
+def test_digits_are_those_of_ascii(text: str) -> None:
+    assert typed.digits(text) is None
+    assert typed.digits("0016") == 16
+
+
 def test_messages_are_short() -> None:
     with pytest.raises(typed.BadField) as caught:
         typed.integer("x" * 100_000, "x")

@@ -16,6 +16,7 @@ from fresh_process import run_python
 from guarded_memory import GUARDS_VARIABLE, GuardedCompute, guarded
 
 import trt_portable as trt
+from trt_core.files.typed import BadField
 from trt_portable.errors import Refusal
 from trt_portable.kernels.operands import attend
 from trt_portable.network.serialization import layers_from_json
@@ -122,6 +123,17 @@ def test_a_layer_that_makes_more_results_than_it_has() -> None:
 def test_a_layer_that_lacks_an_input_is_refused_when_the_plan_is_read() -> None:
     plan = _changed("linear", lambda structure: _layer(structure, "ACTIVATION").update(inputs=[None]), agree=False)
     with pytest.raises(Refusal, match="lacks an input"):
+        layers_from_json(read_plan(plan).structure["network"])
+    assert plan_fuzzer.run(plan, random.Random(0)) == "refused"
+
+
+@pytest.mark.parametrize("axis", ["x", "-1", "\u0661", "9", "9" * 5000])
+def test_names_of_axes_that_are_none_are_refused(axis: str) -> None:
+    def change(structure: dict[str, Any]) -> None:
+        structure["network"]["tensors"][0]["dimension_names"] = {axis: "n"}
+
+    plan = _changed("linear", change, agree=False)
+    with pytest.raises(BadField, match="an axis with a name"):
         layers_from_json(read_plan(plan).structure["network"])
     assert plan_fuzzer.run(plan, random.Random(0)) == "refused"
 

@@ -87,6 +87,8 @@ def test_tensorrt_engines_that_run(change_header: Change, changes: dict[str, Any
         ({"provider_version": "10.16.0.3"}, "TensorRT 10.16.0.3, this process uses 10.16.1.11"),
         ({"provider_version": "10.17.0.1", "version_compatible": True}, "10.17.0.1"),
         ({"provider_version": "9.3.0", "version_compatible": True}, "9.3.0"),
+        ({"provider_version": "none", "version_compatible": True}, "none"),
+        ({"provider_version": "1\xb2", "version_compatible": True}, "1\xb2"),
         ({"compute_capability": (8, 6)}, "compute capability 8.6, the device has 9.0"),
         ({"compute_capability": (10, 0), "hardware_compatible": True}, "compute capability 10.0"),
         ({"compute_capability": (7, 5), "hardware_compatible": True}, "compute capability 7.5"),

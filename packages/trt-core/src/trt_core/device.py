@@ -143,9 +143,9 @@ def _parse(spec: Any, gpu_id: int | None, dla_core: int | None) -> tuple[str, in
     return "cuda", gpu_id if gpu_id is not None else device.index or 0, None
 
 
-_DLA: Final = re.compile(r"dla(?::(\d+))?")
+_DLA: Final = re.compile(r"dla(?::([0-9]{1,9}))?")
 _GPU: Final = re.compile(r"^gpu\b")
-_NUMBERED: Final = re.compile(r"(?:cuda|gpu):(\d+)")
+_NUMBERED: Final = re.compile(r"(?:cuda|gpu):([0-9]{1,9})")
 _MOST_GPUS: Final = 128
 """Indices of more have no room in PyTorch's devices, where `cuda:300` is `cuda:44`."""
 

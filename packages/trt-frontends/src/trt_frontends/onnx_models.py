@@ -39,6 +39,7 @@ from trt_core import (
 from trt_core.dtypes import from_trt
 from trt_core.errors import PlanError, Uncacheable
 from trt_core.files.opening import read_file
+from trt_core.files.typed import digits
 from trt_core.internals import FakeTensorMode, pytree
 from trt_core.log import forget_errors, logger, provider_logger, take_errors, unlogged
 from trt_core.reports import DataReport
@@ -618,13 +619,13 @@ def _part_of(named: Mapping[str, str]) -> tuple[int, int]:
     Raises:
         Uncacheable: The model does not say.
     """
-    try:
-        start, length = int(named.get("offset", "0")), int(named.get("length", "-1"))
-    except ValueError as error:
-        raise Uncacheable(f"the model says wrongly where a weight lies: {error!s:.80}") from error
-    if not 0 <= start < sys.maxsize:
+    told = {key: digits(named[key]) for key in ("offset", "length") if key in named}
+    if None in told.values():
+        raise Uncacheable(f"the model says wrongly where a weight lies: {dict(named)!s:.80}")
+    start, length = told.get("offset") or 0, told.get("length")
+    if start >= sys.maxsize:
         raise Uncacheable(f"the model says that a weight lies at {start}")
-    return start, start + length if length >= 0 else sys.maxsize
+    return start, sys.maxsize if length is None else start + length
 
 
 def _tensors_in(message: Any) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from trt_core.errors import PlanError
+from trt_core.files.typed import digits
 from trt_core.held_arguments import held_to_signature
 from trt_core.provider import Provider, current_provider, provider_module
 from trt_core.wording import message_of
@@ -57,7 +58,7 @@ def _check_tensorrt_version(header: PlanHeader, running: str, where: str) -> Non
     if header.version_compatible:
         if _numbers(built)[:1] == _numbers(running)[:1] and _numbers(built) <= _numbers(running):
             return
-        hint = f"install TensorRT {built} or a later {_numbers(built)[0]}.x, or {_REBUILD}"
+        hint = f"install TensorRT {built} or a later one of the same major version, or {_REBUILD}"
     else:
         hint = f"install TensorRT {built}, or {_REBUILD} (version_compatible=True allows later ones)"
     raise PlanError(
@@ -66,7 +67,8 @@ def _check_tensorrt_version(header: PlanHeader, running: str, where: str) -> Non
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+    found = map(digits, version.split("."))
+    return tuple(number for number in found if number is not None)
 
 
 def _warn_about_torch(header: PlanHeader) -> None:

@@ -106,6 +106,14 @@ def number(value: Any, place: str) -> float:
     return float(value)
 
 
+def digits(text: str) -> int | None:
+    """The number that a few digits write; None for any other text.
+
+    `int` reads more: digits of every script, signs, spaces and underscores. Of too many digits it raises an error.
+    """
+    return int(text) if len(text) < 20 and text.isascii() and text.isdigit() else None
+
+
 def text(value: Any, place: str, most: int | None = None) -> str:
     """A string.
 

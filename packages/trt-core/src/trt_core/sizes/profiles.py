@@ -141,7 +141,9 @@ def _show(bounds: tuple[int, int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-_FORM: Final = re.compile(r"(?:(\d+)\s*\*\s*)?([A-Za-z_]\w*)(?:\s*\*\s*(\d+))?(?:\s*([+-])\s*(\d+))?")
+_FORM: Final = re.compile(
+    r"(?:([0-9]{1,18})\s*\*\s*)?([A-Za-z_]\w*)(?:\s*\*\s*([0-9]{1,18}))?(?:\s*([+-])\s*([0-9]{1,18}))?"
+)
 
 
 @dataclass(frozen=True, order=True)

@@ -55,7 +55,7 @@ _MOST_COUNT: Final = (1 << 31) - 1
 _STAGED: Final = "triton"
 _LOCK: Final = ".lock"
 """A model is made in a folder beside its repository, with a file that is locked meanwhile."""
-_COUNTS: Final = re.compile(r"^(?:instance_group \{ kind: \w+ )?(max_batch_size|count): (\d{1,10})\b", re.MULTILINE)
+_COUNTS: Final = re.compile(r"^(?:instance_group \{ kind: \w+ )?(max_batch_size|count): ([0-9]{1,10})\b", re.MULTILINE)
 _DELAY_MICROSECONDS: Final = 500
 
 

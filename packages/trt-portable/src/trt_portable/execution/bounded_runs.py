@@ -17,6 +17,7 @@ import torch
 
 from trt_core.cached_property import cached_property
 from trt_core.errors import InputError
+from trt_core.files.typed import digits
 from trt_core.limits import Account, CallLimits, Usage, charging, open_account
 from trt_core.remembered import Remembered
 from trt_portable.enums import LayerType
@@ -44,9 +45,10 @@ def told_number(variable: str) -> int | None:
     said = os.environ.get(variable, "").strip()
     if not said:
         return None
-    if not (said.isascii() and said.isdigit() and len(said) < 20):
+    number = digits(said)
+    if number is None:
         raise InputError(f"{variable}={said!r:.60} is no number from 0", hint="write a whole number, or unset it")
-    return int(said)
+    return number
 
 
 _HINT: Final = (

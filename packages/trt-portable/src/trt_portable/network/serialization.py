@@ -327,7 +327,11 @@ def _restore_tensor(entry: TensorEntry) -> ITensor:
     tensor = ITensor(None, None, 0, entry.name, entry.dtype)
     tensor._extents = tuple([OPEN if extent < 0 else extent for extent in entry.shape])
     tensor._formats = entry.formats
-    tensor._dimension_names = {int(axis): name for axis, name in entry.dimension_names.items()}
+    axes = {text: typed.digits(text) for text in entry.dimension_names}
+    tensor._dimension_names = {
+        typed.integer(axes[text], "an axis with a name", 0, len(entry.shape) - 1): name
+        for text, name in entry.dimension_names.items()
+    }
     return tensor
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from trt_core.files.folder import Folder
 from trt_core.files.opening import opened
+from trt_core.files.typed import digits
 from trt_portable.dtypes import FROM_NUMPY, PACKED, storage_bytes
 from trt_portable.enums import DataType, ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -280,6 +281,19 @@ def _byte_count(proto: TensorProto, count: int) -> int:
     return -(-count * packed // 8) if packed else count * _dtype_of(proto).itemsize
 
 
+def part_of(entries: Mapping[str, str]) -> tuple[int, int | None]:
+    """Where the bytes of a constant begin in its file, and how many there are; None for all that follow.
+
+    Raises:
+        ValueError: A number is none, or is below 0.
+    """
+    found = {key: digits(entries[key]) for key in ("offset", "length") if key in entries}
+    for key, number in found.items():
+        if number is None:
+            raise ValueError(f"{key} {entries[key]!r:.80} is no number from 0")
+    return found.get("offset") or 0, found.get("length")
+
+
 class _ExternalData:
     """Constants in files of a model's folder.
 
@@ -304,7 +318,7 @@ class _ExternalData:
         entries = {entry.key: entry.value for entry in proto.external_data}
         location = entries.get("location", "")
         try:
-            offset, length = int(entries.get("offset", "0")), int(entries.get("length", "-1"))
+            offset, length = part_of(entries)
             root = self._folder.resolve(strict=True)
             path = (root / location).resolve(strict=True)
             if not location or os.path.isabs(location) or not path.is_relative_to(root):
@@ -321,11 +335,11 @@ class _ExternalData:
             ) from error
 
     def _part(
-        self, file: BinaryIO, offset: int, length: int, proto: TensorProto, location: str, count: int
+        self, file: BinaryIO, offset: int, length: int | None, proto: TensorProto, location: str, count: int
     ) -> Initializer:
         name, expected, found = proto.name, _byte_count(proto, count), os.fstat(file.fileno())
-        length = found.st_size - offset if length < 0 else length
-        if offset < 0 or length < 0 or offset + length > found.st_size:
+        length = found.st_size - offset if length is None else length
+        if length < 0 or offset + length > found.st_size:
             raise Unsupported(
                 f"the constant {name!r} is {length} bytes at {offset} of {location!r}, which has {found.st_size}",
                 ErrorCode.INVALID_VALUE,

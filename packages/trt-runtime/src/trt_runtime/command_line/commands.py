@@ -24,6 +24,7 @@ from torch import nn
 
 from trt_core.errors import InputError, TrtError
 from trt_core.files.replacing import replacing
+from trt_core.files.typed import digits
 from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import did_you_mean, printable
 from trt_runtime import __version__, signatures
@@ -647,11 +648,11 @@ def _read_shapes(texts: Sequence[str], counts: Sequence[int], more: str) -> dict
     found: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
         name, separator, value = text.rpartition("=")
-        parts = [part.split("x") if part else [] for part in value.split(":")]
-        is_read = all(extent.isascii() and extent.isdigit() and len(extent) < 20 for part in parts for extent in part)
-        if not separator or not name or not is_read or len(parts) not in counts:
+        shapes = [[digits(extent) for extent in part.split("x")] if part else [] for part in value.split(":")]
+        known = [tuple(extent for extent in shape if extent is not None) for shape in shapes]
+        if not separator or not name or list(map(len, known)) != list(map(len, shapes)) or len(known) not in counts:
             raise InputError(f"{text!r:.80} is no shape", hint=f"write --shapes x=2x3x224x224{more}")
-        found[name] = [tuple(map(int, part)) for part in parts]
+        found[name] = known
     return found
 
 
