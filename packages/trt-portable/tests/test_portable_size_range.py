@@ -182,6 +182,37 @@ def test_one_recording_serves_multiples(build: Any, execute: Any, length: int) -
     torch.testing.assert_close(made, torch.cat([half, half], 1) + x)
 
 
+def _windows(network: Any) -> None:
+    """Overlapping windows of x, and every row but one: (N, 6, 4) to (N, 4, 3, 4) and (N, 5, 4)."""
+    x = network.add_input("x", trt.float32, (-1, 6, WIDTH))
+    places = np.arange(4)[:, None] + np.arange(3)
+    for name, rows in (("windows", places), ("rows", np.array([0, 5, 3, 1, 4]))):
+        table = network.add_constant(rows.shape, rows.astype(np.int32)).get_output(0)
+        y = network.add_gather(x, table, 1).get_output(0)
+        y.name = name
+        network.mark_output(y)
+
+
+def test_small_tables_of_places_are_computed_in_graphs(build: Any) -> None:
+    """Launch lists have no memory for constants that are no weights: networks with one were not compiled at all."""
+
+    class Traced(Ranged):
+        def build(self, subject: Subject, profile: int) -> Artifact:
+            loaded, layers = load_network(subject.structure, subject.info, CPU)
+            traced = trace_program(loaded, layers, subject.tensors, subject.info, device=CPU, profile_index=profile)
+            self.graph, _ = graph_of(traced)
+            raise PortableError("this one is only traced")
+
+    tactic = Traced()
+    build(_windows, {"x": ((1, 6, WIDTH), (2, 6, WIDTH), (8, 6, WIDTH))}, tactic)
+    assert not tactic.graph.graph.find_nodes(op="get_attr")
+    for batch in (1, 2, 8):
+        x = torch.randn(batch, 6, WIDTH)
+        windows, rows = tactic.graph(x)
+        torch.testing.assert_close(windows, x.unfold(1, 3, 1).mT)
+        torch.testing.assert_close(rows, x[:, [0, 5, 3, 1, 4]])
+
+
 @pytest.mark.parametrize("length", [40, 6])
 def test_a_batch_of_1_has_an_artifact_of_its_own(build: Any, execute: Any, length: int) -> None:
     """Compilers take 1 for a constant; where it is a size of the range, it is compiled beside."""

@@ -301,14 +301,17 @@ def test_layouts_of_convolutions_are_candidates_where_there_are_any(
         (torch.full((2, 3), 0.5), True),
         (torch.tensor(True), True),
         (torch.arange(12, dtype=torch.int32).view(3, 4) * -2 + 7, True),
-        (torch.tensor([0, 1, 3]), False),
-        (torch.tensor([0.0, 1.0]), False),
-        (torch.tensor([float("nan")]), False),
+        (torch.arange(14).mul(2).view(14, 1) + torch.arange(3), True),
+        (torch.tensor([0, 1, 3]), True),
+        (torch.tensor([[True, False, False], [True, True, False]]), True),
+        (torch.tensor([0.0, -0.0, 1.0]), True),
+        (torch.tensor([float("nan")]), True),
         (torch.zeros(0), False),
-        (torch.tensor([2**62, -(2**62)]), False),
+        (torch.tensor([2**62, -(2**62)]), True),
+        (torch.arange(65) ** 2, False),
     ],
 )
-def test_constants_in_equal_steps_are_computed(constant: torch.Tensor, is_written_out: bool) -> None:
+def test_constants_of_few_numbers_are_computed(constant: torch.Tensor, is_written_out: bool) -> None:
     module = torch.nn.Module()
     module.register_buffer("constant", constant)
     graph = torch.fx.Graph()
@@ -320,6 +323,8 @@ def test_constants_in_equal_steps_are_computed(constant: torch.Tensor, is_writte
     assert (not graph.find_nodes(op="get_attr")) is is_written_out
     found = torch.fx.GraphModule(module, graph)()
     torch.testing.assert_close(found, constant, equal_nan=True, rtol=0, atol=0)
+    assert found.dtype is constant.dtype
+    assert constant.dtype is not torch.float32 or torch.equal(found.signbit(), constant.signbit())
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -66,7 +66,7 @@ from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape, WeightSlo
 from trt_portable.plan.extents import expression_of, sizes_by_symbol
 from trt_portable.plan.tables import EXTENT_SYMBOL
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.shape_tensors import HostValues, Value, as_tensor
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor
 
 if TYPE_CHECKING:
     from trt_core.internals import FakeTensorMode
@@ -1133,7 +1133,7 @@ def graph_of(traced: TracedProgram) -> tuple[fx.GraphModule, list[int]]:
 
 
 def write_out_constants(module: nn.Module, graph: fx.Graph) -> None:
-    """Computes constants of a graph whose numbers are equal, or in equal steps, in place of reading them.
+    """Computes constants of a graph that follow from few numbers, in place of reading them.
 
     A compiler makes them inside of the kernels that use them. A list of launches has no memory for others.
 
@@ -1141,41 +1141,64 @@ def write_out_constants(module: nn.Module, graph: fx.Graph) -> None:
         module: Holds the constants.
         graph: Is changed.
     """
+    from trt_core.internals import compile_session, make_fx
+
     for node in graph.find_nodes(op="get_attr"):
         value, fake = getattr(module, node.target), node.meta.get("val")
         if not isinstance(value, torch.Tensor) or not isinstance(fake, FakeTensor) or not value.numel():
             continue
-        made = _in_equal_steps(value)
-        if made is None:
+        compute = _in_equal_steps(value) or _in_few_runs(value)
+        if compute is None:
             continue
-        operator, arguments, keywords = made
-        with graph.inserting_before(node), fake.fake_mode:
-            flat = graph.call_function(operator, arguments, {**keywords, "device": value.device})
-            flat.meta["val"] = operator(*arguments, **flat.kwargs)
-            shaped = graph.call_function(torch.ops.aten.view.default, (flat, list(value.shape)))
-            shaped.meta["val"] = flat.meta["val"].view(value.shape)
-        node.replace_all_uses_with(shaped)
+        with compile_session(), fake.fake_mode:
+            made = make_fx(compute, dict(decompositions()))()
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.graph_copy(made.graph, {}))  # type: ignore[arg-type]
         graph.erase_node(node)
 
 
 _FITS_INT32: Final = 1 << 31
 
 
-def _in_equal_steps(value: torch.Tensor) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    """What computes the numbers of a tensor in one row; None where that takes more than a first one and a step."""
-    flat = value.reshape(-1)
-    count, first = len(flat), flat[0].item()
-    if bool((flat == first).all()):
-        return torch.ops.aten.full.default, ([count], first), {"dtype": value.dtype}
+def _in_equal_steps(value: torch.Tensor) -> Callable[[], torch.Tensor] | None:
+    """What computes integers that are in equal steps along each axis, as tables of windows are; None for others."""
     if value.dtype not in (torch.int32, torch.int64):
         return None
-    step = int(flat[1]) - int(first)
-    if abs(first) + count * abs(step) >= _FITS_INT32:
+    first = int(value.reshape(-1)[0])
+    steps = [int(value.diff(dim=axis).reshape(-1)[0]) if extent > 1 else 0 for axis, extent in enumerate(value.shape)]
+    if abs(first) + sum(extent * abs(step) for extent, step in zip(value.shape, steps, strict=True)) >= _FITS_INT32:
         return None
-    if not torch.equal(flat.to(torch.int64), torch.arange(count, device=flat.device) * step + first):
+
+    def compute() -> torch.Tensor:
+        total = torch.full(value.shape, first, dtype=value.dtype, device=value.device)
+        for axis, step in enumerate(steps):
+            if step:
+                along = torch.arange(value.shape[axis], dtype=value.dtype, device=value.device) * step
+                total = total + along.reshape(-1, *[1] * (value.dim() - axis - 1))
+        return total
+
+    return compute if torch.equal(compute(), value) else None
+
+
+def _in_few_runs(value: torch.Tensor) -> Callable[[], torch.Tensor] | None:
+    """What computes numbers of which not many neighbours differ; None for others."""
+    flat = value.reshape(-1)
+    differs = flat[1:] != flat[:-1]
+    if value.is_floating_point():
+        differs |= flat[1:].signbit() != flat[:-1].signbit()
+    ends = (differs.nonzero().reshape(-1) + 1).tolist()
+    if len(ends) >= HOST_LIMIT:  # numbers that the host knows are fewer
         return None
-    keywords = {"start": first, "step": step, "dtype": value.dtype, "requires_grad": False}
-    return torch.ops.prims.iota.default, (count,), keywords
+    numbers = [flat[end - 1].item() for end in (*ends, len(flat))]
+
+    def compute() -> torch.Tensor:
+        places = torch.arange(len(flat), device=value.device)
+        made = torch.full((len(flat),), numbers[-1], dtype=value.dtype, device=value.device)
+        for end, number in zip(reversed(ends), reversed(numbers[:-1]), strict=True):
+            made = torch.where(places < end, number, made)
+        return made.reshape(value.shape)
+
+    return compute
 
 
 def _dense(graph: fx.Graph, node: fx.Node) -> fx.Node:
