@@ -230,6 +230,29 @@ def test_pictures_that_come_to_a_map_of_one_pixel() -> None:
         torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+class Patched(nn.Module):
+    """Halves pictures with channels last, and puts what is left in a row, as ConvNeXt does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.halves, self.norm = nn.Conv2d(3, 4, 2, 2), nn.Conv2d(4, 4, 2, 2), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, 3, H, W), float32."""
+        x = self.halves(self.norm(self.patches(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2))
+        x = x + x.relu()
+        return torch.cat([x.mean((2, 3), keepdim=True).flatten(2), x.flatten(2)], 2)
+
+
+def test_the_usual_picture_may_come_to_a_map_of_one_column() -> None:
+    model = Patched().eval().requires_grad_(False)
+    given = Input(min_shape=(1, 3, 4, 4), opt_shape=(2, 3, 8, 6), max_shape=(3, 3, 12, 12))
+    compiled = compile_model(model, arg_inputs=[given], min_block_size=1)
+    for size in ((2, 3, 8, 6), (1, 3, 4, 4), (3, 3, 12, 12), (1, 3, 5, 9), (2, 3, 4, 8)):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "branch",
     [

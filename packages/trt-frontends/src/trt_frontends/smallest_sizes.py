@@ -124,13 +124,15 @@ def fixes_an_extent_at_one(program: ExportedProgram) -> bool:
     env = shape_environment(program.graph.nodes)
     if env is None:
         return False
-    ones = [
-        env.replace(guard.expr)
-        for guard in env.guards
-        if asker_of(guard) is not Asker.MODEL and relation_name(guard.expr) == "eq" and guard.expr.args[-1] in (0, 1)
-    ]
+    ones = [env.replace(guard.expr) for guard in env.guards if _is_of_one(guard)]
     ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
     return not all(_all_hold(ones, _sizes(env, ranges, end)) for end in (0, 2))
+
+
+def _is_of_one(guard: Any) -> bool:
+    """Whether operators found that an extent is 1 or 0."""
+    ones = {"eq": (0, 1), "le": (0, 1), "lt": (1, 2)}.get(relation_name(guard.expr) or "", ())
+    return asker_of(guard) is not Asker.MODEL and guard.expr.args[-1] in ones
 
 
 def accepts_usual_sizes(program: ExportedProgram, inputs: Sequence[Any]) -> bool:
