@@ -1153,7 +1153,7 @@ def write_out_constants(module: nn.Module, graph: fx.Graph) -> None:
         with compile_session(), fake.fake_mode:
             made = make_fx(compute, dict(decompositions()))()
         with graph.inserting_before(node):
-            node.replace_all_uses_with(graph.graph_copy(made.graph, {}))  # type: ignore[arg-type]
+            node.replace_all_uses_with(graph.graph_copy(made.graph, {}))
         graph.erase_node(node)
 
 
