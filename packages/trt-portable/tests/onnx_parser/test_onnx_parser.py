@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -26,6 +26,7 @@ import trt_portable as trt
 from trt_portable.onnx_parser import graph_walk, writer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import ConstantReader
+from trt_portable.onnx_parser.writer import NetworkWriter
 
 FLOAT = TensorProto.FLOAT
 Info = Callable[..., Any]
@@ -645,7 +646,11 @@ def test_external_data_of_an_absolute_path_or_without_a_folder_are_refused(tmp_p
 
 
 @pytest.mark.parametrize(
-    "entries", [{"offset": "-1"}, {"offset": "9"}, {"length": "999"}, {"offset": "x"}, {"length": "4"}]
+    "entries",
+    [
+        *({"offset": "-1"}, {"offset": "9"}, {"length": "999"}, {"offset": "x"}, {"length": "4"}, {"length": "-1"}),
+        *({"offset": "\u0660"}, {"length": "\u0664\u0668"}, {"offset": "+0"}, {"offset": " 0"}, {"length": "4_8"}),
+    ],
 )
 def test_external_data_out_of_bounds_are_refused(tmp_path: Path, entries: dict[str, str]) -> None:
     model = external(tmp_path, "weights.bin", array(4, 3).tobytes(), **entries)
@@ -696,6 +701,88 @@ def test_an_error_names_the_node_and_the_line_that_refused() -> None:
 def test_broken_nodes_have_codes(node: Any, code: trt.ErrorCode) -> None:
     (error,) = errors_of(model_of([node], [value("x", 2, 3)], [value("y", None, None)]))
     assert error.code() is code, error
+
+
+STEP: Final = helper.make_graph(
+    [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["u"])],
+    "step",
+    [value("s", 3), value("e", 3)],
+    [value("t", 3), value("u", 3)],
+)
+SCAN: Final = {"body": STEP, "num_scan_inputs": 1}
+HELD: Final = {
+    "count": np.array(3),
+    "one": np.array(1),
+    "many": np.ones(9, np.int64),
+    "sizes": np.array([4]),
+    "negative": np.array([-4, 4]),
+    "infinite": np.array([1, np.inf], np.float32),
+    "flat": np.ones((2, 3), np.float32),
+    "rows": np.ones((1, 4, 3), np.float32),
+    "square": np.ones((1, 4, 4), np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    ("says", "kind", "inputs", "told"),
+    [
+        *(
+            (f"{name} has {number}: 0 is forward", "Scan", "first x", {**SCAN, name: [number]})
+            for name in ("scan_input_directions", "scan_output_directions")
+            for number in (-1, 2)
+        ),
+        *(
+            (f"{name} has 2 numbers for 1", "Scan", "first x", {**SCAN, name: [0, 0]})
+            for name in ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")
+        ),
+        ("does not give its condition", "Loop", "count  first", {"body": helper.make_graph(
+            [], "empty", [value("i", dtype=7), value("c", dtype=9), value("s", 3)], [])}),
+        ("input 1 of Max is missing", "Max", "x  x", {}),
+        ("input 0 of Concat is missing", "Concat", " x", {"axis": 0}),
+        ("Split into 2147483647 parts, with 1 outputs", "Split", "x", {"num_outputs": (1 << 31) - 1}),
+        ("blocks of 0", "DepthToSpace", "image", {"blocksize": 0}),
+        ("blocks of -2", "SpaceToDepth", "image", {"blocksize": -2}),
+        ("Reshape to 9 axes; 8 is the most", "Reshape", "x many", {}),
+        ("indices of rank 0", "GatherND", "x one", {}),
+        ("indices of rank 0", "ScatterND", "x one x", {}),
+        ("with -1 shared axes", "GatherND", "x sizes", {"batch_dims": -1}),
+        ("sizes [4] for 2 axes", "Resize", "x   sizes", {"mode": "linear"}),
+        ("sizes [-4, 4] for 2 axes", "Resize", "x   negative", {"mode": "linear"}),
+        ("must be positive and finite", "Resize", "x  infinite", {"mode": "linear"}),
+        ("a norm with p = 0", "LpPool", "image", {"kernel_shape": [2, 2], "p": 0}),
+        ("a norm with p = 0", "GlobalLpPool", "image", {"p": 0}),
+        ("W has rank 2, not 3", "RNN", "cube flat square", {"hidden_size": 4}),
+        ("W of shape (1, 4, 4)", "GRU", "cube square gates", {"hidden_size": 4}),
+        ("B has rank 3, not 2", "RNN", "cube rows square rows", {"hidden_size": 4}),
+        ("K has rank 3, not 4", "Attention", "image cube image", {}),
+        ("Range of other than single numbers", "Range", "many one one", {}),
+        ("rois has rank 3, not 2", "RoiAlign", "image cube one", {"sampling_ratio": 1}),
+        ("RoiAlign to 1 x -5", "RoiAlign", "image x sizes", {"sampling_ratio": 1, "output_width": -5}),
+        ("frame_step must be one constant", "STFT", "cube many", {}),
+        *(
+            ("has labels that are no letters", "Einsum", "first", {"equation": equation})
+            for equation in ("\u0663->\u0663", "a->b", "a->a->a", "\xe9->\xe9", ".->.")
+        ),
+    ],
+)  # fmt: skip
+def test_nodes_that_do_not_fit_are_told_by_what_does_not(
+    says: str, kind: str, inputs: str, told: dict[str, Any]
+) -> None:
+    """They ended as errors of Python or NumPy, as lists of as many parts as the model says, or not at all."""
+    node = helper.make_node(kind, inputs.split(" "), ["y"], **told)
+    held = {**HELD, "gates": np.ones((1, 12, 4), np.float32)}
+    given = [value("x", 2, 3), value("first", 3), value("image", 1, 4, 4, 4), value("cube", 2, 1, 3)]
+    model = model_of([node], given, [value("y")], [numpy_helper.from_array(x, name) for name, x in held.items()], 23)
+    (error,) = errors_of(model)
+    assert says in error.desc(), error
+    assert error.node() == 0 and error.code() is not trt.ErrorCode.INTERNAL_ERROR
+
+
+def test_room_for_what_is_described_never_grows() -> None:
+    """Less than nothing of a node was room for the nodes after it."""
+    writer = NetworkWriter(trt.Builder(trt.Logger()).create_network(), lambda _: None)
+    assert not writer.has_room(-1) and not writer.has_room(float("nan"))
+    assert writer.has_room(1 << 26) and not writer.has_room(1)
 
 
 def test_an_operator_of_another_domain_is_refused_with_it() -> None:

@@ -304,7 +304,7 @@ class GraphImporter:
             value if value is None or converter.takes_initializer(place) else self.writer.tensor(value)
             for place, value in enumerate(inputs)
         ]
-        for place, value in enumerate(arguments[: converter.required]):
+        for place, value in enumerate(arguments):
             if value is None and not converter.may_be_missing(place):
                 raise Unsupported(f"input {place} of {node.op_type} is missing", ErrorCode.INVALID_NODE)
         results = converter.function(self.writer, *arguments, **facts.attributes)

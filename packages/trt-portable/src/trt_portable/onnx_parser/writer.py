@@ -86,7 +86,7 @@ class NetworkWriter:
 
     def has_room(self, elements: float) -> bool:
         """Whether a constant may be written out that a model describes by a few numbers; later ones have less room."""
-        fits = elements <= self._room
+        fits = 0 <= elements <= self._room
         self._room -= int(elements) if fits else 0
         return fits
 
@@ -193,6 +193,8 @@ class NetworkWriter:
             return self.cast(self.constant(np.asarray(numbers, np.int32), DataType.INT32), dtype)
         if dtype is DataType.UINT8:
             return self.constant(np.asarray(numbers, np.uint8), DataType.INT32)
+        if dtype not in FROM_NUMPY.values():
+            raise Unsupported(f"{self.node.operator} of type {dtype.name}", ErrorCode.UNSUPPORTED_NODE_DATATYPE)
         array = np.ascontiguousarray(np.asarray(numbers, dtype=nptype(dtype)))
         shape = np.shape(numbers)
         return self._constant_layer(shape, as_weights_of(array, dtype), "")
@@ -332,6 +334,15 @@ class NetworkWriter:
     def rank(self, x: Operand) -> int:
         """The number of axes."""
         return len(x.shape)
+
+    def require_rank(self, x: Operand, rank: int, what: str) -> None:
+        """Refuses an operand of another number of axes.
+
+        Raises:
+            Unsupported: It has another one.
+        """
+        if self.rank(x) != rank:
+            raise Unsupported(f"{what} has rank {self.rank(x)}, not {rank}", ErrorCode.INVALID_NODE)
 
     def axis(self, axis: int, rank: int) -> int:
         """An axis counted from the front.

@@ -82,6 +82,10 @@ def loop(net: Any, M: Operand | None, cond: Operand | None, *v_initial: Operand,
     inside = [net.output_of(layer) for layer in (step, going, *carried)]
     inside[0] = net.output(net.network.add_identity(inside[0]))
     outputs = net.body(body, inside)
+    if len(outputs) <= len(carried):
+        raise Unsupported(
+            "the body does not give its condition and all values that it carries", ErrorCode.INVALID_GRAPH
+        )
     following = [net.tensor(value) for value in outputs]
     step.set_input(1, net.binary(net.output_of(step), net.constant(1, DataType.INT64), Op.SUM))
     is_endless = _is_always_true(net, outputs[0], inside[1]) and (starts is not None or cond is None)
@@ -241,10 +245,9 @@ def scan(
     if num_scan_inputs < 1 or num_states < 0:
         raise Unsupported(f"Scan along {num_scan_inputs} of {len(tensors)} inputs", ErrorCode.INVALID_NODE)
     states, sequences = tensors[:num_states], tensors[num_states:]
-    axes = [
-        net.axis(axis, net.rank(x)) for axis, x in zip(scan_input_axes or [0] * len(sequences), sequences, strict=True)
-    ]
-    backwards = scan_input_directions or [0] * len(sequences)
+    of_inputs = _of_each("scan_input_axes", scan_input_axes, len(sequences))
+    axes = [net.axis(axis, net.rank(x)) for axis, x in zip(of_inputs, sequences, strict=True)]
+    backwards = _directions("scan_input_directions", scan_input_directions, len(sequences))
     length = net.extents(sequences[0])[axes[0]]
     count = net.constant(np.int64(length), DataType.INT64) if isinstance(length, int) else net.scalar(length)
     outer = net.network.add_loop()
@@ -252,21 +255,45 @@ def scan(
     net.layer(outer.add_trip_limit(count, TripLimit.COUNT))
     carried = [_recurrence(net, outer, state) for state in states]
     elements = [
-        net.byte_like(net.output(outer.add_iterator(x, axis, bool(reverse))), x)
+        net.byte_like(net.output(outer.add_iterator(x, axis, reverse)), x)
         for x, axis, reverse in zip(sequences, axes, backwards, strict=True)
     ]
     following = [net.tensor(v) for v in net.body(body, [*(net.output_of(layer) for layer in carried), *elements])]
     last = _close(net, outer, carried, following[:num_states])
     scans = following[num_states:]
-    out_axes = scan_output_axes or [0] * len(scans)
-    directions = scan_output_directions or [0] * len(scans)
+    out_axes = _of_each("scan_output_axes", scan_output_axes, len(scans))
+    directions = _directions("scan_output_directions", scan_output_directions, len(scans))
     return [
         *last,
         *(
-            _collected(net, outer, value, count, None, net.axis(axis, net.rank(value) + 1), bool(reverse))
+            _collected(net, outer, value, count, None, net.axis(axis, net.rank(value) + 1), reverse)
             for value, axis, reverse in zip(scans, out_axes, directions, strict=True)
         ),
     ]
+
+
+def _of_each(name: str, numbers: Sequence[int] | None, count: int) -> Sequence[int]:
+    """An attribute with a number for each sequence; zeros where a model does not give it.
+
+    Raises:
+        Unsupported: There are fewer numbers, or more.
+    """
+    if numbers and len(numbers) != count:
+        raise Unsupported(f"{name} has {len(numbers)} numbers for {count} sequences", ErrorCode.INVALID_NODE)
+    return numbers or [0] * count
+
+
+def _directions(name: str, numbers: Sequence[int] | None, count: int) -> list[bool]:
+    """Of each sequence whether it goes backwards.
+
+    Raises:
+        Unsupported: A number is neither 0 nor 1, or there is not one for each.
+    """
+    found = _of_each(name, numbers, count)
+    strange = next((number for number in found if number not in (0, 1)), None)
+    if strange is not None:
+        raise Unsupported(f"{name} has {strange}: 0 is forward, 1 is backward", ErrorCode.INVALID_NODE)
+    return [bool(number) for number in found]
 
 
 Activation = Callable[[NetworkWriter, ITensor], ITensor]
@@ -399,6 +426,10 @@ class _Layer:
         if direction not in ("forward", "reverse", "bidirectional") or net.rank(x) != 3:
             raise Unsupported(f"direction {direction!r} of rank {net.rank(x)}", ErrorCode.INVALID_NODE)
         net.require_float(x)
+        net.require_rank(w, 3, "W")
+        net.require_rank(r, 3, "R")
+        if b is not None:
+            net.require_rank(b, 2, "B")
         self.net = net
         self.x = net.transpose(x, (1, 0, 2)) if layout else x
         self.w, self.r, self.b = w, r, b
@@ -410,6 +441,10 @@ class _Layer:
         count = len(self.backwards)
         if tuple(r.shape[1:]) != (len(order) * self.width, self.width) or r.shape[0] != count:
             raise Unsupported(f"recurrent weights of shape {tuple(r.shape)}", ErrorCode.INVALID_NODE)
+        gates = len(order) * self.width
+        for name, part, rows in (("W", w, gates), ("B", b, 2 * gates)):
+            if part is not None and tuple(part.shape[:2]) != (count, rows):
+                raise Unsupported(f"{name} of shape {tuple(part.shape)}", ErrorCode.INVALID_NODE)
         length = net.extents(self.x)[0]
         self.count = net.constant(np.int64(length), DataType.INT64) if isinstance(length, int) else net.scalar(length)
         names = activations or [*default] * count
@@ -430,6 +465,7 @@ class _Layer:
         net = self.net
         if initial is not None:
             whole = net.tensor(initial)
+            net.require_rank(whole, 3, "an initial state")
             if self.layout:
                 whole = net.transpose(whole, (1, 0, 2))
             return net.squeeze(net.narrow(whole, 0, index, 1), [0])

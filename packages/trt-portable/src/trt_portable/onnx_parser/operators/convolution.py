@@ -393,6 +393,7 @@ def average_pool(
 @operator("LpPool", since=2, attributes=_WINDOW_ATTRIBUTES)
 def lp_pool(net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], p: int = 2, **lying: Any) -> ITensor:
     """LpPool(X; auto_pad, ceil_mode, dilations, kernel_shape, p, pads, strides) -> Y"""
+    _require_power(p)
     windows = _windows(net, x, kernel_shape, **lying)
     powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
     if windows.rounds_up or any(dilation != 1 for dilation in windows.dilations):
@@ -400,6 +401,11 @@ def lp_pool(net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], p: int =
         return _root(net, _slid(net, powers, explicit, Op.SUM, 0), p)
     mean = _pool(net, powers, PoolingType.AVERAGE, windows, counts_padding=True)
     return _root(net, net.with_number(mean, math.prod(windows.kernel), Op.PROD), p)
+
+
+def _require_power(p: int) -> None:
+    if p < 1:
+        raise Unsupported(f"a norm with p = {p}", ErrorCode.INVALID_NODE)
 
 
 def _power(net: NetworkWriter, x: ITensor, p: int) -> ITensor:
@@ -424,5 +430,6 @@ def global_pool(net: NetworkWriter, x: ITensor) -> ITensor:
 @operator("GlobalLpPool", since=2)
 def global_lp_pool(net: NetworkWriter, x: ITensor, *, p: int = 2) -> ITensor:
     """GlobalLpPool(X; p) -> Y"""
+    _require_power(p)
     powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
     return _root(net, net.reduce(powers, ReduceOperation.SUM, range(2, net.rank(x)), True), p)

@@ -59,6 +59,8 @@ def gather_elements(net: NetworkWriter, data: ITensor, indices: Operand, *, axis
 @operator("GatherND", since=11)
 def gather_nd(net: NetworkWriter, data: ITensor, indices: Operand, *, batch_dims: int = 0) -> ITensor:
     """GatherND(data, indices; batch_dims) -> output"""
+    if batch_dims < 0 or net.rank(indices) <= batch_dims:
+        raise Unsupported(f"indices of rank {net.rank(indices)} with {batch_dims} shared axes", ErrorCode.INVALID_NODE)
     at = _from_front(net, indices, *net.extents(data)[batch_dims : batch_dims + indices.shape[-1]])
     return net.output(net.network.add_gather_v2(data, at, GatherMode.ND), num_elementwise_dims=batch_dims)
 
@@ -141,6 +143,8 @@ def scatter_nd(
     net: NetworkWriter, data: ITensor, indices: Operand, updates: ITensor, *, reduction: str = "none"
 ) -> ITensor:
     """ScatterND(data, indices, updates; reduction) -> output"""
+    if net.rank(indices) < 1:
+        raise Unsupported("indices of rank 0", ErrorCode.INVALID_NODE)
     at = _from_front(net, indices, *net.extents(data)[: indices.shape[-1]])
     if reduction == "none":
         return _scattered(net, data, at, updates, ScatterMode.ND, 0)

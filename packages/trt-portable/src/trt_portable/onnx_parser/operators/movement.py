@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trt_portable.dims import MAX_RANK
 from trt_portable.dtypes import FLOATS
 from trt_portable.enums import DataType, ErrorCode, SampleMode, UnaryOperation
 from trt_portable.enums import ElementWiseOperation as Op
@@ -182,6 +183,8 @@ def reshape(net: NetworkWriter, data: Operand, shape: Operand, *, allowzero: int
         except ValueError as error:
             raise Unsupported(str(error), ErrorCode.INVALID_NODE) from error
         return Initializer(data.name, array.shape, data.elem_type, array)
+    if extents is not None and len(extents) > MAX_RANK:
+        raise Unsupported(f"Reshape to {len(extents)} axes; {MAX_RANK} is the most", ErrorCode.UNSUPPORTED_NODE_SHAPE)
     layer = net.layer(net.network.add_shuffle(net.tensor(data)))
     layer.zero_is_placeholder = not allowzero
     if extents is not None:
@@ -282,7 +285,7 @@ def tile(net: NetworkWriter, x: ITensor, repeats: Operand) -> ITensor:
 @operator("DepthToSpace")
 def depth_to_space(net: NetworkWriter, x: ITensor, *, blocksize: int, mode: str = "DCR") -> ITensor:
     """DepthToSpace(input; blocksize, mode) -> output"""
-    _require_rank_4(net, x)
+    _require_blocks(net, x, blocksize)
     batch, depth, height, width = net.extents(x)
     inner = net.combine(depth, blocksize * blocksize, Op.FLOOR_DIV)
     if mode == "DCR":
@@ -297,7 +300,7 @@ def depth_to_space(net: NetworkWriter, x: ITensor, *, blocksize: int, mode: str 
 @operator("SpaceToDepth")
 def space_to_depth(net: NetworkWriter, x: ITensor, *, blocksize: int) -> ITensor:
     """SpaceToDepth(input; blocksize) -> output"""
-    _require_rank_4(net, x)
+    _require_blocks(net, x, blocksize)
     batch, depth, height, width = net.extents(x)
     rows, columns = (net.combine(side, blocksize, Op.FLOOR_DIV) for side in (height, width))
     parts = net.reshape(x, [batch, depth, rows, blocksize, columns, blocksize])
@@ -305,9 +308,11 @@ def space_to_depth(net: NetworkWriter, x: ITensor, *, blocksize: int) -> ITensor
     return net.reshape(moved, [batch, net.combine(depth, blocksize * blocksize, Op.PROD), rows, columns])
 
 
-def _require_rank_4(net: NetworkWriter, x: ITensor) -> None:
-    if net.rank(x) != 4:
-        raise Unsupported(f"{net.node.operator} of rank {net.rank(x)}", ErrorCode.UNSUPPORTED_NODE_SHAPE)
+def _require_blocks(net: NetworkWriter, x: ITensor, size: int) -> None:
+    if net.rank(x) != 4 or not 1 <= size < 1 << 31:
+        raise Unsupported(
+            f"{net.node.operator} of rank {net.rank(x)} with blocks of {size}", ErrorCode.UNSUPPORTED_NODE_SHAPE
+        )
 
 
 @operator("Trilu", since=14)
@@ -331,10 +336,11 @@ def split(
 ) -> list[ITensor]:
     """Split(input, split; axis, num_outputs) -> outputs"""
     sizes = None if split is None else _vector(net, split, net.node.num_outputs)
-    count = num_outputs or net.node.num_outputs
+    count = net.node.num_outputs
     place = net.axis(axis, net.rank(x))
-    if count < 1 or (sizes is not None and len(sizes) < net.node.num_outputs):
-        raise Unsupported(f"Split into {count} parts", ErrorCode.INVALID_NODE)
+    if count < 1 or num_outputs not in (None, count) or (sizes is not None and len(sizes) < count):
+        parts_told = num_outputs if sizes is None else len(sizes)
+        raise Unsupported(f"Split into {parts_told} parts, with {count} outputs", ErrorCode.INVALID_NODE)
     if sizes is None:
         whole = net.extents(x)[place]
         part = net.combine(net.combine(whole, count - 1, Op.SUM), count, Op.FLOOR_DIV)

@@ -81,7 +81,12 @@ def einsum(net: NetworkWriter, *inputs: ITensor, equation: str) -> ITensor:
     if len(operands) != len(inputs):
         raise Unsupported(f"equation {equation!r} for {len(inputs)} inputs", ErrorCode.INVALID_NODE)
     operands, result = _without_ellipsis(net, operands, inputs, result if arrow else None)
-    letters = dict(zip(dict.fromkeys(c for term in operands for c in term), string.ascii_lowercase, strict=False))
+    letters = dict(zip(dict.fromkeys("".join(operands)), string.ascii_lowercase, strict=False))
+    if not set("".join(operands)) | set(result) <= letters.keys() & set(string.ascii_letters):
+        raise Unsupported(
+            f"the equation {equation!r} has labels that are no letters, more than 26, or some in its result alone",
+            ErrorCode.INVALID_NODE,
+        )
     tensors = list(inputs)
     for place, term in enumerate(operands):
         if len(set(term)) != len(term):
@@ -205,7 +210,11 @@ def attention(
     is_mixed = attn_mask is not None and (bool(is_causal) or net.rank(attn_mask) < 2)
     if softcap or wants_scores or nonpad_kv_seqlen is not None or is_mixed:
         raise UseDefinition
+    for name, x in (("K", k), ("V", v)):
+        net.require_rank(x, net.rank(q), name)
     is_flat = net.rank(q) == 3
+    if not is_flat:
+        net.require_rank(q, 4, "Q")
     if is_flat:
         q = _split_heads(net, q, q_num_heads)
         k, v = _split_heads(net, k, kv_num_heads), _split_heads(net, v, kv_num_heads)
@@ -377,9 +386,9 @@ def stft(
     onesided: int = 1,
 ) -> ITensor:
     """STFT(signal, frame_step, window, frame_length; onesided) -> output, (N, frames, bins, 2)"""
-    (step,) = net.integers(frame_step, "frame_step")
+    step = int(net.number(frame_step, 0, "frame_step"))
     if frame_length is not None:
-        (length,) = net.integers(frame_length, "frame_length")
+        length = int(net.number(frame_length, 0, "frame_length"))
     elif window is not None:
         length = window.shape[0]
     else:

@@ -108,7 +108,13 @@ def resize(
         raise Unsupported(f"Resize of rank {rank}, mode {mode!r} {nearest_mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
     chosen = net.axes(range(rank) if axes is None else axes, rank)
     factors = _known_scales(net, scales)
+    if factors and not all(0 < factor < math.inf for factor in factors):
+        raise Unsupported(f"scales {factors} must be positive and finite", ErrorCode.INVALID_NODE)
     wanted = None if sizes is None else net.known_numbers(sizes)
+    if wanted is not None and (
+        len(wanted) != len(chosen) or any(isinstance(size, int) and size < 0 for size in wanted)
+    ):
+        raise Unsupported(f"sizes {wanted} for {len(chosen)} axes", ErrorCode.INVALID_NODE)
     exact = mapping in COORDINATES and not antialias
     if mapping == "align_corners" and factors and sizes is None:
         exact = all(
@@ -374,6 +380,10 @@ def roi_align(
         )
     if mode not in ("avg", "max"):
         raise Unsupported(f"RoiAlign with mode {mode!r}", ErrorCode.UNSUPPORTED_NODE_ATTR)
+    for what, operand, rank in (("X", x, 4), ("rois", rois, 2), ("batch_indices", batch_indices, 1)):
+        net.require_rank(operand, rank, what)
+    if min(output_height, output_width) < 1:
+        raise Unsupported(f"RoiAlign to {output_height} x {output_width}", ErrorCode.INVALID_NODE)
     kind = x.dtype
     image = net.gather(net.cast(x, DataType.FLOAT), net.index_dtype(batch_indices), 0)  # (R, C, H, W)
     boxes = net.with_number(net.cast(rois, DataType.FLOAT), spatial_scale, Op.PROD)

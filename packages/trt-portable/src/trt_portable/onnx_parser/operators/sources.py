@@ -87,6 +87,8 @@ def filled_like(net: NetworkWriter, one: ITensor, target: ITensor) -> ITensor:
 def range_of(net: NetworkWriter, start: Operand, limit: Operand, delta: Operand) -> Operand:
     """Range(start, limit, delta) -> output"""
     known = [net.numbers(number) for number in (start, limit, delta)]
+    if any(number is not None and len(number) != 1 for number in known):
+        raise Unsupported("Range of other than single numbers", ErrorCode.INVALID_NODE)
     dtype = start.dtype
     if all(number is not None for number in known) and dtype in _NUMPY:
         first, last, step = (number[0] for number in known if number is not None)
