@@ -37,7 +37,9 @@ def lay_out(input: torch.Tensor, orders: Sequence[int], sizes: Sequence[int | to
     at = rank * sum((size == 1) << index for index, size in enumerate(sizes))
     order = orders[at : at + rank]
     if sorted(order) != list(range(rank)) or len(orders) != rank << len(sizes):
-        raise ExecutionError(f"{list(orders)[:64]} are no {1 << len(sizes)} orders of the axes of {rank} dimensions")
+        raise ExecutionError(
+            f"{list(orders)[:64]} are no orders of {rank} axes, one for each way in which {len(sizes)} sizes may be 1"
+        )
     strides = dense_strides(input.shape, order)
     if input.stride() == strides:
         return input
