@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 import torch
 from torch import fx
+from torch._dynamo.source import ConstantSource
+from torch._inductor.sizevars import SizeVarAllocator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trt_portable as trt
@@ -20,6 +24,7 @@ from trt_portable.builder.inductor.tactic import (
     TracedProgram,
     _has_odd_rows,
     _is_functional,
+    _loops_ordered_by_hints,
     _wants_channels_last,
     decompositions,
     fused_layout,
@@ -31,6 +36,7 @@ from trt_portable.builder.inductor.tactic import (
 from trt_portable.execution.loaded_network import FLAT, WeightLayout, load_network
 from trt_portable.fusion import cuda_products
 from trt_portable.fusion.programs import interpreted_program, traced_program
+from trt_portable.internals import MemoryDep, V
 from trt_portable.layers.collective import collective_operator, rehearsal
 
 C = 8
@@ -338,3 +344,19 @@ def test_collectives_that_follow_from_each_other_need_nothing_to_hold_them() -> 
     module = fx.GraphModule({}, graph)
     order_collectives(module)
     assert not any(node.kwargs for node in module.graph.nodes)
+
+
+def test_loops_over_sizes_that_vary_change_places_as_those_over_numbers_do() -> None:
+    """A kernel that writes channels last is fused with one that reads rows, whatever their length is."""
+    env = ShapeEnv()
+    images, length = (
+        env.create_symbol(hint, ConstantSource(name), dynamic_dim=DimDynamic.DYNAMIC)
+        for name, hint in (("images", 4), ("length", 40))
+    )
+    image, first, second = loops = sympy.symbols("d0 d1 d2", integer=True)
+    start = 32 * length * image
+    written = MemoryDep("x", start + first + 32 * second, loops, (images, sympy.Integer(32), length))
+    read = MemoryDep("x", start + 32 * first + second, loops, (images, length, sympy.Integer(32)))
+    graph: Any = SimpleNamespace(sizevars=SizeVarAllocator(env))
+    with V.set_graph_handler(graph), _loops_ordered_by_hints():
+        assert written.decide_loop_order_to_match(read) == [0, 2, 1]

@@ -7,6 +7,7 @@
 | `torch._inductor` | settings of the compiler | |
 | `torch._inductor.async_compile` | processes that compile kernels | |
 | `torch._inductor.compile_fx` | compiles a graph | |
+| `torch._inductor.dependencies` | what a kernel reads or writes | |
 | `torch._inductor.decomposition` | what operators consist of for the compiler | |
 | `torch._inductor.fx_passes.joint_graph` | passes over a whole graph | |
 | `torch._inductor.lowering` | operators that the compiler calls as they are | |
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from torch._inductor.async_compile import AsyncCompile, maybe_warm_pool
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.dependencies import MemoryDep
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
@@ -86,6 +88,7 @@ LATE: Final = {
     "torch._inductor.async_compile": "AsyncCompile, maybe_warm_pool",
     "torch._inductor.compile_fx": "compile_fx, compile_fx_inner",
     "torch._inductor.decomposition": "select_decomp_table",
+    "torch._inductor.dependencies": "MemoryDep",
     "torch._inductor.fx_passes.joint_graph": "joint_graph_passes",
     "torch._inductor.lowering": "constrain_to_fx_strides, lowerings, make_fallback",
     "torch._inductor.runtime.cache_dir_utils": "triton_cache_dir",

@@ -26,7 +26,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -1297,7 +1297,7 @@ def compile_graph(
                 return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
         part_biases(graph)
         pieces = split(graph)
-        with _kernels_compiled_together():
+        with _kernels_compiled_together(), _loops_ordered_by_hints():
             return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
 
 
@@ -1312,6 +1312,30 @@ def _kernels_compiled_together() -> Iterator[None]:
         yield
     for compiler, scope in waiting:
         wait(compiler, scope)
+
+
+@contextlib.contextmanager
+def _loops_ordered_by_hints() -> Iterator[None]:
+    """Lets loops over sizes that vary change places where two kernels become one by that, as loops over numbers do.
+
+    Inductor takes a size in an index for a loop that it knows nothing of. A tensor that one kernel writes as the next
+    one does not read it was written and read once more then: every convolution of a sound, of images in windows.
+    """
+    from trt_portable.internals import MemoryDep, V
+
+    decide: Any = MemoryDep.decide_loop_order_to_match
+
+    def with_numbers(access: Any) -> Any:
+        env = V.graph.sizevars.shape_env
+        sizes = [symbol for symbol in access.index.free_symbols if symbol in env.var_to_range]
+        hints = {symbol: env.create_symintnode(symbol, hint=None).node.hint for symbol in sizes}
+        usual = {symbol: hint for symbol, hint in hints.items() if hint is not None}  # data tells the others
+        return replace(access, index=access.index.xreplace(usual))
+
+    with with_attributes(
+        MemoryDep, decide_loop_order_to_match=lambda access, other: decide(with_numbers(access), with_numbers(other))
+    ):
+        yield
 
 
 def _extents(node: fx.Node) -> Sequence[Any]:
