@@ -396,7 +396,8 @@ def test_a_full_disk_leaves_no_half_of_a_file(small_disk: Path, monkeypatch: pyt
             if old:
                 path.write_bytes(old)
             before = _listing(small_disk)
-            with pytest.raises(FileError, match="free space"):
+            is_kept = old and name.startswith(("out", "report"))  # commands replace no file
+            with pytest.raises(FileExistsError) if is_kept else pytest.raises(FileError, match="free space"):
                 write(path)
             assert _listing(small_disk) == before, name
         path.unlink()

@@ -47,6 +47,7 @@ LAYOUTS: Final = {
     22: "2c88037123910117",
     23: "d754c395032e47da",
     24: "19c997eb5287fc8f",
+    25: "81cb1505ecdc1191",
 }
 """Digest of every table by version of the format. A version keeps its digest for ever."""
 

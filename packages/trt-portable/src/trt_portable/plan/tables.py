@@ -12,7 +12,7 @@ from typing import Any, Final
 from trt_core.files import typed
 from trt_portable.dims import MAX_RANK
 
-FORMAT_VERSION: Final = 24
+FORMAT_VERSION: Final = 25
 """Version of the container, of every table below and of every dataclass that a plan holds."""
 
 DOCUMENT: Final = ("provider", "provider_version", "torch_version", "features", "network", "engine")

@@ -770,13 +770,13 @@ class Trial:
         Networks whose weights were drawn and never trained may make a few per cent of such noise, or half of what they
         compute, so that a compiler that rounds elsewhere computes something else there without being wrong.
         """
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator("cpu").manual_seed(0)
         moved: list[Value] = []
         for value in self._subject.with_own_updates(values):
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 types = {value.dtype, *(dtype for dtype in held if dtype in (torch.float16, torch.bfloat16))}
                 part = max(torch.finfo(dtype).eps for dtype in types) / 2 * self.num_layers**0.5
-                signs = torch.randint(2, value.shape, generator=generator).mul_(2).sub_(1).to(value)
+                signs = torch.randint(2, value.shape, generator=generator, device="cpu").mul_(2).sub_(1).to(value)
                 value = value * (1 + part * signs)
             moved.append(value)
         with torch.inference_mode():

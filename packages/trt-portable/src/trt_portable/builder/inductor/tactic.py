@@ -705,7 +705,8 @@ def _teach_strides() -> None:
     """
     from trt_portable.internals import SymNode
 
-    greater: Any = SymNode.sym_max
+    taught: Any = SymNode
+    greater = taught.sym_max
 
     def sym_max(node: Any, other: Any) -> Any:
         if node.shape_env in _with_known_extents:
@@ -714,7 +715,7 @@ def _teach_strides() -> None:
                     return extent
         return greater(node, other)
 
-    SymNode.sym_max = sym_max
+    taught.sym_max = sym_max
 
 
 def traced_hint(low: int, opt: int, high: int) -> int:
