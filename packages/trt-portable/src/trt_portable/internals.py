@@ -7,8 +7,8 @@
 | `torch._inductor` | settings of the compiler | |
 | `torch._inductor.async_compile` | processes that compile kernels | |
 | `torch._inductor.compile_fx` | compiles a graph | |
-| `torch._inductor.dependencies` | what a kernel reads or writes | |
 | `torch._inductor.decomposition` | what operators consist of for the compiler | |
+| `torch._inductor.dependencies` | what a kernel reads or writes | |
 | `torch._inductor.fx_passes.joint_graph` | passes over a whole graph | |
 | `torch._inductor.lowering` | operators that the compiler calls as they are | |
 | `torch._inductor.runtime.cache_dir_utils` | where compiled Triton kernels lie | |
