@@ -14,6 +14,8 @@ import pytest
 import torch
 from low_precision_networks import COLUMNS, DEPTH, constant, dequantized, make_codes, weights_of
 from recorded_tactic import CPU
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 import trt_portable as trt
 from trt_core.sizes.conditions import Relation
@@ -402,6 +404,15 @@ def test_conditions_of_an_artifact_are_about_its_sizes(condition: Any) -> None:
     forged = json.dumps(table).encode()
     with pytest.raises(ValueError, match="condition of a compiled artifact"):
         read_artifacts(struct.pack("<Q", len(forged)) + forged)
+
+
+def test_a_guard_on_what_is_no_size_of_an_input_cannot_be_kept() -> None:
+    x = _traced((6, 8))
+    env, source = x.fake_mode.shape_env, ConstantSource("counted")
+    symbol = env.create_symbol(9, source, dynamic_dim=DimDynamic.DYNAMIC)
+    assert env.create_symintnode(symbol, hint=9, source=source) > 5
+    with pytest.raises(FixedSizes, match="assumed"):
+        served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))])
 
 
 def test_no_extent_of_a_range_is_0() -> None:

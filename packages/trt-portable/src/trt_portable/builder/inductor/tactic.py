@@ -1528,6 +1528,8 @@ def _kept(
         FixedSizes: It cannot be said.
     """
     symbols = sorted(guard.free_symbols, key=str)
+    if not spans.keys() >= set(symbols):  # data tells some of them
+        raise FixedSizes(f"it is assumed that {guard}")
     tried = _thinned(spans, symbols)
     holds = SizeGrid({str(symbol): span for symbol, span in tried.items()}).holds(guard)
     is_of_1 = holds is not None and _holds_beyond_1(holds, tried, usual)
