@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import sys
@@ -188,12 +189,13 @@ ABSENT: Final = {
 """Names of the other package that mean nothing here, and what to do instead."""
 
 
+@functools.cache  # every import of a module of this package asks
 def _absent_from(module: str) -> dict[str, str]:
     """What scripts look for in a module of this package, and what to do instead."""
     hints = {}
-    aliased = {name: f"call {__package__}.install_alias(), and import {_ALIAS}.{name}" for name in _SUBMODULES}
-    elsewhere = {name: hint for name, hint in aliased.items() if _SUBMODULES[name] != name}
-    for absent, hint in (elsewhere | ABSENT).items():
+    alias = f"call {__package__}.install_alias(), and import {_ALIAS}."
+    aliased = {name: f"{alias}{name}" for name, home in _SUBMODULES.items() if home != name}
+    for absent, hint in (aliased | ABSENT).items():
         parent, _, name = absent.rpartition(".")
         if f"{__package__}.{_SUBMODULES.get(parent, parent)}".rstrip(".") == module:
             hints[name] = hint

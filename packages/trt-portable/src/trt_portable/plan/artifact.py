@@ -22,7 +22,7 @@ from trt_core.files.strict_json import parse_json
 from trt_core.forked_lock import ForkedLock
 from trt_core.sizes.conditions import Condition, all_hold, check_condition
 from trt_portable.plan.engine_info import Shape
-from trt_portable.plan.extents import sizes_by_symbol
+from trt_portable.plan.extents import sizes_by_symbol, symbols_of_ranks
 
 _LENGTH: Final = struct.Struct("<Q")
 _MAX_REMEMBERED: Final = 4096
@@ -139,9 +139,8 @@ def _read_artifact(entry: Any, section: bytes, start: int) -> Artifact:
     for each in artifact.varying:
         if each.source >= len(ranks) or each.axis >= ranks[each.source] or not 0 < each.least <= each.most:
             raise ValueError(f"no extent varies as {each} says")
-    symbols = sizes_by_symbol([[0] * rank for rank in ranks]).keys()
     for condition in artifact.conditions:
-        check_condition(condition, "a condition of a compiled artifact", symbols)
+        check_condition(condition, "a condition of a compiled artifact", symbols_of_ranks(ranks))
     return replace(artifact, blobs={name: _piece(section, start, place) for name, place in artifact.blobs.items()})
 
 

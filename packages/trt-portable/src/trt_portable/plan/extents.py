@@ -6,7 +6,7 @@ tell: numbers of shape tensors, or data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
 from trt_core.files.records import Form
@@ -34,6 +34,11 @@ def sizes_by_symbol(shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         for source, shape in enumerate(shapes)
         for axis, extent in enumerate(shape)
     }
+
+
+def symbols_of_ranks(ranks: Sequence[int]) -> Collection[str]:
+    """The symbols of extents of inputs of some ranks."""
+    return sizes_by_symbol([[0] * rank for rank in ranks]).keys()
 
 
 def expression_of(extent: Any, sizes: Mapping[Any, tuple[int, int]]) -> Expression:
@@ -68,7 +73,7 @@ def read_expression(value: Any, what: str, ranks: Sequence[int]) -> Expression:
     Raises:
         BadField: It is no expression, or names an axis that no input has.
     """
-    return read_extent(value, what, sizes_by_symbol([[0] * rank for rank in ranks]).keys())
+    return read_extent(value, what, symbols_of_ranks(ranks))
 
 
 def evaluate(expression: Expression, symbols: Mapping[str, int]) -> int:
