@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from triton_interpreter import run_interpreted
 
 import trt_portable as trt
 from trt_portable.builder.autotune.autotuner import Autotuner, building, tactic_hash
 from trt_portable.builder.autotune.timing_cache import ITimingCache
+from trt_portable.builder.inductor.repetition import places_of
 from trt_portable.builder.inductor.tactic import Inductor
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.execution.loaded_network import WeightLayout
@@ -140,6 +143,47 @@ def test_a_recording_holds_memory_for_the_result_and_the_kernel(monkeypatch: pyt
         ["kernel", 0, [2, 1, 1], given],
     ]
     assert recorder.blobs == {"kernel 0": b"code"} and recorder.kernels[0]["types"] == "OOOO" + "i" * 6
+
+
+def test_a_recording_for_sizes_that_vary_takes_them_as_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trt_portable.builder.inductor import depthwise, tactic
+    from trt_portable.builder.inductor.own_operators import KernelCall, largest_size
+
+    compiled = SimpleNamespace(
+        asm={"ptx": ".entry depthwise(.param .b64 x)", "cubin": b"code"},
+        metadata=SimpleNamespace(name="depthwise", num_warps=4, shared=0, launch_pdl=False),
+    )
+    monkeypatch.setattr(KernelCall, "compile", lambda call: compiled)
+    own = tactic._teach_own_operators()
+    (operator,) = [each for each in own.composed if each.name() == depthwise.OPERATOR]
+    env = ShapeEnv(specialize_zero_one=False, duck_shape=False)
+    mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
+    batch, height = (tactic._number(env, 1, 8, 64, name, True) for name in ("batch", "height"))
+    with mode:
+        x = torch.empty_strided((batch, 8, height, 6), (48 * height, 1, 48, 8), dtype=torch.float16)
+        kernel = torch.empty(3, 3, 8, 1, dtype=torch.float16).permute(2, 3, 0, 1)
+    graph = torch.fx.Graph()
+    holders = [graph.placeholder(name) for name in ("x", "kernel")]
+    holders[0].meta["val"], holders[1].meta["val"] = x, kernel
+    rest = (None, [2, 2], [1, 1], [1, 1], "relu")
+    graph.output(graph.call_function(operator, (*holders, *rest)))
+    before = tactic.kernels_of(torch.fx.GraphModule({}, graph), own, dynamic=True)
+    assert {call.kernel for call in before} == {depthwise.PIXELS.kernel}
+
+    recorder = tactic.LaunchRecorder([x, kernel], own, places_of([x, kernel]))
+    with torch.no_grad(), mode, recorder:
+        found = operator(x, kernel, *rest)
+    (kind, slot, shape, *_), (_, index, grid, given) = recorder.steps
+    assert (kind, slot, index) == ("empty", recorder.slot(found), 0) and shape[::3] == [{"extent": "0.0"}, 3]
+    pixels = ["mul", 3, "0.0", ["add", 1, ["floordiv", ["add", -1, "0.2"], 2]]]
+    assert grid == [{"extent": ["floordiv", ["add", 15, pixels], 16]}, 1, 1]
+    assert given[5:7] == [{"extent": "0.2"}, 6] and given[8:10] == [3, 1]
+    json.dumps(recorder.steps)
+    assert not env.guards  # nothing is assumed of sizes
+    assert largest_size(batch * height) == 64 * 64 and largest_size(7) == 7
+    monkeypatch.setattr(depthwise, "_MOST_ELEMENTS", 64 * 64 * 48)
+    with pytest.raises(RuntimeError, match="too large"):
+        depthwise.convolution_call(x, kernel, *rest, found, 0)
 
 
 def test_operands_that_lie_in_another_way_are_refused() -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.builder.inductor.own_operators import KernelCall, usual_size
+from trt_portable.builder.inductor.own_operators import KernelCall, are_equal, has_channels_last, usual_size
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _UNIT: Final = 8
@@ -130,7 +130,7 @@ class Convolution:
     @property
     def units(self) -> tuple[int, int]:
         """What channels and maps are counted in."""
-        is_aligned = self.x.shape[1] % _UNIT == 0 and _has_channels_last(self.x)
+        is_aligned = self.x.shape[1] % _UNIT == 0 and has_channels_last(self.x)
         return _UNIT if is_aligned else 1, 1 if self.maps % _UNIT else _UNIT
 
     def flags(self) -> dict[str, Any]:
@@ -157,19 +157,11 @@ class Convolution:
             self.x.dim() == 4
             and self.x.dtype in _HALF
             and all(each.dtype is self.x.dtype for each in tensors)
-            and all(_has_channels_last(each) for each in lying)
-            and (self.other is None or _are_equal(self.other.shape, result.shape))
+            and all(has_channels_last(each) for each in lying)
+            and (self.other is None or are_equal(self.other.shape, result.shape))
             and all(isinstance(size, int) for size in (*self.kernel.shape, self.x.shape[1]))
             and all(_begins_aligned(each) for each in tensors)
         )
-
-
-def _are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether sizes are the same as expressions: nothing is asked, and so assumed, of those that vary."""
-    import sympy  # PyTorch has imported it where sizes vary
-
-    sides = [[size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes] for sizes in (one, other)]
-    return all(sympy.expand(here - there) == 0 for here, there in zip(*sides, strict=True))
 
 
 def _begins_aligned(tensor: torch.Tensor) -> bool:
@@ -181,13 +173,6 @@ def _begins_aligned(tensor: torch.Tensor) -> bool:
 def _as_images(tensor: torch.Tensor) -> torch.Tensor:
     """A matrix as images of one pixel; others as they are."""
     return tensor[:, :, None, None] if tensor.dim() == 2 else tensor
-
-
-def _has_channels_last(tensor: torch.Tensor) -> bool:
-    _, channels, height, width = tensor.shape
-    dense = (height * width * channels, 1, width * channels, channels)
-    told = [axis for axis, extent in enumerate(tensor.shape) if not (isinstance(extent, int) and extent == 1)]
-    return _are_equal([tensor.stride(axis) for axis in told], [dense[axis] for axis in told])
 
 
 def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], result: Any) -> KernelCall | None:

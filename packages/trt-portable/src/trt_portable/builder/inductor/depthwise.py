@@ -27,7 +27,10 @@ from trt_portable.builder.inductor.own_operators import (
     OwnOperators,
     define_kernel,
     define_operator,
+    has_channels_last,
+    largest_size,
     teach_compilers,
+    usual_size,
 )
 from trt_portable.layers.windows import convolved_extents
 
@@ -215,7 +218,9 @@ def convolve(
     dilation: Sequence[int],
     activation: str,
 ) -> torch.Tensor:
-    """A convolution by the kernel that is the fastest for these extents, measured the first time.
+    """A convolution by the kernel that is the fastest for these extents, the usual ones of those that vary.
+
+    It is measured the first time.
 
     Args:
         x: (N, C, H, W) in float16, channels varying fastest; C a multiple of 8.
@@ -233,9 +238,10 @@ def convolve(
     result = like_result(x, kernel, stride, padding, dilation)
     starts = {
         form.kernel.__name__: functools.partial(_kernel_operator(), *given, result, _FORMS.index(form))
-        for form in forms_for(tuple(result.shape), dilation)
+        for form in forms_for(tuple(map(usual_size, result.shape)), dilation)
     }
-    extents = tuple(x.shape), tuple(kernel.shape), *map(tuple, (stride, padding, dilation))
+    usual = tuple(map(usual_size, x.shape))
+    extents = usual, tuple(kernel.shape), *map(tuple, (stride, padding, dilation))
     kind = ("depthwise convolution", *extents, bias is not None, activation)
     starts[fastest(starts, x.device, *kind, replayed=True)]()
     return result
@@ -257,16 +263,16 @@ def convolution_call(
     Raises:
         RuntimeError: The operands lie in another way, or are too large.
     """
-    is_last = x.is_contiguous(memory_format=torch.channels_last) and kernel.permute(2, 3, 0, 1).is_contiguous()
+    is_last = has_channels_last(x) and kernel.permute(2, 3, 0, 1).is_contiguous()
     if not is_last or x.shape[1] % 8:
         raise RuntimeError("operands of a depthwise convolution lie in another way")
-    if max(x.numel(), result.numel()) >= _MOST_ELEMENTS:
+    if max(map(largest_size, (x.numel(), result.numel()))) >= _MOST_ELEMENTS:
         raise RuntimeError("a depthwise convolution is too large")
     batch, channels, height, width = x.shape
     rows, columns = result.shape[2:]
     way = _FORMS[form]
-    spans = batch * rows * -(-columns // way.span)
-    grid = (-(-spans // way.spans), -(-channels // way.channels), 1)
+    spans = batch * rows * ((columns + way.span - 1) // way.span)
+    grid = ((spans + way.spans - 1) // way.spans, -(-channels // way.channels), 1)
     arguments = (x, kernel, x if bias is None else bias, result, spans, height, width, rows, columns, channels // 8)
     return KernelCall.of(
         way.kernel,
@@ -323,4 +329,5 @@ def teach_depthwise_operator() -> OwnOperators:
     """
     operator = define_operator(OPERATOR, convolve)
     teach_compilers(operator, lambda x, kernel, bias, *geometry: like_result(x, kernel, *geometry[:3]))
-    return OwnOperators({_kernel_operator(): convolution_call}, {operator: convolve})
+    of_any_size = frozenset((_kernel_operator(), operator))
+    return OwnOperators({_kernel_operator(): convolution_call}, {operator: convolve}, of_any_size=of_any_size)

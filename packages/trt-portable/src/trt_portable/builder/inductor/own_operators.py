@@ -73,16 +73,42 @@ class OwnOperators:
         composed: What computes an operator that is written down as all that this runs.
         unplanned: What says which kernel computes what an operator of ATen does where sizes vary, and plans nothing:
             from the operator, its arguments, those by name, and its result; None where none does.
+        of_any_size: Those of both kinds whose kernels are compiled once for all sizes, and take them as arguments.
     """
 
     launched: Mapping[Any, Launch] = field(default_factory=dict)
     composed: Mapping[Any, Callable[..., torch.Tensor]] = field(default_factory=dict)
     unplanned: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], KernelCall | None] = lambda *_: None
+    of_any_size: frozenset[Any] = frozenset()
 
 
 def usual_size(size: int | torch.SymInt) -> int:
     """Returns what a size is where a graph is tuned."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
+def largest_size(size: int | torch.SymInt) -> int | float:
+    """Returns what a size is at most, as far as is known."""
+    if not isinstance(size, torch.SymInt):
+        return size
+    highest = size.node.shape_env.bound_sympy(size.node.expr).upper
+    return int(highest) if highest.is_Integer else float("inf")
+
+
+def has_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether images of four axes lie densely, channels varying fastest; nothing is assumed of sizes that vary."""
+    _, channels, height, width = tensor.shape
+    dense = (height * width * channels, 1, width * channels, channels)
+    told = [axis for axis, extent in enumerate(tensor.shape) if not (isinstance(extent, int) and extent == 1)]
+    return are_equal([tensor.stride(axis) for axis in told], [dense[axis] for axis in told])
+
+
+def are_equal(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether sizes are the same as expressions: nothing is asked, and so assumed, of those that vary."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    sides = [[size.node.expr if isinstance(size, torch.SymInt) else size for size in sizes] for sizes in (one, other)]
+    return all(sympy.expand(here - there) == 0 for here, there in zip(*sides, strict=True))
 
 
 def define_operator(

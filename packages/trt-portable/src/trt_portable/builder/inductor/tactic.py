@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,9 +43,7 @@ from trt_core.temporary import undone, with_attributes
 from trt_portable.builder.autotune.autotuner import trying_all
 from trt_portable.builder.inductor.own_operators import (
     KernelCall,
-    Launch,
     OwnOperators,
-    calls_of,
     teach_cudnn_operators,
     usual_size,
 )
@@ -194,16 +193,16 @@ class LaunchRecorder(TorchDispatchMode):
         shape, strides = self._numbers(made.shape), self._numbers(made.stride())
         return ["empty", self.slot(made), shape, strides, str(made.dtype).removeprefix("torch.")]
 
-    def _launch_own(self, launch: Launch, arguments: Sequence[Any]) -> None:
+    def _launch_own(self, operator: Any, arguments: Sequence[Any]) -> None:
         """Starts the kernel of an operator, or compiles it where nothing has data, and notes it.
 
         Raises:
             RecordingFailure: Extents vary, and what kernels of our own start with follows from extents.
         """
         with _unseen():
-            call = launch(*arguments) if self.fakes is None or all(map(_is_fixed, arguments)) else None
-            if call is None:
+            if not (self.fakes is None or operator in self._own.of_any_size or all(map(_is_fixed, arguments))):
                 raise RecordingFailure("a kernel of our own is started for one shape")
+            call = self._own.launched[operator](*arguments)
             compiled = call.start() if self.fakes is None else call.compile()
         self.steps.append(self._launch_of(self._own_kernel(call, compiled), call.grid, call.arguments))
 
@@ -243,7 +242,7 @@ class LaunchRecorder(TorchDispatchMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func in self._own.launched:
-            self._launch_own(self._own.launched[func], args)
+            self._launch_own(func, args)
             return None
         if func in self._own.composed:
             with self:
@@ -906,8 +905,6 @@ class Inductor(Tactic):
         inputs = [as_tensor(value) for value in subject.example_inputs(profile, shapes)]
         arguments = [*(parameter.value for parameter in weights), *inputs]
         fakes = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        if dynamic and _has_depthwise(graph):
-            raise RecordingFailure("kernels of our own are started for one shape")
         order_collectives(graph)
         ahead = _compile_ahead(graph, own, subject.device, dynamic=dynamic)
         compiled = compile_graph(graph, arguments, self._options)
@@ -1013,14 +1010,8 @@ def _teach_own_operators() -> OwnOperators:
         {operator: launch for each in taught for operator, launch in each.launched.items()},
         {operator: compute for each in taught for operator, compute in each.composed.items()},
         convolutions.unplanned,
+        frozenset().union(*(each.of_any_size for each in taught)),
     )
-
-
-def _has_depthwise(graph: fx.GraphModule) -> bool:
-    """Whether a graph calls kernels of our own that are for one shape."""
-    from trt_portable.builder.inductor.depthwise import OPERATOR
-
-    return bool(calls_of(graph, OPERATOR))
 
 
 def _compile_ahead(
@@ -1080,7 +1071,7 @@ def kernels_of(graph: fx.GraphModule, own: OwnOperators, *, dynamic: bool) -> li
         if kind in seen:
             continue
         seen.add(kind)
-        if node.target in own.composed and all(map(_is_fixed, given)):
+        if node.target in own.composed and (node.target in own.of_any_size or all(map(_is_fixed, given))):
             fakes = next(each.fake_mode for each in given if isinstance(each, FakeTensor))
             with contextlib.suppress(Exception), trying_all(), fakes, calls:  # whoever runs it hears of what is wrong
                 own.composed[node.target](*given)
@@ -1364,8 +1355,45 @@ def compile_functional(graph: fx.GraphModule) -> Any:
     last.meta["user_visible_output_idxs"] = list(range(len(last.args[0])))  # type: ignore[arg-type]
     choices = {"shape_padding": _has_odd_rows(graph), "force_layout_optimization": _wants_channels_last(graph)}
     with V.set_fake_mode(mode), config.patch(choices):
+        if config.layout_optimization:
+            _lay_single_channels_last(graph.graph)
         joint_graph_passes(graph)
         return compile_fx_inner(graph, arguments, is_inference=True)
+
+
+def _lay_single_channels_last(graph: fx.Graph) -> None:
+    """Has convolutions of one channel write their maps last.
+
+    Images of one channel lie in either way, so their strides tell nothing, and are taken for planes: sounds were
+    written as planes, and turned around by cuDNN and again by a kernel that wrote each number by itself.
+    """
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default):
+        x, kernel = (argument.meta["val"] for argument in node.args[:2])
+        if kernel.dim() != 4 or x.itemsize != 2 or x.shape[1] != 1 or len(kernel) == 1:
+            continue
+        with graph.inserting_before(node), x.fake_mode:
+            batch, _, height, width = (_extent(graph, node.args[0], axis) for axis in range(4))
+            pixels = _called(graph, operator.mul, height, width)
+            lying = ([batch, 1, height, width], [pixels, 1, width, 1])
+            node.replace_input_with(
+                node.args[0], _called(graph, torch.ops.aten.as_strided.default, node.args[0], *lying)
+            )
+
+
+def _extent(graph: fx.Graph, tensor: fx.Node, axis: int) -> fx.Node | int:
+    """An extent of a tensor, as a number or as a node."""
+    extent = tensor.meta["val"].shape[axis]
+    return extent if isinstance(extent, int) else _called(graph, torch.ops.aten.sym_size.int, tensor, axis)
+
+
+def _called(graph: fx.Graph, target: Any, *given: Any) -> Any:
+    """What a function returns: as a node where arguments are some, which knows what it stands for."""
+    values = fx.map_arg(given, lambda node: node.meta["val"])
+    if not any(isinstance(each, fx.Node) for each in pytree.tree_leaves(given)):
+        return target(*values)
+    made = graph.call_function(target, given)
+    made.meta["val"] = target(*values)
+    return made
 
 
 def _compile_any(graph: fx.GraphModule, arguments: Sequence[torch.Tensor]) -> Any:
