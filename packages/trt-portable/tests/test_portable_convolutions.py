@@ -86,11 +86,35 @@ def distance(case: Any, device: str, height: int = 7, width: int = 9, tile: int 
     return (result.float() - wanted).abs().max().item()
 
 
+GROUPS = [(16, 32, 2, (1, 9), (0, 4)), (24, 8, 1, (5, 1), (0, 0)), (144, 48, 3, (1, 2), (0, 1))]
+"""Channels, maps, groups, window, padding."""
+
+
+def grouped_distance(case: Any, device: str) -> float:
+    """The greatest distance of a convolution of groups by the kernel from PyTorch's in float32."""
+    channels, maps, groups, window, padding = case
+    torch.manual_seed(0)
+    x = lying(torch.randn(2, channels, 6, 11, device=device).half())
+    inner = channels // groups
+    kernel = lying((torch.randn(maps, inner, *window, device=device) / math.sqrt(inner * max(window))).half())
+    sums = convolutions._like_sums(x, kernel, padding, groups).fill_(torch.nan)
+    convolutions.grouped_call(x, kernel, padding, groups, sums).start()
+    wanted = F.conv2d(x.float(), kernel.float(), padding=padding, groups=groups)
+    assert sums.shape == (convolutions.PARTS, *wanted.shape)
+    return (sums.sum(0) - wanted).abs().max().item()
+
+
 @pytest.mark.slow
 def test_values_in_the_interpreter() -> None:
     pytest.importorskip("triton", minversion="3.7", reason="3.6 fails beside NumPy 2.4")
     found = run_interpreted(Path(__file__))
-    assert len(found) == len(CASES) and max(found) < 5e-3
+    assert len(found) == len(CASES) + len(GROUPS) and max(found) < 5e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", GROUPS, ids=str)
+def test_groups_on_a_gpu(case: Any) -> None:
+    assert grouped_distance(case, "cuda") < 5e-3
 
 
 @pytest.mark.gpu
@@ -376,4 +400,5 @@ def test_an_engine_plans_no_convolution_of_a_size_that_is_new(
 
 if __name__ == "__main__":  # in the interpreter
     errors = [distance(case, "cpu", 5, 6, tile=16, is_last=at % 2 == 0) for at, case in enumerate(CASES)]
+    errors += [grouped_distance(case, "cpu") for case in GROUPS]
     print(json.dumps(errors))  # noqa: T201 - what the test reads

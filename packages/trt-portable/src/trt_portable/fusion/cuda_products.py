@@ -189,6 +189,8 @@ class _TracedKernels(_CudaKernels):
     def _convolution(self, layer: IConvolutionLayer, epilogue: Epilogue) -> _Kernel:
         if is_depthwise(layer):
             return partial(_compiled_depthwise_convolution, layer, _geometry(layer), epilogue.unary)
+        if layer.num_groups > 1 and _has_aligned_groups(layer):
+            return partial(_compiled_grouped_convolution, layer)
         return super()._convolution(layer, epilogue)
 
 
@@ -233,6 +235,13 @@ def _slides_long_windows(call: LayerCall) -> bool:
         and {*layer.stride_nd, *layer.dilation_nd} == {1}
         and any(is_plain_convolution(call, dtype) for dtype in (DataType.FLOAT, *_HALVES))
     )
+
+
+def _has_aligned_groups(layer: IConvolutionLayer) -> bool:
+    """Whether `trt_portable.builder.inductor.convolutions` has a kernel for a convolution of groups."""
+    dtype, count = layer._weight_spec("KERNEL")
+    inner = count // (layer.num_output_maps * math.prod(layer.kernel_size_nd))
+    return dtype in _HALVES and inner % _CHANNELS_OF_TENSOR_CORES == 0
 
 
 def _spreads_patches(call: LayerCall) -> bool:
@@ -379,6 +388,16 @@ def _window_products(layer: IConvolutionLayer, x: torch.Tensor, inputs: _Operand
     made = torch.bmm(table, flat.reshape(groups, inner * height * width, count * down * across))
     found = made.reshape(maps, count, down, across).transpose(0, 1)
     return found if bias is None else found + bias[:, None, None]
+
+
+def _compiled_grouped_convolution(layer: IConvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
+    """The same, by a kernel that reads windows where they lie; only traces run it."""
+    kernel, bias = layer._own_weights(x)
+    operator = torch.ops.trt_portable.grouped_convolution  # of trt_portable.builder.inductor.convolutions
+    x = x.contiguous(memory_format=torch.channels_last)
+    found: torch.Tensor = operator(x, kernel, list(layer.pre_padding), layer.num_groups).sum(0)
+    found = found if bias is None else found + bias[:, None, None]
+    return found.to(x.dtype)
 
 
 def _patch_deconvolution(layer: IDeconvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:

@@ -3,10 +3,15 @@
 cuDNN plans a convolution for 2 to 6 ms. cuBLAS looks for its kernel and has the driver load it, in 0.1 to 1 ms for each
 size of a product. A list of launches for sizes that vary holds both ways of each. The kernel takes all sizes as
 arguments, so one serves all of a network that have the same epilogue; a product is a convolution of single pixels.
+
+The kernel has a second use, whatever the sizes: groups of channels under long windows along a line, as Wav2Vec2 tells
+places apart. cuDNN takes 13 ms for it. Laying out the windows for a product takes more memory than all else in such a
+model, and half a millisecond; the kernel reads each window where it lies.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +19,17 @@ from typing import Any, Final
 
 import torch
 
-from trt_portable.builder.inductor.own_operators import KernelCall, are_equal, has_channels_last, usual_size
+from trt_portable.builder.inductor.own_operators import (
+    KernelCall,
+    OwnOperators,
+    are_equal,
+    define_kernel,
+    define_operator,
+    has_channels_last,
+    teach_compilers,
+    usual_size,
+)
+from trt_portable.layers.windows import convolved_extents
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _UNIT: Final = 8
@@ -73,6 +88,8 @@ class Convolution:
         is_transposed: Whether each pixel is spread, and not gathered.
         is_relu: Whether what is negative becomes zero.
         operands: What the first four lie in, which may have fewer axes; themselves if there is nothing here.
+        groups: Of channels, each convolved by itself.
+        parts: Of a window's taps, whose sums are apart in the result.
     """
 
     x: Any
@@ -83,6 +100,8 @@ class Convolution:
     is_transposed: bool = False
     is_relu: bool = True
     operands: tuple[Any, ...] = ()
+    groups: int = 1
+    parts: int = 1
 
     @classmethod
     def of(cls, operator: Any, given: Sequence[Any], named: Mapping[str, Any]) -> Convolution | None:
@@ -124,21 +143,27 @@ class Convolution:
 
     @property
     def maps(self) -> int:
-        """Channels of the result."""
-        return int(self.kernel.shape[1 if self.is_transposed else 0])
+        """Channels of the result, of one group."""
+        return int(self.kernel.shape[1]) if self.is_transposed else int(self.kernel.shape[0]) // self.groups
+
+    @property
+    def channels(self) -> int:
+        """Channels that one group reads."""
+        return self.x.shape[1] // self.groups  # type: ignore[no-any-return]
 
     @property
     def units(self) -> tuple[int, int]:
         """What channels and maps are counted in."""
-        is_aligned = self.x.shape[1] % _UNIT == 0 and has_channels_last(self.x)
+        is_aligned = self.channels % _UNIT == 0 and has_channels_last(self.x)
         return _UNIT if is_aligned else 1, 1 if self.maps % _UNIT else _UNIT
 
     def flags(self) -> dict[str, Any]:
         """What the kernel is compiled with."""
         has_bias, has_other = (each is not None for each in (self.bias, self.other))
-        flags = {"IS_TRANSPOSED": self.is_transposed, "HAS_BIAS": has_bias, "HAS_OTHER": has_other}
+        flags: dict[str, Any] = {"IS_TRANSPOSED": self.is_transposed, "HAS_BIAS": has_bias, "HAS_OTHER": has_other}
         depth, maps = self.units
-        return {**flags, "IS_RELU": self.is_relu, "DEPTH_UNIT": depth, "MAPS_UNIT": maps}
+        flags |= {"IS_RELU": self.is_relu, "DEPTH_UNIT": depth, "MAPS_UNIT": maps}
+        return {**flags, "GROUPS": self.groups, "PARTS": self.parts}
 
     def pixels(self, result: torch.Tensor) -> Any:
         """Pixels of all images of a result."""
@@ -188,20 +213,95 @@ def unplanned(operator: Any, given: Sequence[Any], named: Mapping[str, Any], res
         The launch, whose last argument that is a tensor is the result; None for other operators, and where the kernel
         does not take the operands.
     """
-    from trt_portable.builder.inductor.triton_kernels import convolution
-
     found = Convolution.of(operator, given, named)
     if found is None or not found.suits(images := _as_images(result)):
         return None
-    pixels, form = found.pixels(images), found.form(images)
-    grid = ((pixels + form.pixels - 1) // form.pixels * math.ceil(found.maps / form.maps), 1, 1)
+    return _call(found, result, images, found.form(images))
+
+
+def _call(found: Convolution, result: torch.Tensor, images: torch.Tensor, form: Form) -> KernelCall:
+    """The launch that computes a convolution.
+
+    Args:
+        found: The convolution.
+        result: What is written to.
+        images: The result as images, of one part.
+        form: Of blocks.
+    """
+    from trt_portable.builder.inductor.triton_kernels import convolution
+
+    pixels, maps = found.pixels(images), found.maps
+    tiles = (pixels + form.pixels - 1) // form.pixels * math.ceil(maps / form.maps)
     x, kernel, bias, other = found.operands or (found.x, found.kernel, found.bias, found.other)
     optional = [x if each is None else each for each in (bias, other)]
-    depth, maps = (count // unit for count, unit in zip((found.x.shape[1], found.maps), found.units, strict=True))
+    depth, maps = (count // unit for count, unit in zip((found.channels, maps), found.units, strict=True))
     sizes = (pixels, *found.x.shape[2:], *images.shape[2:], depth, maps, *found.kernel.shape[2:])
     geometry = [number for numbers in found.geometry for number in _pair(numbers)]
     arguments = (x, kernel, *optional, result, *sizes, *geometry, *found.x.stride())
-    return KernelCall(convolution, grid, arguments, found.flags() | form.tiles())
+    return KernelCall(convolution, (tiles, found.groups, found.parts), arguments, found.flags() | form.tiles())
+
+
+OPERATOR: Final = "trt_portable::grouped_convolution"
+KERNEL: Final = "trt_portable::grouped_convolution_kernel"
+PARTS: Final = 4
+"""Of a long window's taps: one block after another would leave most of a GPU idle where pixels are few."""
+
+
+def convolve_groups(x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int) -> torch.Tensor:
+    """A convolution of groups of channels in steps of one, as sums that are yet to be added.
+
+    Args:
+        x: (N, C, H, W) in half precision, channels varying fastest.
+        kernel: (K, C / groups, R, S), likewise; C / groups a multiple of 8.
+        padding: Of rows and columns, on both sides.
+        groups: Of channels.
+
+    Returns:
+        (PARTS, N, K, H', W') in float32, channels varying fastest.
+    """
+    sums = _like_sums(x, kernel, padding, groups)
+    _kernel_operator()(x, kernel, padding, groups, sums)
+    return sums
+
+
+def grouped_call(
+    x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int, sums: torch.Tensor
+) -> KernelCall:
+    """The kernel of `convolve_groups`.
+
+    Raises:
+        RuntimeError: The operands lie in another way.
+    """
+    geometry = ((1, 1), tuple(padding), (1, 1))
+    found = Convolution(x, kernel, None, None, geometry, is_relu=False, groups=groups, parts=PARTS)
+    if found.units[0] != _UNIT or not has_channels_last(kernel):
+        raise RuntimeError("operands of a grouped convolution lie in another way")
+    return _call(found, sums, sums[0], SMALL)
+
+
+def _like_sums(x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int) -> torch.Tensor:
+    rows, columns = convolved_extents(x.shape[2:], kernel.shape[2:], (1, 1), padding, (1, 1))
+    lying = x.new_empty((PARTS, x.shape[0], rows, columns, kernel.shape[0]), dtype=torch.float32)
+    return lying.permute(0, 1, 4, 2, 3)
+
+
+@functools.cache
+def _kernel_operator() -> Any:
+    """The kernel as an operator."""
+    return define_kernel(KERNEL, grouped_call, writes_to=("sums",))
+
+
+@functools.cache
+def teach_grouped_convolutions() -> OwnOperators:
+    """Makes the operator known to PyTorch, to traces without data, and to Inductor; once per process.
+
+    Returns:
+        The operator for compilers, which is composed, and that of the kernel, which is launched.
+    """
+    operator = define_operator(OPERATOR, convolve_groups)
+    teach_compilers(operator, _like_sums)
+    of_any_size = frozenset((_kernel_operator(), operator))
+    return OwnOperators({_kernel_operator(): grouped_call}, {operator: convolve_groups}, of_any_size=of_any_size)
 
 
 def _pair(numbers: Sequence[int]) -> Sequence[int]:

@@ -1002,6 +1002,7 @@ def _teach_own_operators() -> OwnOperators:
     from trt_portable.builder.inductor import convolutions, decoding, depthwise, unaligned_products  # where Triton is
 
     taught = (
+        convolutions.teach_grouped_convolutions(),
         depthwise.teach_depthwise_operator(),
         unaligned_products.teach_unaligned_products(),
         decoding.teach_decoding_operators(),

@@ -1220,14 +1220,19 @@ def convolution(  # type: ignore[no-untyped-def]
     TILE_PIXELS: tl.constexpr,
     TILE_MAPS: tl.constexpr,
     TILE_DEPTH: tl.constexpr,
+    GROUPS: tl.constexpr,
+    PARTS: tl.constexpr,
 ):
     """Computes some maps of some pixels of a convolution, of which all sizes are arguments; channels vary fastest.
 
-    Depth and maps are counted in units. Where depth is a multiple of 8, each step reads some channels of one tap of the
-    window, eight at a time; else it reads the next ones of all taps one after the other, and images may lie in any way.
+    Depth and maps are those of one group, counted in units. Where depth is a multiple of 8, each step reads some
+    channels of one tap of the window, eight at a time; else it reads the next ones of all taps one after the other, and
+    images may lie in any way. Then there is one group, and one part; parts of the taps have sums of their own in `y`.
     """
     channels = depth * DEPTH_UNIT
     results = maps * MAPS_UNIT
+    group = tl.program_id(1)
+    part = tl.program_id(2)
     taps = window_rows * window_columns
     tiles = tl.cdiv(results, TILE_MAPS)
     pixel = (tl.program_id(0) // tiles) * TILE_PIXELS + tl.arange(0, TILE_PIXELS)
@@ -1241,7 +1246,8 @@ def convolution(  # type: ignore[no-untyped-def]
     total = tl.zeros([TILE_PIXELS, TILE_MAPS], tl.float32)
     if DEPTH_UNIT > 1:
         blocks = tl.cdiv(channels, TILE_DEPTH)
-        for at in range(taps * blocks):
+        share = tl.cdiv(taps * blocks, PARTS)
+        for at in range(part * share, min(part * share + share, taps * blocks)):
             tap = at // blocks
             channel = (at - tap * blocks) * TILE_DEPTH + step
             is_channel = channel < channels
@@ -1253,17 +1259,18 @@ def convolution(  # type: ignore[no-untyped-def]
             )
             is_inside = is_pixel & has_row & (at_row >= 0) & (at_row < height)
             is_inside &= has_column & (at_column >= 0) & (at_column < width)
-            place = ((image * height + at_row) * width + at_column) * channels
+            place = ((image * height + at_row) * width + at_column) * (channels * GROUPS) + group * channels
             left = tl.load(
                 x + place[:, None] + channel[None, :], mask=is_inside[:, None] & is_channel[None, :], other=0.0
             )
             if IS_TRANSPOSED:
-                weights = (channel * taps + tap).to(tl.int64)[:, None] * results + one[None, :]
+                weights = ((group * channels + channel) * taps + tap).to(tl.int64)[:, None] * results + one[None, :]
             else:
-                weights = (one * taps + tap).to(tl.int64)[None, :] * channels + channel[:, None]
+                weights = ((group * results + one) * taps + tap).to(tl.int64)[None, :] * channels + channel[:, None]
             right = tl.load(kernel + weights, mask=is_channel[:, None] & is_map[None, :], other=0.0)
             total = tl.dot(left, right, total)
     else:
+        tl.static_assert(GROUPS * PARTS == 1)
         for begin in range(0, taps * channels, TILE_DEPTH):
             number = begin + step
             is_number = number < taps * channels
@@ -1289,8 +1296,9 @@ def convolution(  # type: ignore[no-untyped-def]
             right = tl.load(kernel + weights, mask=is_number[:, None] & is_map[None, :], other=0.0)
             total = tl.dot(left, right, total)
     if HAS_BIAS:
-        total += tl.load(bias + one, mask=is_map, other=0.0).to(tl.float32)[None, :]
-    place = pixel.to(tl.int64)[:, None] * results + one[None, :]
+        total += tl.load(bias + group * results + one, mask=is_map, other=0.0).to(tl.float32)[None, :]
+    row_of_maps = (part * pixels + pixel).to(tl.int64) * GROUPS + group
+    place = row_of_maps[:, None] * results + one[None, :]
     is_result = is_pixel[:, None] & is_map[None, :]
     if HAS_OTHER:
         total += tl.load(other + place, mask=is_result, other=0.0).to(tl.float32)
