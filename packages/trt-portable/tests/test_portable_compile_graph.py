@@ -213,6 +213,27 @@ def test_where_channels_come_last(batch: Any, groups: tuple[int, ...], others: i
     assert not [guard for guard in env.guards if "Eq" in str(guard.expr)]  # nothing is assumed of sizes
 
 
+@pytest.mark.parametrize("varies", [False, True])
+@pytest.mark.parametrize(("channels", "maps", "is_last"), [(1, 8, True), (2, 8, False), (1, 1, False)])
+def test_convolutions_of_one_channel_write_maps_last(channels: int, maps: int, is_last: bool, varies: bool) -> None:
+    env = ShapeEnv(specialize_zero_one=False)
+    width = tactic._number(env, 8, 16, 64, "width", True) if varies else 16
+
+    def run(x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (torch.conv2d(x.exp(), torch.ones(maps, channels, 1, 3, dtype=x.dtype)),)
+
+    with FakeTensorMode(shape_env=env, allow_non_fake_inputs=True):
+        graph = make_fx(run)(torch.empty(2, channels, 1, width).half())
+    tactic._lay_single_channels_last(graph.graph)
+    (node,) = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    x = node.args[0].meta["val"]  # type: ignore[union-attr]
+    assert x.shape[:3] == (2, channels, 1) and (x.stride()[1:] == (1, x.shape[3], 1)) is is_last
+    assert not env.guards  # nothing is assumed of sizes
+    graph.recompile()
+    given = torch.randn(2, channels, 1, 16).half()
+    torch.testing.assert_close(graph(given), run(given))
+
+
 def test_a_graph_that_writes_in_place_takes_the_long_way() -> None:
     assert not _is_functional(fx.symbolic_trace(lambda x: torch.ops.aten.relu_.default(x)))
 
