@@ -1368,7 +1368,9 @@ def _lay_single_channels_last(graph: fx.Graph) -> None:
     Images of one channel lie in either way, so their strides tell nothing, and are taken for planes: sounds were
     written as planes, and turned around by cuDNN and again by a kernel that wrote each number by itself.
     """
-    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default):
+    aten = torch.ops.aten
+    targets = (aten.convolution.default, aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default)
+    for node in [node for target in targets for node in graph.find_nodes(op="call_function", target=target)]:
         x, kernel = (argument.meta["val"] for argument in node.args[:2])
         if kernel.dim() != 4 or x.itemsize != 2 or x.shape[1] != 1 or len(kernel) == 1:
             continue
