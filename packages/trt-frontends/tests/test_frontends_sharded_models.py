@@ -16,7 +16,10 @@ import trt_core
 import trt_frontends as trt
 import trt_runtime
 from trt_core import Input, InputError
+from trt_frontends.backend import torch_tensorrt_backend
+from trt_frontends.torch_compile import compiled_graph
 from trt_runtime.module import engines_of
+from trt_runtime.sharded import digests_of
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -72,6 +75,41 @@ def test_a_dry_run_needs_no_second_process() -> None:
     assert f"each rank sends 64 bytes in group '{moved.group}' (ranks 0, 1)" in report.to_text()
     assert trt.PartitionReport.from_json(report.to_json()) == report
     assert "communicate with other processes" in report.to_html()
+
+
+class Communicating(nn.Module):
+    """Calls one functional collective."""
+
+    def __init__(self, name: str, *given: Any) -> None:
+        super().__init__()
+        self.operator, self.given = getattr(torch.ops._c10d_functional, name), given
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = torch.ops._c10d_functional.wait_tensor(self.operator(x, *self.given))
+        return found
+
+
+def test_ranks_compare_reductions_sources_and_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that differ in nothing else ran together, each with its own idea of what was computed."""
+    group, told = _mesh().get_group().group_name, list[Any]()
+    monkeypatch.setattr(compiled_graph, "compare_new", told.append)
+    programs = [("all_reduce", "sum", torch.float32), ("all_reduce", "max", torch.float32)]
+    programs += [("all_reduce", "sum", torch.int32), ("broadcast", 0, torch.float32), ("broadcast", 1, torch.float32)]
+    said = []
+    for name, given, dtype in programs:
+        model, x = Communicating(name, given, group), torch.ones(2, 8).to(dtype)
+        report = trt.explain(model, arg_inputs=(x,))
+        (moved,) = [node.communication for node in report.collectives]
+        assert moved is not None
+        said.append(moved.terms)
+        told.append(digests_of(report.collectives))
+        assert trt.PartitionReport.from_json(report.to_json()) == report
+        torch._dynamo.reset()
+        torch.compile(model, backend=torch_tensorrt_backend)(x)
+    assert said == ["sum of float32", "max of float32", "sum of int32", "0 of float32", "1 of float32"]
+    assert len(told) == 2 * len(programs)
+    for way in (told[::2], told[1::2]):
+        assert len({tuple(digests.values()) for digests in way}) == len(programs)
 
 
 def test_ranks_that_are_not_there_save_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from trt_core.errors import ExecutionError
-from trt_core.internals import OpOverload, schema_name
+from trt_core.internals import OpOverload, pytree, schema_name
 
 COLLECTIVES: Final = "_c10d_functional"
 """Namespace of the functional collectives, which captured graphs hold."""
@@ -227,6 +227,20 @@ def is_unread(node: fx.Node) -> bool:
 def group_of(node: fx.Node) -> GroupMembers | None:
     """Returns the group that a collective runs in; None where it is unknown."""
     return _group_of(node.args, node.kwargs)
+
+
+def terms_of(node: fx.Node) -> str:
+    """Returns what ranks of a collective have to agree on beside its operator and amounts: `sum of float32`.
+
+    That is the reduction, or the rank that gives, and the types of operands, as far as they are known.
+    """
+    names = (argument.name for argument in node.target._schema.arguments)  # type: ignore[union-attr]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    operands, _ = pytree.tree_flatten(node.args[:1])
+    values = [operand.meta.get("val") for operand in operands if isinstance(operand, fx.Node)]
+    types = [str(value.dtype).removeprefix("torch.") for value in values if isinstance(value, torch.Tensor)]
+    said = [str(given[name]) for name in ("reduce_op", "src") if name in given]
+    return " of ".join([*said, ", ".join(types)])
 
 
 def collective_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Collective | None:

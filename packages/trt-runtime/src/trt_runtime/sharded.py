@@ -365,20 +365,21 @@ def holds_manifest(directory: str) -> bool:
 
 
 def digests_of(collectives: Iterable[Any]) -> dict[Ranks, str]:
-    """Returns a digest of what a program communicates in each group of ranks: operators, in order, and their bytes.
+    """Returns a digest of what a program communicates in each group of ranks: operators, in order, terms and bytes.
 
     Args:
         collectives: Reports of nodes with a `communication`, in the order in which they run.
     """
-    return digests_of_calls((node.communication.ranks, node.op, node.communication.sent_bytes) for node in collectives)
+    moved = ((node.op, node.communication) for node in collectives)
+    return digests_of_calls((each.ranks, op, each.terms, each.sent_bytes) for op, each in moved)
 
 
-def digests_of_calls(calls: Iterable[tuple[Ranks, str, int]]) -> dict[Ranks, str]:
-    """The same for the ranks, the operator and the bytes of each collective."""
+def digests_of_calls(calls: Iterable[tuple[Ranks, str, str, int]]) -> dict[Ranks, str]:
+    """The same for the ranks, the operator, the terms (`terms_of`) and the bytes of each collective."""
     told: dict[Ranks, list[Any]] = {}
-    for ranks, op, size in calls:
+    for ranks, op, terms, size in calls:
         is_even = "all_to_all" not in op  # else each rank may give and take other amounts
-        told.setdefault(ranks, []).append([op, size if is_even else 0])
+        told.setdefault(ranks, []).append([op, terms, size if is_even else 0])
     return {
         ranks: hashlib.sha256(json.dumps(said).encode()).hexdigest() for ranks, said in told.items() if len(ranks) > 1
     }

@@ -33,7 +33,7 @@ from trt_core import CompilationSettings, ExecutionError, LoweringError, logger
 from trt_core.cached_property import cached_property
 from trt_core.internals import OWN_NAMESPACES, FakeTensor, OpOverload
 from trt_core.nesting import leaves_of, tensors_in
-from trt_core.process_groups import group_of, is_collective, raise_failed_collective
+from trt_core.process_groups import group_of, is_collective, raise_failed_collective, terms_of
 from trt_core.sizes.conditions import relation_of
 from trt_core.sizes.expressions import Extent, evaluate_extent, extent_of, symbols_in
 from trt_core.sizes.functions import relation_name
@@ -847,9 +847,9 @@ class Traffic:
     def __init__(self, gm: fx.GraphModule, sizes: GraphSizes) -> None:
         graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
         nodes = [node for graph in graphs for node in graph.nodes if is_collective(node)]
-        found = [(group_of(node), str(node.target), _bytes_of(node.args[0])) for node in nodes]
-        self._calls = [(group.ranks, op, size) for group, op, size in found if group is not None]
-        named = set().union(*(symbols_in(size) for _, _, size in self._calls))
+        found = [(group_of(node), str(node.target), terms_of(node), _bytes_of(node.args[0])) for node in nodes]
+        self._calls = [(group.ranks, op, terms, size) for group, op, terms, size in found if group is not None]
+        named = set().union(*(symbols_in(size) for *_, size in self._calls))
         self._readings = [reading for reading in sizes.readings if reading.name in named]
         self._compared = Compared()
 
@@ -866,7 +866,8 @@ class Traffic:
         if self._compared.here()[sizes]:
             return
         named = {reading.name: size for reading, size in zip(self._readings, sizes, strict=True)}
-        compare_new(digests_of_calls((ranks, op, _volume([size], named)) for ranks, op, size in self._calls))
+        calls = ((ranks, op, terms, _volume([size], named)) for ranks, op, terms, size in self._calls)
+        compare_new(digests_of_calls(calls))
         self._compared.here()[sizes] += 1
 
 

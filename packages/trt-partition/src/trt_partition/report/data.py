@@ -138,18 +138,20 @@ def count_names(names: Iterable[str]) -> Mapping[str, int]:
 
 
 @dataclass(frozen=True)
-class Communication:
+class Communication(Grown):
     """What a collective moves between processes.
 
     Attributes:
         group: PyTorch's name of the process group.
         ranks: The ranks in it, in its order; empty where this process does not know the group.
         sent_bytes: What one rank sends at the opt shapes where the group forms a ring.
+        terms: What all ranks have to agree on besides, `sum of float32`; empty in reports that were written before.
     """
 
     group: str
     ranks: tuple[int, ...]
     sent_bytes: int
+    terms: str = ""
 
     def __str__(self) -> str:
         return f"each rank sends {self.sent_bytes} bytes in group '{self.group}' (ranks {self.ranks_text})"

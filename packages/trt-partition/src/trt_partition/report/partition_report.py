@@ -29,7 +29,7 @@ from trt_core.files.replacing import replacing
 from trt_core.files.strict_json import BadJson, parse_json
 from trt_core.held_arguments import held_to_signature
 from trt_core.precision import kept_in_float32
-from trt_core.process_groups import group_of, is_collective
+from trt_core.process_groups import group_of, is_collective, terms_of
 from trt_core.provenance import node_location
 from trt_core.reports import DataReport, ShownReport
 from trt_core.sizes.ranges import ShapeRanges
@@ -810,7 +810,7 @@ def _communication(node: fx.Node, reader: SpecReader) -> Communication:
     group = group_of(node)
     ranks = () if group is None else group.ranks
     name = str(node.kwargs.get("group_name", node.args[-1] if node.args else "")) if group is None else group.name
-    return Communication(name, ranks, estimate_traffic(node, reader.opt, len(ranks)))
+    return Communication(name, ranks, estimate_traffic(node, reader.opt, len(ranks)), terms_of(node))
 
 
 def _final_verdict(plan: PartitionPlan, name: str) -> Verdict:
