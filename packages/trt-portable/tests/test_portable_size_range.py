@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import sympy
 import torch
 from low_precision_networks import COLUMNS, DEPTH, constant, dequantized, make_codes, weights_of
 from recorded_tactic import CPU
@@ -404,6 +405,21 @@ def test_conditions_of_an_artifact_are_about_its_sizes(condition: Any) -> None:
     forged = json.dumps(table).encode()
     with pytest.raises(ValueError, match="condition of a compiled artifact"):
         read_artifacts(struct.pack("<Q", len(forged)) + forged)
+
+
+def test_a_guard_whose_sides_are_the_same_multiplied_out_asks_nothing() -> None:
+    """Maps of images, flattened, asked as much: their range was refused, since such a choice is no condition."""
+    x = _traced((6, 8))
+    rows, columns = (size // 4 + 1 for size in x.shape)
+    env = x.fake_mode.shape_env
+    parts = (
+        sympy.Eq(x.shape[0].node.expr, 1),
+        sympy.Eq(rows.node.expr * (columns * 256).node.expr, 256 * rows.node.expr * columns.node.expr),
+    )
+    assert parts[1] not in (sympy.true, sympy.false)
+    assert env.evaluate_expr(sympy.Or(*parts))
+    assert env.guards  # PyTorch takes it to be open
+    assert served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))]) == ((Varying(0, 0, 1, 64), Varying(0, 1, 1, 64)), ())
 
 
 def test_a_guard_on_what_is_no_size_of_an_input_cannot_be_kept() -> None:

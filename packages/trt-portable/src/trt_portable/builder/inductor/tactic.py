@@ -1547,7 +1547,18 @@ def served_sizes(
 def _guards(inputs: Sequence[torch.Tensor]) -> list[Any]:
     """What PyTorch asked of sizes, each once, in terms of the symbols that are left."""
     env = next(mode.shape_env for mode in (getattr(tensor, "fake_mode", None) for tensor in inputs) if mode is not None)
-    return list(dict.fromkeys(env.replace(guard.expr) for guard in env.guards))
+    asked = dict.fromkeys(_told(env.replace(guard.expr)) for guard in env.guards)
+    return [guard for guard in asked if guard != True]  # noqa: E712 - as sympy has it
+
+
+def _told(guard: Any) -> Any:
+    """A guard without what holds for all sizes, as `a * (b + 1) == a * b + a`, which PyTorch takes to be open."""
+    import sympy  # PyTorch has imported it where sizes vary
+
+    def told(relation: Any) -> Any:
+        return relation.func(0, 0) if sympy.expand(relation.lhs - relation.rhs) == 0 else relation
+
+    return guard.replace(lambda part: isinstance(part, sympy.core.relational.Relational), told)
 
 
 def _kept(
