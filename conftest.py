@@ -8,6 +8,7 @@ import logging
 import os
 import random
 import re
+import shutil
 import sys
 import tempfile
 import zlib
@@ -19,7 +20,8 @@ import pytest
 import torch
 
 # what tests sign with is nobody's key
-os.environ["TRT_KEY_DIR"] = os.path.join(tempfile.mkdtemp(prefix="trt-keys-"), "keys")
+_KEYS: Final = tempfile.mkdtemp(prefix="trt-keys-")
+os.environ["TRT_KEY_DIR"] = os.path.join(_KEYS, "keys")
 
 # under `uv run` Ray starts its workers in environments of their own, which it makes of the folder that tests run in
 os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
@@ -58,7 +60,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Sets the number of threads, and with `--poison` that memory is NaN until somebody writes to it."""
+    """Sets the number of threads, and with `--poison` that memory is NaN until somebody writes to it.
+
+    What tests signed with goes when they have ended, in this process alone: those forked from it may end sooner.
+    """
+    config.add_cleanup(functools.partial(shutil.rmtree, _KEYS, ignore_errors=True))
     torch.set_num_threads(config.getoption("--threads"))
     if config.getoption("--poison"):
         torch.utils.deterministic.fill_uninitialized_memory = True
