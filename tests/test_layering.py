@@ -9,11 +9,11 @@ import ast
 import functools
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence, Set
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import pytest
 import torch
@@ -68,15 +68,27 @@ def _requirement_names(requirements: list[str]) -> set[str]:
 
 def imports_of(source: str) -> Iterator[tuple[int, str]]:
     """Yields (line, module) of every absolute import in a source text, those inside functions included."""
-    for node in ast.walk(ast.parse(source)):
+    for node in _importing(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        elif isinstance(node, ast.Call):
+            yield node.lineno, ast.literal_eval(node.args[0])
+        elif node.level == 0 and node.module:
             yield node.lineno, node.module
-        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name in ("import_module", "__import__") and isinstance(node.args[0].value, str):
-                yield node.lineno, node.args[0].value
+
+
+@functools.cache
+def _importing(source: str) -> list[ast.Import | ast.ImportFrom | ast.Call]:
+    """Returns what imports in a source text: several tests read each, and keep no trees."""
+    nodes = ast.walk(ast.parse(source))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)) or _is_importing_call(node)]
+
+
+def _is_importing_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    if not (isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant)):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in ("import_module", "__import__") and isinstance(node.args[0].value, str)
 
 
 @functools.cache
@@ -165,12 +177,12 @@ def test_what_does_not_quantize_pays_nothing_for_it() -> None:
     }
 
 
-def _modules_of(path: Path, known: Collection[str]) -> Iterator[str]:
+def _modules_of(path: Path, known: Set[str]) -> Iterator[str]:
     """Yields the modules of a package that one of them imports, at any depth of its code."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _importing(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from (name if name in known else node.module for name in names if {name, node.module} & set(known))
+            yield from (name if name in known else node.module for name in names if {name, node.module} & known)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
 
@@ -193,17 +205,17 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_only_internals_name_private_parts_of_pytorch(package: str) -> None:
     allowed = _attributes(package) | _attributes("trt_core")
-    trees = {
-        path: ast.parse(path.read_text(encoding="utf-8"))
+    sources = {
+        path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
         for path in sorted((ROOT / "packages" / _distribution(package) / "src").rglob("*.py"))
     }
-    for tree in trees.values():
-        allowed |= own_names(tree)
+    for nodes in sources.values():
+        allowed |= own_names(nodes)
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for path, tree in trees.items()
+        for path, nodes in sources.items()
         if path.name != "internals.py"
-        for line, name in private_parts(tree, allowed)
+        for line, name in private_parts(nodes, allowed)
     ]
     assert not wrong, "take these from internals.py:\n" + "\n".join(wrong)
 
@@ -222,8 +234,8 @@ class C:
     def g(self): return self._own, other._own
     _own = 1
 """
-    tree = ast.parse(source)
-    assert [name for _, name in sorted(private_parts(tree, {"_schema"} | own_names(tree)))] == [
+    nodes = [*ast.walk(ast.parse(source))]
+    assert [name for _, name in sorted(private_parts(nodes, {"_schema"} | own_names(nodes)))] == [
         "torch._ops.OpOverload",
         "torch.utils._pytree",
         "torch._inductor",
@@ -236,26 +248,24 @@ class C:
     ]
 
 
-def own_names(tree: ast.Module) -> set[str]:
+def own_names(nodes: Sequence[ast.AST]) -> set[str]:
     """Returns what a module itself defines or sets: its private names are its package's own."""
-    names = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is_self(node.value)}
-    return names | {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    names = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    names |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_self(node.value)}
+    return names | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-def private_parts(tree: ast.Module, allowed: set[str]) -> Iterator[tuple[int, str]]:
+def private_parts(nodes: Sequence[ast.AST], allowed: set[str]) -> Iterator[tuple[int, str]]:
     """Yields (line, name) of private modules, functions and attributes of PyTorch in a source.
 
     Operators are no private parts, whatever their names: `torch._int_mm` is `torch.ops.aten._int_mm`.
 
     Args:
-        tree: The source.
+        nodes: Those of the source.
         allowed: Private attributes that may be read.
     """
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
