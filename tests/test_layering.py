@@ -248,14 +248,14 @@ class C:
     ]
 
 
-def own_names(nodes: Sequence[ast.AST]) -> set[str]:
+def own_names(nodes: Sequence[Any]) -> set[str]:
     """Returns what a module itself defines or sets: its private names are its package's own."""
     names = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
     names |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_self(node.value)}
     return names | {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
-def private_parts(nodes: Sequence[ast.AST], allowed: set[str]) -> Iterator[tuple[int, str]]:
+def private_parts(nodes: Sequence[Any], allowed: set[str]) -> Iterator[tuple[int, str]]:
     """Yields (line, name) of private modules, functions and attributes of PyTorch in a source.
 
     Operators are no private parts, whatever their names: `torch._int_mm` is `torch.ops.aten._int_mm`.
