@@ -7,6 +7,7 @@ import collections
 import hashlib
 import json
 import os
+import re
 import signal
 import sys
 import warnings
@@ -417,7 +418,11 @@ ELSEWHERE: Final = {
 
 
 def _opening_calls(source: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    text = source.read_text(encoding="utf-8")
+    last_names = {name.rpartition(".")[2] for name in OPENERS} | METHODS
+    if not last_names & set(re.findall(r"\w+", text)):  # a tree takes longer
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
                 is_named = isinstance(node.func.value, ast.Name | ast.Attribute)

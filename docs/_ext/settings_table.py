@@ -101,7 +101,10 @@ def readers() -> Mapping[str, tuple[str, ...]]:
         module = path.with_suffix("").as_posix().rpartition("/src/")[2].replace("/", ".").removesuffix(".__init__")
         if module == _DEFINED_IN:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if module != _KEYWORDS_IN and "settings" not in text:  # nothing to find, and a tree takes longer
+            continue
+        tree = ast.parse(text)
         for name in _texts(tree) if module == _KEYWORDS_IN else _attributes(tree):
             if name in found:
                 found[name].add(module)
