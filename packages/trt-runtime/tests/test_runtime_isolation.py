@@ -20,6 +20,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -960,6 +961,38 @@ def test_values_survive_messages(value: Any) -> None:
     text = json.dumps(encode(value, tensors), allow_nan=False)
     found = decode(json.loads(text), tensors)
     assert found == value and type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        defaultdict(list, a=[1]),
+        defaultdict(None, a=1),
+        OrderedDict(b=1, a=2),
+        deque([1, 2], 2),
+        deque([1]),
+        deque(maxlen=0),
+        torch.Size([2, 3]),
+    ],
+    ids=repr,
+)
+def test_classes_of_containers_survive_messages(value: Any) -> None:
+    found = decode(json.loads(json.dumps(encode(value, []))), [])
+    assert found == value and type(found) is type(value)
+    for name in ("default_factory", "maxlen"):
+        assert getattr(found, name, None) == getattr(value, name, None)
+
+
+def test_a_factory_that_is_not_known_is_left_out() -> None:
+    assert decode(encode(defaultdict(lambda: 3, a=1), []), []).default_factory is None
+
+
+@pytest.mark.parametrize(
+    "value", [["default", "eval"], ["default", 3], ["default"], ["deque", -1], ["deque", "2"], ["deque"]], ids=repr
+)
+def test_containers_that_nobody_makes_are_malformed(value: Any) -> None:
+    with pytest.raises(ValueError):
+        decode(value, [])
 
 
 @given(

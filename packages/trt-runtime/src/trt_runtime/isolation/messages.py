@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +30,7 @@ from trt_core.wording import kind_of
 from trt_runtime.program import fields
 from trt_runtime.program.fields import DTYPES, DeviceKind, Dtype
 from trt_runtime.program.interface import Spec
-from trt_runtime.program.model_facts import ModelFacts, Record, Result, tuple_class
+from trt_runtime.program.model_facts import FACTORIES, ModelFacts, Record, Result, factory_name, tuple_class
 
 MOST_BYTES: Final = 64 << 20
 """Longest message."""
@@ -50,7 +50,7 @@ MOST_TEXT: Final = 8192
 _HEADER: Final = struct.Struct("<QB")
 _ALIGNMENT: Final = 64
 _MAPPINGS: Final[dict[str, type]] = {"dict": dict, "ordered": OrderedDict, "record": Record, "result": Result}
-_SEQUENCES: Final[dict[str, type]] = {"list": list, "tuple": tuple, "deque": deque, "size": torch.Size}
+_SEQUENCES: Final[dict[str, type]] = {"list": list, "tuple": tuple, "size": torch.Size}
 _NAMES: Final = {kind: name for name, kind in (_MAPPINGS | _SEQUENCES).items()}
 _CONSTANTS: Final = {"none": None, "true": True, "false": False}
 _KEYS: Final = frozenset({str, int, float, bool, type(None)})
@@ -327,7 +327,9 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
     if isinstance(value, torch.dtype) and value in DTYPES.values():
         return ["dtype", dtype_name(value)]
     if isinstance(value, Mapping):
-        kind = _NAMES.get(type(value), "dict")
+        head: list[Any] = [_NAMES.get(type(value), "dict")]
+        if type(value) is defaultdict:
+            head = ["default", factory_name(value.default_factory)]
         for key in value:
             if type(key) not in _KEYS:
                 raise InputError(
@@ -335,15 +337,17 @@ def encode(value: Any, tensors: list[torch.Tensor], depth: int = 0) -> list[Any]
                     hint="keys are texts and numbers",
                 )
         return [
-            kind,
+            *head,
             *([encode(key, tensors, depth + 1), encode(item, tensors, depth + 1)] for key, item in value.items()),
         ]
     names = getattr(value, "_fields", None) if type(value).__module__ == tuple_class.__module__ else None
     if names is not None:
         return ["named", [type(value).__name__, *names], *(encode(item, tensors, depth + 1) for item in value)]
     if isinstance(value, (list, tuple, deque)):
-        kind = _NAMES.get(type(value), "list" if isinstance(value, list) else "tuple")
-        return [kind, *(encode(item, tensors, depth + 1) for item in value)]
+        head = [_NAMES.get(type(value), "list" if isinstance(value, list) else "tuple")]
+        if isinstance(value, deque):
+            head = ["deque", value.maxlen]
+        return [*head, *(encode(item, tensors, depth + 1) for item in value)]
     raise InputError(
         f"an isolated program takes and returns no {kind_of(value).partition(' ')[2] or 'such value'}",
         hint="give tensors, numbers, texts, lists, tuples and dicts",
@@ -363,6 +367,14 @@ def decode(value: Any, tensors: Sequence[Any]) -> Any:
     kind, *parts = typed.items(value, "a value")
     if kind in _CONSTANTS:
         return _CONSTANTS[kind]
+    if kind == "deque":
+        longest, *parts = parts
+        most = None if longest is None else typed.integer(longest, "a length", 0)
+        return deque((decode(part, tensors) for part in parts), most)
+    if kind == "default":
+        factory, *parts = parts
+        made_of = None if factory is None else typed.choice(FACTORIES, factory, "a value", "factory")
+        return defaultdict(made_of, decode(["dict", *parts], tensors))
     if kind in _SEQUENCES:
         items = [decode(part, tensors) for part in parts]
         if kind == "size" and not all(type(item) is int for item in items):

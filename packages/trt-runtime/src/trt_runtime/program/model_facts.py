@@ -250,16 +250,20 @@ def result_classes(spec: Any, place: str = "output") -> Iterator[tuple[str, Resu
 _NO_LITERAL: Final = {"float": "nan"}  # which no class keeps beside its parts
 
 
-_FACTORIES: Final[Mapping[Any, type]] = {
+FACTORIES: Final[Mapping[Any, type]] = {
     kind.__name__: kind for kind in (bool, dict, float, frozenset, int, list, set, str, tuple)
 }
 """What a `defaultdict` that is loaded may make of a key that is missing; others have none of it."""
 
 
+def factory_name(factory: Any) -> str | None:
+    """Returns by which name `FACTORIES` has what a `defaultdict` makes of a missing key; None where it has not."""
+    return next((name for name, kind in FACTORIES.items() if kind is factory), None)
+
+
 def _context(kind: type, context: Any) -> Any:
     if kind is defaultdict:
-        factory = getattr(context[0], "__name__", "")
-        return factory if _FACTORIES.get(factory) is context[0] else None
+        return factory_name(context[0])
     try:
         return literals.to_json(context)
     except literals.NoLiteral:
@@ -353,7 +357,7 @@ _OF_PYTHON: Final[Mapping[str, tuple[type, Callable[[Any, Any], Any]]]] = {
     "collections:OrderedDict": (dict, lambda context, value: OrderedDict(value)),
     "collections:defaultdict": (
         dict,
-        lambda context, value: defaultdict(_FACTORIES.get(context) if isinstance(context, str) else None, value),
+        lambda context, value: defaultdict(FACTORIES.get(context) if isinstance(context, str) else None, value),
     ),
     "collections:deque": (tuple, lambda context, value: deque(value, maxlen=context)),
     "torch:Size": (tuple, lambda context, value: torch.Size(value)),
