@@ -37,8 +37,9 @@ def plain_path(path: object) -> str:
     """Returns the dotted path that `nn_module_stack` writes, `encoder.0`; empty for the root and for no module."""
     if path == PLACEHOLDER_MODULE:
         return ""
-    # export writes paths relative to the root, torch.compile writes them as L['self'].encoder
-    plain = re.sub(r"^L\['self'\]\.?", "", str(path))
+    # export writes paths relative to the root, torch.compile writes them as L['self'].encoder, and as L['fn'].encoder
+    # where the root is of a class of PyTorch's own
+    plain = re.sub(r"^L\['(self|fn)'\]\.?", "", str(path))
     return re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", plain).strip(".")
 
 

@@ -37,6 +37,7 @@ from trt_lowering import declare_results, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
 from trt_lowering.operator_traits import is_kept_in_torch
 from trt_lowering.sharded_modules import shards_taken_apart, sizes_taken_apart
+from trt_partition import require_known_modules
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -75,6 +76,9 @@ def torch_tensorrt_backend(
     Raises:
         SettingsError: An option cannot be read, or is none of ours.
 
+    Warns:
+        UserWarning: `torch_executed_modules` names a module that no graph has.
+
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU()).eval()
         >>> optimized = torch.compile(model, backend=torch_tensorrt_backend, dynamic=False)
@@ -92,6 +96,7 @@ def torch_tensorrt_backend(
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
     graph = remember_graph(gm)
+    _look_for_modules(gm, settings, graph)
     records = torch.is_grad_enabled()
     switches = _gradient_switches(gm)
     needed_at = gradients_needed_at(gm) if records or any(to for _, to in switches) else ()
@@ -104,6 +109,16 @@ def torch_tensorrt_backend(
         compiled = refuse_gradients(compiled, needed_at)
     left = next((to for node, to in reversed(switches) if node.graph is gm.graph), records)
     return compiled if left == records else _leave_recording(compiled, left)
+
+
+def _look_for_modules(gm: fx.GraphModule, settings: CompilationSettings, graph: CapturedGraph) -> None:
+    """Warns of names of modules that none of the graphs has, when what PyTorch captures has come to its end."""
+    if graph.ended_by:
+        return
+    try:
+        require_known_modules(gm, settings, graph.modules)
+    except SettingsError as error:  # PyTorch may have left code alone whose modules it captures later
+        warnings.warn(str(error), UserWarning, stacklevel=level_of_caller())
 
 
 def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:

@@ -40,6 +40,20 @@ class Broken(nn.Module):
         return x
 
 
+class InTwo(nn.Module):
+    """Two layers with a graph break between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Layer(), Layer()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, 4), float32."""
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
 class Decomposed(nn.Module):
     """An operator that lowering takes apart."""
 
@@ -287,3 +301,32 @@ def test_several_threads_compile_at_once() -> None:
             return compiled(x)
 
     torch.testing.assert_close(in_threads(work, range(len(models))), expected)
+
+
+@pytest.mark.parametrize("name", ["1.0", "0", "Tanh"])
+def test_modules_of_a_sequence_are_kept_in_pytorch_by_path(name: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Tanh())).eval()
+    optimized = torch.compile(model, backend="torch_tensorrt", options={**OPTIONS, "torch_executed_modules": {name}})
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        optimized(torch.ones(2, 4))
+    (graph,) = model_report(optimized).graphs
+    assert {node.verdict.code for node in graph.builds[0].partition.torch_nodes} == {"TRT-F003"}
+
+
+def test_a_module_that_no_graph_has_is_told() -> None:
+    optimized = torch.compile(
+        Broken().eval(), backend="torch_tensorrt", options={**OPTIONS, "torch_executed_modules": {"Liner"}}
+    )
+    with torch.no_grad(), pytest.warns(UserWarning, match=r"unknown module 'Liner'[\s\S]*did you mean 'Linear'"):
+        optimized(torch.ones(2, 4))
+
+
+def test_a_module_of_the_first_of_several_graphs_is_known() -> None:
+    optimized = torch.compile(
+        InTwo().eval(), backend="torch_tensorrt", options={**OPTIONS, "torch_executed_modules": {"first"}}
+    )
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        optimized(torch.ones(2, 4))
+    assert len(model_report(optimized).graphs) == 2

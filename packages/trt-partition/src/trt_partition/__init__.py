@@ -18,7 +18,7 @@ from trt_partition.report.partition_report import (
     write_report,
 )
 from trt_partition.split import Boundaries, Boundary, find_boundaries, split_into_blocks
-from trt_partition.support_rules import compose_support, get_graph_converter_support, require_known_modules
+from trt_partition.support_rules import compose_support, get_graph_converter_support, modules_in, require_known_modules
 from trt_partition.sweep import Recommendation, Sweep, SweepPoint
 from trt_partition.values import Group, NumberSpec, TensorSpec
 
@@ -50,6 +50,7 @@ __all__ = [
     "get_graph_converter_support",
     "make_plan",
     "make_report",
+    "modules_in",
     "require_known_modules",
     "require_report_path",
     "save_report",

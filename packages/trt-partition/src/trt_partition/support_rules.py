@@ -7,7 +7,7 @@ nodes that no engine may hold, exceptions that must not escape) is composed arou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -295,19 +295,31 @@ def matching_module(node: fx.Node, names: frozenset[str]) -> str:
     return ""
 
 
+def modules_in(graph_module: fx.GraphModule) -> frozenset[str]:
+    """Returns what the modules around the nodes of a graph are called; see `module_names`."""
+    return frozenset(name for node in graph_module.graph.nodes for name in module_names(node))
+
+
 @held_to_signature
-def require_known_modules(graph_module: fx.GraphModule, settings: CompilationSettings) -> None:
+def require_known_modules(
+    graph_module: fx.GraphModule, settings: CompilationSettings, elsewhere: Collection[str] = ()
+) -> None:
     """Checks that every name in `torch_executed_modules` names a module of the graph.
 
     For graphs that hold a whole model. `torch.compile` may cut a model into graphs that each hold some modules only,
     so a name that is missing from one of those is no mistake.
+
+    Args:
+        graph_module: A graph.
+        settings: Compilation settings.
+        elsewhere: What modules of other graphs of the model are called.
 
     Raises:
         SettingsError: A name matches no module; the message suggests the nearest one.
     """
     if not settings.torch_executed_modules:
         return
-    known = {name for node in graph_module.graph.nodes for name in module_names(node)}
+    known = modules_in(graph_module).union(elsewhere)
     for name in sorted(settings.torch_executed_modules - known):
         raise SettingsError(
             f"unknown module {name!r}",

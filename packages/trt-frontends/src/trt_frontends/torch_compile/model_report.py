@@ -14,7 +14,7 @@ from trt_core import InputError
 from trt_core.reports import DataReport
 from trt_core.wording import counted, kind_of
 from trt_frontends.torch_compile.compiled_graph import BuildReport, CompiledGraph
-from trt_partition import PartitionReport
+from trt_partition import PartitionReport, modules_in
 
 _GRAPHS: Final = "_trt_captured_graphs"
 _MOST_FRAMES: Final = 32
@@ -116,6 +116,7 @@ class CapturedGraph:
         compiled: What runs it; None where PyTorch does.
         is_dropped: Whether Dynamo captures the code again instead of using the graph.
         has_recurrent_layers: Whether recurrent layers were captured with the rest.
+        modules: What the modules in it are called, and those in the graphs that were captured before it.
     """
 
     ended_by: str
@@ -124,6 +125,7 @@ class CapturedGraph:
     compiled: CompiledGraph | None = field(default=None, repr=False)
     is_dropped: bool = False
     has_recurrent_layers: bool = False
+    modules: frozenset[str] = field(default=frozenset(), repr=False)
 
     def report(self) -> GraphReport:
         """Returns what is known by now."""
@@ -192,8 +194,11 @@ def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
 
     graph = CapturedGraph(text, where, has_recurrent_layers=dynamo_config.allow_rnn)
     wrapper = _calling_wrapper()
+    graph.modules = modules_in(gm)
     if wrapper is not None:
-        wrapper.__dict__.setdefault(_GRAPHS, CapturedGraphs()).append(graph)
+        known = wrapper.__dict__.setdefault(_GRAPHS, CapturedGraphs())
+        graph.modules = graph.modules.union(*(before.modules for before in known[-1:]))
+        known.append(graph)
     return graph
 
 
