@@ -18,7 +18,7 @@ from fresh_process import run_python
 from torch import nn
 
 import trt_frontends
-from trt_core import ExecutionError, InputError, LoweringError, PlanError, logger, trt
+from trt_core import ExecutionError, InputError, LoweringError, PlanError, SettingsError, logger, trt
 from trt_frontends import dynamo, runtime, torch_tensorrt
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.dynamo import _defaults, lowering, utils
@@ -443,3 +443,17 @@ def test_arguments_have_the_names_that_scripts_write(mlp: nn.Module, tmp_path: P
     torch.testing.assert_close(mutable(X), mlp(X))
     with pytest.raises(TypeError, match="load: file_path and path are the same thing"):
         named.load(path=tmp_path / "model.trtp", file_path=tmp_path / "model.trtp")
+
+
+def test_the_frontend_may_be_named_by_its_place(mlp: nn.Module) -> None:
+    x = torch.ones(2, 4)
+    compile_by_place: Any = trt_frontends.compile  # type checkers know `ir` by its name alone
+    convert: Any = trt_frontends.convert_method_to_trt_engine
+    for compiled in (compile_by_place(mlp, "dynamo", [x]), compile_by_place(mlp, "dynamo", inputs=[x])):
+        torch.testing.assert_close(compiled(x), mlp(x))
+    assert isinstance(compile_by_place(mlp, "torch_compile"), torch._dynamo.OptimizedModule)
+    assert convert(mlp, "forward", [x], "dynamo")
+    with pytest.raises(SettingsError, match=r"ir='ts' cannot be had"):
+        compile_by_place(mlp, "ts", [x])
+    with pytest.raises(TypeError, match="ir is given twice"):
+        compile_by_place(mlp, "dynamo", [x], ir="dynamo")

@@ -117,6 +117,29 @@ def also_named(**names: str) -> Callable[[F], F]:
     return decorate
 
 
+def text_at(place: int, name: str) -> Callable[[F], F]:
+    """Lets a function take a text by its place that it takes by name, since scripts for torch-tensorrt write it there.
+
+    Args:
+        place: Where it stands among positional arguments; what else may stand there is no text.
+        name: Its name.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def placed(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > place and isinstance(args[place], str):
+                if name in kwargs:
+                    raise TypeError(f"{function.__qualname__}: {name} is given twice; give it by name alone")
+                kwargs[name] = args[place]
+                args = (*args[:place], *args[place + 1 :])
+            return function(*args, **kwargs)
+
+        return cast("F", placed)
+
+    return decorate
+
+
 class _Door:
     """What a function takes. The kind of a parameter is read when an argument is given for it.
 

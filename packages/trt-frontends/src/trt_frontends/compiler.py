@@ -13,7 +13,7 @@ from torch import nn
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import SettingsError
-from trt_core.held_arguments import also_named
+from trt_core.held_arguments import also_named, text_at
 from trt_frontends.capture import device_of
 from trt_frontends.compiled_module import CompiledModule, move, offload
 from trt_frontends.custom_engine_cache import CustomCache
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from trt_frontends.custom_engine_cache import BaseEngineCache  # whatever saves and loads will do
 
 
+@text_at(1, "ir")
 @also_named(exported_program="module")
 @entry_point
 def compile(

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from trt_core import InputError, logger
-from trt_core.held_arguments import also_named, held_to_signature
+from trt_core.held_arguments import also_named, held_to_signature, text_at
 from trt_core.settings_reader import level_of_caller
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
@@ -137,6 +137,7 @@ def convert_exported_program_to_serialized_trt_engine(
     return engine.build()
 
 
+@text_at(3, "ir")
 @held_to_signature
 def convert_method_to_trt_engine(
     module: nn.Module,
