@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import logging
+import pickle
 import re
 import sys
 import warnings
@@ -457,3 +459,19 @@ def test_the_frontend_may_be_named_by_its_place(mlp: nn.Module) -> None:
         compile_by_place(mlp, "ts", [x])
     with pytest.raises(TypeError, match="ir is given twice"):
         compile_by_place(mlp, "dynamo", [x], ir="dynamo")
+
+
+@pytest.mark.parametrize(
+    ("described", "name", "hint"),
+    [
+        (trt_frontends.Device("cpu"), "device_type", "is_cpu and is_dla say what it is"),
+        (trt_frontends.Device("cpu"), "to", "torch_device is the same device"),
+        (trt_frontends.Input((2,)), "torch_tensor", r"example\(\) makes a tensor"),
+        (trt_frontends.Input((2,)), "low_tensor_domain_incl", "tensor_domain is the pair"),
+        (trt_frontends.Input((2,)), "nothing", "has no attribute 'nothing'$"),
+    ],
+)
+def test_attributes_that_are_not_here_say_what_to_do_instead(described: Any, name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=hint):
+        getattr(described, name)
+    assert copy.deepcopy(described) == pickle.loads(pickle.dumps(described)) == described

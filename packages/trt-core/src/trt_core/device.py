@@ -18,8 +18,13 @@ import torch
 from trt_core.errors import InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import end_pool_allocation
+from trt_core.lazy_names import hints_of_attributes
 
 
+@hints_of_attributes(
+    device_type='is_cpu and is_dla say what it is, kind is "cuda", "cpu" or "dla"',
+    to="torch_device is the same device as PyTorch names it",
+)
 @dataclass(frozen=True)
 class Device:
     """A device for engines: a CUDA GPU, a deep learning accelerator (DLA) beside one, or the CPU.

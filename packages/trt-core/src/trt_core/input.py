@@ -12,6 +12,7 @@ import torch
 from trt_core.dtypes import dtype_name, parse_dtype
 from trt_core.errors import InputError
 from trt_core.held_arguments import held_to_names
+from trt_core.lazy_names import hints_of_attributes
 from trt_core.sizes.profiles import NamedDimension, Shape, ShapeProfile, read_shape
 from trt_core.wording import kind_of, nearest_or_all
 
@@ -23,6 +24,12 @@ _FORMATS = {
 _SHAPES: Final = ("min_shape", "opt_shape", "max_shape")
 
 
+@hints_of_attributes(
+    torch_tensor="example() makes a tensor",
+    torch_dtype="dtype is the type of PyTorch",
+    low_tensor_domain_incl="tensor_domain is the pair of both ends",
+    high_tensor_domain_excl="tensor_domain is the pair of both ends",
+)
 @held_to_names
 class Input:
     """One input of a model: a fixed shape, or ranges of shapes, each with the one to optimize for.

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn, TypeVar
+
+C = TypeVar("C")
 
 
 def lazy_names(
@@ -43,3 +45,21 @@ def lazy_names(
         return sorted({*present, *present["__all__"]})
 
     return find, names
+
+
+def hints_of_attributes(**instead: str) -> Callable[[type[C]], type[C]]:
+    """Lets objects of a class say what to do instead where an attribute is looked for that they have not.
+
+    Args:
+        instead: Names that are looked for, and what to do.
+    """
+
+    def decorate(made: type[C]) -> type[C]:
+        def find(self: object, name: str) -> NoReturn:
+            hint = f": {instead[name]}" if name in instead else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
+        made.__getattr__ = find  # type: ignore[attr-defined]  # type checkers shall not take any name for an attribute
+        return made
+
+    return decorate
