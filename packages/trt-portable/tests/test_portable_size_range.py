@@ -419,7 +419,8 @@ def test_a_guard_whose_sides_are_the_same_multiplied_out_asks_nothing() -> None:
     assert parts[1] not in (sympy.true, sympy.false)
     assert env.evaluate_expr(sympy.Or(*parts))
     assert env.guards  # PyTorch takes it to be open
-    assert served_sizes([x], [Limits((1, 1), (6, 8), (64, 64))]) == ((Varying(0, 0, 1, 64), Varying(0, 1, 1, 64)), ())
+    served = served_sizes([x], [Limits((1, 1), (6, 8), (64000, 64000))])  # more than can be tried
+    assert served == ((Varying(0, 0, 1, 64000), Varying(0, 1, 1, 64000)), ())
 
 
 def test_a_guard_on_what_is_no_size_of_an_input_cannot_be_kept() -> None:
