@@ -33,6 +33,7 @@ from trt_portable.execution.launch_list import (
     SpecializedProgram,
 )
 from trt_portable.execution.program import Program
+from trt_portable.fusion import cuda_products
 from trt_portable.plan.artifact import Artifact, Varying
 from trt_portable.plan.weight_store import WeightStore
 
@@ -86,21 +87,21 @@ def distance(case: Any, device: str, height: int = 7, width: int = 9, tile: int 
     return (result.float() - wanted).abs().max().item()
 
 
-GROUPS = [(16, 32, 2, (1, 9), (0, 4)), (24, 8, 1, (5, 1), (0, 0)), (144, 48, 3, (1, 2), (0, 1))]
-"""Channels, maps, groups, window, padding."""
+GROUPS = [(16, 32, 2, (1, 9), (0, 4), 4), (24, 8, 1, (5, 1), (0, 0), 1), (144, 48, 3, (1, 2), (0, 1), 8)]
+"""Channels, maps, groups, window, padding, parts; there may be more parts than taps."""
 
 
 def grouped_distance(case: Any, device: str) -> float:
     """The greatest distance of a convolution of groups by the kernel from PyTorch's in float32."""
-    channels, maps, groups, window, padding = case
+    channels, maps, groups, window, padding, parts = case
     torch.manual_seed(0)
     x = lying(torch.randn(2, channels, 6, 11, device=device).half())
     inner = channels // groups
     kernel = lying((torch.randn(maps, inner, *window, device=device) / math.sqrt(inner * max(window))).half())
-    sums = convolutions._like_sums(x, kernel, padding, groups).fill_(torch.nan)
+    sums = convolutions._like_sums(x, kernel, padding, groups, parts).fill_(torch.nan)
     convolutions.grouped_call(x, kernel, padding, groups, sums).start()
     wanted = F.conv2d(x.float(), kernel.float(), padding=padding, groups=groups)
-    assert sums.shape == (convolutions.PARTS, *wanted.shape)
+    assert sums.shape == (parts, *wanted.shape)
     return (sums.sum(0) - wanted).abs().max().item()
 
 
@@ -184,6 +185,29 @@ def test_a_recording_for_sizes_that_vary_holds_both_ways(monkeypatch: pytest.Mon
         assert launch[0] == "kernel" and {"slot": result} in launch[3] and height in launch[3]
         json.dumps(recorder.steps)
         assert not recorded.mode.shape_env.guards  # type: ignore[union-attr]  # nothing is assumed of sizes
+
+
+@_NEEDS_CUDA
+def test_groups_under_long_windows_are_one_launch_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = _Recorded(monkeypatch)
+    own = convolutions.teach_grouped_convolutions()
+    (operator,) = own.composed
+    x, kernel = recorded.made(2, 16, recorded.height, 1), recorded.made(16, 8, 32, 1)
+    recorder = LaunchRecorder([x, kernel], own, places_of([x]))
+    with torch.no_grad(), recorded.mode, recorder:
+        found = operator(x, kernel, [16, 0], 2, 4)
+    (kind, slot, shape, *_), (_, permute, *_), (_, _, grid, given) = recorder.steps
+    height = {"extent": ["add", 1, "0.2"]}
+    assert (kind, slot) == ("empty", 2) and shape == [4, 2, height, 1, 16] and found.shape[:3] == (4, 2, 16)
+    assert permute == "aten::permute"
+    assert grid[1:] == [2, 4] and given[:5] == [{"slot": each} for each in (0, 1, 0, 0, recorder.slot(found))]
+    json.dumps(recorder.steps)
+    assert not recorded.mode.shape_env.guards  # type: ignore[union-attr]  # nothing is assumed of sizes
+
+
+def test_taps_are_shared_out_where_pixels_are_few() -> None:
+    parts = [cuda_products._parts_of_taps(pixels, 16) for pixels in (1, 24, 196, 1192, 5000, 1 << 20)]
+    assert parts == [8, 8, 8, 4, 1, 1]
 
 
 @_NEEDS_CUDA

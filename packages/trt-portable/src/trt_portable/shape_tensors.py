@@ -228,6 +228,11 @@ def _is_symbolic(number: Any) -> bool:
     return isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def usual_size(size: int | torch.SymInt) -> int:
+    """Returns what a size is where a graph is tuned."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
 def is_unknown(number: Any) -> bool:
     """Whether a number is symbolic without a hint, so that comparing it cannot be decided."""
     return isinstance(number, torch.SymInt) and not number.node.has_hint()

@@ -48,7 +48,7 @@ from trt_portable.fusion.epilogues import (
 )
 from trt_portable.fusion.packed_products import convolved_shape
 from trt_portable.layers.convolution import IConvolutionLayer, IDeconvolutionLayer
-from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.shape_tensors import Value, as_tensor, usual_size
 
 ALIGNED: Final = 8
 """Numbers of half precision in 16 bytes."""
@@ -395,9 +395,20 @@ def _compiled_grouped_convolution(layer: IConvolutionLayer, x: torch.Tensor, inp
     kernel, bias = layer._own_weights(x)
     operator = torch.ops.trt_portable.grouped_convolution  # of trt_portable.builder.inductor.convolutions
     x = x.contiguous(memory_format=torch.channels_last)
-    found: torch.Tensor = operator(x, kernel, list(layer.pre_padding), layer.num_groups).sum(0)
+    pixels = math.prod(map(usual_size, (x.shape[0], *x.shape[2:])))
+    parts = _parts_of_taps(pixels, layer.num_groups)
+    found: torch.Tensor = operator(x, kernel, list(layer.pre_padding), layer.num_groups, parts).sum(0)
     found = found if bias is None else found + bias[:, None, None]
     return found.to(x.dtype)
+
+
+def _parts_of_taps(pixels: int, groups: int) -> int:
+    """How many sums the taps of long windows are shared out to: one block after another leaves most of a GPU idle.
+
+    Each sum takes memory, so there are no more of them than blocks that a GPU has room for.
+    """
+    blocks = math.ceil(pixels / _PIXELS_OF_BLOCKS) * groups
+    return min(_MOST_PARTS, 1 << (_MANY_BLOCKS // blocks).bit_length() >> 1 or 1)
 
 
 def _patch_deconvolution(layer: IDeconvolutionLayer, x: torch.Tensor, inputs: _Operands) -> torch.Tensor | None:
@@ -422,6 +433,9 @@ def _linear(form: LinearForm, is_gelu: bool, x: torch.Tensor, inputs: _Operands)
 
 
 _LONG_WINDOW: Final = 32
+_PIXELS_OF_BLOCKS: Final = 128
+_MANY_BLOCKS: Final = 1024
+_MOST_PARTS: Final = 8
 _MOST_WINDOWED: Final = 1 << 28
 """Elements of windows that are laid out at once."""
 _MANY_COLUMNS: Final = 1024  # fewer take no time worth a copy

@@ -27,9 +27,9 @@ from trt_portable.builder.inductor.own_operators import (
     define_operator,
     has_channels_last,
     teach_compilers,
-    usual_size,
 )
 from trt_portable.layers.windows import convolved_extents
+from trt_portable.shape_tensors import usual_size
 
 _HALF: Final = (torch.float16, torch.bfloat16)
 _UNIT: Final = 8
@@ -243,13 +243,13 @@ def _call(found: Convolution, result: torch.Tensor, images: torch.Tensor, form: 
 
 OPERATOR: Final = "trt_portable::grouped_convolution"
 KERNEL: Final = "trt_portable::grouped_convolution_kernel"
-PARTS: Final = 8
-"""Of a long window's taps: one block after another would leave most of a GPU idle where pixels are few."""
 _GROUPED: Final = Form(128, 64, 16, 4, 5)
-"""The fastest of 42 with their parts for 16 groups of 48 channels, at 24, 196 and 1192 pixels."""
+"""The fastest of 14 for 16 groups of 48 channels, at 24, 196 and 1192 pixels."""
 
 
-def convolve_groups(x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int) -> torch.Tensor:
+def convolve_groups(
+    x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int, parts: int
+) -> torch.Tensor:
     """A convolution of groups of channels in steps of one, as sums that are yet to be added.
 
     Args:
@@ -257,11 +257,12 @@ def convolve_groups(x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int
         kernel: (K, C / groups, R, S), likewise; C / groups a multiple of 8.
         padding: Of rows and columns, on both sides.
         groups: Of channels.
+        parts: How many sums the taps of a window are shared out to.
 
     Returns:
-        (PARTS, N, K, H', W') in float32, channels varying fastest.
+        (parts, N, K, H', W') in float32, channels varying fastest.
     """
-    sums = _like_sums(x, kernel, padding, groups)
+    sums = _like_sums(x, kernel, padding, groups, parts)
     _kernel_operator()(x, kernel, padding, groups, sums)
     return sums
 
@@ -275,15 +276,15 @@ def grouped_call(
         RuntimeError: The operands lie in another way.
     """
     geometry = ((1, 1), tuple(padding), (1, 1))
-    found = Convolution(x, kernel, None, None, geometry, is_relu=False, groups=groups, parts=PARTS)
+    found = Convolution(x, kernel, None, None, geometry, is_relu=False, groups=groups, parts=len(sums))
     if found.units[0] != _UNIT or not has_channels_last(kernel):
         raise RuntimeError("operands of a grouped convolution lie in another way")
     return _call(found, sums, sums[0], _GROUPED)
 
 
-def _like_sums(x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int) -> torch.Tensor:
+def _like_sums(x: torch.Tensor, kernel: torch.Tensor, padding: Sequence[int], groups: int, parts: int) -> torch.Tensor:
     rows, columns = convolved_extents(x.shape[2:], kernel.shape[2:], (1, 1), padding, (1, 1))
-    lying = x.new_empty((PARTS, x.shape[0], rows, columns, kernel.shape[0]), dtype=torch.float32)
+    lying = x.new_empty((parts, x.shape[0], rows, columns, kernel.shape[0]), dtype=torch.float32)
     return lying.permute(0, 1, 4, 2, 3)
 
 

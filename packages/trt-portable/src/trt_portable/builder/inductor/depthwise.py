@@ -30,9 +30,9 @@ from trt_portable.builder.inductor.own_operators import (
     has_channels_last,
     largest_size,
     teach_compilers,
-    usual_size,
 )
 from trt_portable.layers.windows import convolved_extents
+from trt_portable.shape_tensors import usual_size
 
 STRIP: Final = 4
 """Places of a row that `depthwise_strips` computes at once; as written out there."""

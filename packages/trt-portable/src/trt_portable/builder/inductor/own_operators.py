@@ -82,11 +82,6 @@ class OwnOperators:
     of_any_size: frozenset[Any] = frozenset()
 
 
-def usual_size(size: int | torch.SymInt) -> int:
-    """Returns what a size is where a graph is tuned."""
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
-
-
 def largest_size(size: int | torch.SymInt) -> int | float:
     """Returns what a size is at most, as far as is known."""
     if not isinstance(size, torch.SymInt):

@@ -45,7 +45,6 @@ from trt_portable.builder.inductor.own_operators import (
     KernelCall,
     OwnOperators,
     teach_cudnn_operators,
-    usual_size,
 )
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, places_of, split, updates, whole
 from trt_portable.builder.tactic import Subject, Tactic
@@ -65,7 +64,7 @@ from trt_portable.plan.engine_info import EngineInfo, IOTensor, Shape, WeightSlo
 from trt_portable.plan.extents import expression_of, sizes_by_symbol
 from trt_portable.plan.tables import EXTENT_SYMBOL
 from trt_portable.plan.weight_store import WeightStore
-from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor, usual_size
 
 if TYPE_CHECKING:
     from trt_core.internals import FakeTensorMode
