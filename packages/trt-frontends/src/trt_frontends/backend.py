@@ -95,7 +95,7 @@ def torch_tensorrt_backend(
     refuse_settings_of_whole_models(settings)
     # a full compilation cannot be required here: PyTorch has cut the model into graphs already
     settings = settings.replace(require_full_compilation=False)
-    graph = remember_graph(gm)
+    graph = remember_graph(gm, notes_modules=bool(settings.torch_executed_modules))
     _look_for_modules(gm, settings, graph)
     records = torch.is_grad_enabled()
     switches = _gradient_switches(gm)

@@ -116,7 +116,7 @@ class CapturedGraph:
         compiled: What runs it; None where PyTorch does.
         is_dropped: Whether Dynamo captures the code again instead of using the graph.
         has_recurrent_layers: Whether recurrent layers were captured with the rest.
-        modules: What the modules in it are called, and those in the graphs that were captured before it.
+        modules: What the modules in it are called, and those in the graphs that were captured before it, if noted.
     """
 
     ended_by: str
@@ -179,11 +179,12 @@ def model_report(optimized: Any) -> ModelReport:
     )
 
 
-def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
+def remember_graph(gm: fx.GraphModule, *, notes_modules: bool = False) -> CapturedGraph:
     """Notes a graph that Dynamo hands to the backend with the `torch.compile` that it belongs to.
 
     Args:
         gm: The graph as the backend got it; called by the backend, since PyTorch says only on the stack who asks.
+        notes_modules: Whether somebody will ask what its modules are called.
     """
     reason = getattr(gm, "compile_subgraph_reason", None)
     is_break = bool(getattr(reason, "graph_break", False))
@@ -194,7 +195,7 @@ def remember_graph(gm: fx.GraphModule) -> CapturedGraph:
 
     graph = CapturedGraph(text, where, has_recurrent_layers=dynamo_config.allow_rnn)
     wrapper = _calling_wrapper()
-    graph.modules = modules_in(gm)
+    graph.modules = modules_in(gm) if notes_modules else frozenset()
     if wrapper is not None:
         known = wrapper.__dict__.setdefault(_GRAPHS, CapturedGraphs())
         graph.modules = graph.modules.union(*(before.modules for before in known[-1:]))
