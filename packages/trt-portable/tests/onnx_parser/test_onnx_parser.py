@@ -26,6 +26,7 @@ import trt_portable as trt
 from trt_portable.onnx_parser import graph_walk, writer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import ConstantReader
+from trt_portable.onnx_parser.registry import find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter
 
 FLOAT = TensorProto.FLOAT
@@ -691,16 +692,35 @@ def test_an_error_names_the_node_and_the_line_that_refused() -> None:
         (helper.make_node("Relu", [], ["y"]), trt.ErrorCode.INVALID_NODE),
         (helper.make_node("Relu", ["nothing"], ["y"]), trt.ErrorCode.INVALID_GRAPH),
         (helper.make_node("Add", ["x", ""], ["y"]), trt.ErrorCode.INVALID_NODE),
-        (helper.make_node("LeakyRelu", ["x"], ["y"], alpha="a"), trt.ErrorCode.INTERNAL_ERROR),
+        (helper.make_node("LeakyRelu", ["x"], ["y"], alpha="a"), trt.ErrorCode.INVALID_NODE),
         (helper.make_node("Transpose", ["x"], ["y"], perm=[0, 0]), trt.ErrorCode.INVALID_NODE),
         (helper.make_node("Conv", ["x", "x"], ["y"]), trt.ErrorCode.UNSUPPORTED_NODE_SHAPE),
         (helper.make_node("Cast", ["x"], ["y"], to=99), trt.ErrorCode.UNSUPPORTED_NODE_DATATYPE),
         (helper.make_node("Relu", ["x"], ["y"], domain="none"), trt.ErrorCode.INVALID_NODE),
+        (helper.make_node("LeakyRelu", ["x"], ["y"], alpha="0.1"), trt.ErrorCode.INVALID_NODE),
     ],
 )
 def test_broken_nodes_have_codes(node: Any, code: trt.ErrorCode) -> None:
     (error,) = errors_of(model_of([node], [value("x", 2, 3)], [value("y", None, None)]))
     assert error.code() is code, error
+
+
+def test_attributes_of_another_type_are_refused_for_every_operator() -> None:
+    """They were internal errors, wherever a converter computed with them."""
+    asked = 0
+    for newest in onnx.defs.get_all_schemas():
+        if newest.domain or find_converter("", newest.name, 21) is None or not onnx.defs.has(newest.name, 21):
+            continue
+        schema = onnx.defs.get_schema(newest.name, 21)
+        for name, attribute in schema.attributes.items():
+            kind = attribute.type.name
+            wrong = {"FLOAT": 1}.get(kind, 0.5)
+            node = helper.make_node(schema.name, ["x"] * max(1, schema.min_input), ["y"], **{name: wrong})
+            (error,) = errors_of(model_of([node], [value("x", 2, 2)], [value("y", None, None)]))
+            said = f"attribute {name!r} of {schema.name} is of type {'INT' if wrong == 1 else 'FLOAT'}, not {kind}"
+            assert error.code() is trt.ErrorCode.INVALID_NODE and said in error.desc(), error
+            asked += 1
+    assert asked > 100
 
 
 STEP: Final = helper.make_graph(
