@@ -295,6 +295,7 @@ def matching_module(node: fx.Node, names: frozenset[str]) -> str:
     return ""
 
 
+@held_to_signature
 def modules_in(graph_module: fx.GraphModule) -> frozenset[str]:
     """Returns what the modules around the nodes of a graph are called; see `module_names`."""
     return frozenset(name for node in graph_module.graph.nodes for name in module_names(node))
