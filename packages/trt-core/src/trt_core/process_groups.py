@@ -18,7 +18,8 @@ import torch
 from torch import fx
 
 from trt_core.errors import ExecutionError
-from trt_core.internals import OpOverload, pytree, schema_name
+from trt_core.internals import OpOverload, schema_name
+from trt_core.nesting import leaves_of, tensors_in
 
 COLLECTIVES: Final = "_c10d_functional"
 """Namespace of the functional collectives, which captured graphs hold."""
@@ -236,9 +237,8 @@ def terms_of(node: fx.Node) -> str:
     """
     names = (argument.name for argument in node.target._schema.arguments)  # type: ignore[union-attr]
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    operands, _ = pytree.tree_flatten(node.args[:1])
-    values = [operand.meta.get("val") for operand in operands if isinstance(operand, fx.Node)]
-    types = [str(value.dtype).removeprefix("torch.") for value in values if isinstance(value, torch.Tensor)]
+    values = [operand.meta.get("val") for operand in leaves_of(node.args[0])]
+    types = [str(value.dtype).removeprefix("torch.") for value in tensors_in(values)]
     said = [str(given[name]) for name in ("reduce_op", "src") if name in given]
     return " of ".join([*said, ", ".join(types)])
 

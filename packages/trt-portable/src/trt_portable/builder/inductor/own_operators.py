@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import torch
-from torch import fx
 
-from trt_core.internals import OpOverload, has_kernel
+from trt_core.internals import has_kernel
 from trt_portable.internals import suggest_memory_format
 from trt_portable.kernels.device_kernels import POINTER
 from trt_portable.layers.windows import convolved_extents
@@ -167,17 +166,6 @@ def teach_compilers(operator: Any, like_result: Callable[..., torch.Tensor]) -> 
 
     torch.library.register_fake(operator.name(), like_result)
     make_fallback(operator, constrain_to_fx_strides, warn=False)
-
-
-def calls_of(graph: fx.GraphModule, name: str) -> list[Any]:
-    """The nodes that call an operator.
-
-    Args:
-        graph: Of operators.
-        name: The operator's, with its namespace.
-    """
-    calls = [node for node in graph.graph.nodes if node.op == "call_function"]
-    return [node for node in calls if isinstance(node.target, OpOverload) and node.target._schema.name == name]
 
 
 _RELU: Final = "cudnn_convolution_relu"

@@ -44,6 +44,7 @@ from trt_portable.builder.autotune.autotuner import trying_all
 from trt_portable.builder.inductor.own_operators import (
     KernelCall,
     OwnOperators,
+    are_equal,
     teach_cudnn_operators,
 )
 from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, places_of, split, updates, whole
@@ -1365,21 +1366,31 @@ def _lay_single_channels_last(graph: fx.Graph) -> None:
     """Has convolutions of one channel write their maps last.
 
     Images of one channel lie in either way, so their strides tell nothing, and are taken for planes: sounds were
-    written as planes, and turned around by cuDNN and again by a kernel that wrote each number by itself.
+    written as planes, and turned around by cuDNN and again by a kernel that wrote each number by itself. What Inductor
+    makes itself it lays out as convolutions want it; only what the graph takes lies as it is.
     """
     aten = torch.ops.aten
     targets = (aten.convolution.default, aten.cudnn_convolution_relu.default, aten.cudnn_convolution_add_relu.default)
     for node in [node for target in targets for node in graph.find_nodes(op="call_function", target=target)]:
-        x, kernel = (argument.meta["val"] for argument in node.args[:2])
-        if kernel.dim() != 4 or x.itemsize != 2 or x.shape[1] != 1 or len(kernel) == 1:
+        given = node.args[0]
+        x, kernel = given.meta["val"], node.args[1].meta["val"]
+        if kernel.dim() != 4 or x.itemsize != 2 or x.shape[1] != 1 or len(kernel) == 1 or not _is_dense_input(given):
             continue
         with graph.inserting_before(node), x.fake_mode:
-            batch, _, height, width = (_extent(graph, node.args[0], axis) for axis in range(4))
+            batch, _, height, width = (_extent(graph, given, axis) for axis in range(4))
             pixels = _called(graph, operator.mul, height, width)
             lying = ([batch, 1, height, width], [pixels, 1, width, 1])
-            node.replace_input_with(
-                node.args[0], _called(graph, torch.ops.aten.as_strided.default, node.args[0], *lying)
-            )
+            node.replace_input_with(given, _called(graph, aten.as_strided.default, given, *lying))
+
+
+def _is_dense_input(node: fx.Node) -> bool:
+    """Whether a tensor is all that the graph takes in one of its inputs, dense, with other axes at most."""
+    aten = torch.ops.aten
+    while node.target in (aten.view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim):
+        node = node.args[0]  # type: ignore[assignment]
+    value = node.meta["val"]
+    dense = [math.prod(value.shape[axis + 1 :]) for axis in range(value.dim())]
+    return node.op == "placeholder" and are_equal(value.stride(), dense)
 
 
 def _extent(graph: fx.Graph, tensor: fx.Node, axis: int) -> fx.Node | int:
