@@ -6,6 +6,7 @@
 | `torch._functorch` | settings of the way that graphs with writes are compiled | |
 | `torch._inductor` | settings of the compiler | |
 | `torch._inductor.async_compile` | processes that compile kernels | |
+| `torch._inductor.codegen` | kernels that the compiler writes | |
 | `torch._inductor.compile_fx` | compiles a graph | |
 | `torch._inductor.decomposition` | what operators consist of for the compiler | |
 | `torch._inductor.dependencies` | what a kernel reads or writes | |
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch._functorch import config as functorch_config
     from torch._inductor import config as inductor_config
     from torch._inductor.async_compile import AsyncCompile, maybe_warm_pool
+    from torch._inductor.codegen import triton as triton_codegen
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.dependencies import MemoryDep
@@ -86,6 +88,7 @@ LATE: Final = {
     "torch._functorch": "config as functorch_config",
     "torch._inductor": "config as inductor_config",
     "torch._inductor.async_compile": "AsyncCompile, maybe_warm_pool",
+    "torch._inductor.codegen": "triton as triton_codegen",
     "torch._inductor.compile_fx": "compile_fx, compile_fx_inner",
     "torch._inductor.decomposition": "select_decomp_table",
     "torch._inductor.dependencies": "MemoryDep",

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Final, TypeAlias
 
 import torch
@@ -397,7 +397,8 @@ def _compiled_grouped_convolution(layer: IConvolutionLayer, x: torch.Tensor, inp
     x = x.contiguous(memory_format=torch.channels_last)
     pixels = math.prod(map(usual_size, (x.shape[0], *x.shape[2:])))
     parts = _parts_of_taps(pixels, layer.num_groups)
-    found: torch.Tensor = operator(x, kernel, list(layer.pre_padding), layer.num_groups, parts).sum(0)
+    sums = operator(x, kernel, list(layer.pre_padding), layer.num_groups, parts).unbind(0)
+    found: torch.Tensor = reduce(torch.add, sums)  # where it is read, and no kernel of its own as a sum is
     found = found if bias is None else found + bias[:, None, None]
     return found.to(x.dtype)
 
