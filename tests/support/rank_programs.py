@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import wait_no_longer
@@ -26,6 +27,7 @@ import trt_frontends as trt
 import trt_runtime as runtime
 from trt_core import ExecutionError, FileError, Input, InputError, PlanError
 from trt_frontends import engine_source
+from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_runtime import signatures
 
 
@@ -1264,3 +1266,54 @@ def fail_somewhere(rank: int, when: str, way: str, failing: int, directory: str)
         if when == "call" and rank == failing:
             fail()
         compiled(x)
+
+
+def fall_back(rank: int, ways: list[str]) -> list[str]:
+    """Calls models under `torch.compile` of which the last rank runs one graph, or more than one, without engines.
+
+    Args:
+        rank: The rank.
+        ways: What the last rank does, one call after the other: it records `gradients`, is `refused` what its backend
+            needs, a build `fails`, or its graph `breaks` before the first collective, or `between` two.
+
+    Returns:
+        What each call said.
+    """
+    is_last = rank == dist.get_world_size() - 1
+    options: Any = {"min_block_size": 1, "gradients": "pytorch"}
+    said = []
+    for rows, way in enumerate(ways, 1):  # what ranks agreed on once they do not compare again
+        mine = way if is_last else ""
+        torch._dynamo.reset()
+        compiled = torch.compile(Stepwise(mine), backend="torch_tensorrt", options=options, dynamic=False)
+        x = torch.full((rows, 8), rank + 1.0, requires_grad=mine == "gradients")
+        with pytest.MonkeyPatch.context() as patch:
+            if mine in ("refused", "fails"):
+                patch.setattr(CompiledGraph, "__init__" if mine == "refused" else "_compile", no_disk)
+            try:
+                torch.testing.assert_close(compiled(x), Stepwise("")(x))
+                said.append("eager's values")
+            except (ExecutionError, OSError) as error:
+                said.append(str(error))
+        meet(way)
+    return said
+
+
+class Stepwise(nn.Module):
+    """Sums over ranks twice; leaves what a compiler captures where it is told to."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self._way = way
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: (N, 8)."""
+        operators: Any = torch.ops._c10d_functional
+        name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        y = torch.sin(x)
+        if self._way == "breaks":
+            torch._dynamo.graph_break()
+        y = operators.wait_tensor(operators.all_reduce(y, "sum", name)) + 1
+        if self._way == "between":
+            torch._dynamo.graph_break()
+        return operators.wait_tensor(operators.all_reduce(torch.cos(y), "sum", name))  # type: ignore[no-any-return]

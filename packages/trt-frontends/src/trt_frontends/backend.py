@@ -31,7 +31,7 @@ from trt_frontends.capture import with_device
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
 from trt_frontends.internals import TracingContext, set_grad_enabled, use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
-from trt_frontends.torch_compile.compiled_graph import CompiledGraph
+from trt_frontends.torch_compile.compiled_graph import CompiledGraph, compared, with_inductor
 from trt_frontends.torch_compile.model_report import CapturedGraph, GraphKeeper, remember_graph
 from trt_lowering import declare_results, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
@@ -103,7 +103,7 @@ def torch_tensorrt_backend(
     inside = _ends_for_gradients(graph)
     if needed_at and (settings.gradients == "pytorch" or not records or inside):
         graph.in_pytorch = "its code computes gradients of what it makes" if inside else "gradients are recorded"
-        return _run_in_pytorch(gm, sample_inputs, settings)
+        return _run_in_pytorch(gm, sample_inputs, settings, graph)
     compiled = _compile(gm, sample_inputs, settings, registry, graph, cache)
     if needed_at:
         compiled = refuse_gradients(compiled, needed_at)
@@ -171,15 +171,17 @@ def _compile(
 ) -> Runner:
     from trt_frontends.internals import TorchDynamoException, aot_autograd
 
+    ended_by = graph.end()
+
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
         if functional.graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
             graph.in_pytorch = "it gives a weight other memory, as libraries do that pack weights at a first call"
-            return functional.forward
+            return compared(functional, functional.forward, ended_by)
         sizes = (node.meta.get("val") for node in functional.graph.find_nodes(op="placeholder"))
         if any(isinstance(size, torch.SymInt) and size.node.is_nested_int() for size in sizes):
             graph.in_pytorch = "it is given nested tensors, of which a size is no number"
-            return functional.forward
-        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry, cache)
+            return compared(functional, functional.forward, ended_by)
+        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry, cache, ended_by)
         return graph.compiled
 
     preserve = preserve_predicate(settings, registry)
@@ -196,8 +198,7 @@ def _compile(
 
     def leave(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
         graph.in_pytorch = "it computes gradients, of tensors that require some"
-        runner: Runner = functional.forward
-        return runner
+        return compared(functional, functional.forward, ended_by)
 
     backend = aot_autograd(
         fw_compiler=leave,
@@ -222,20 +223,27 @@ def _compile(
     except Exception as error:
         graph.in_pytorch = f"{type(error).__name__}: {error}"
         graph.is_dropped = True  # until it is known that Dynamo keeps it
-        runner = _run_in_pytorch(gm, sample_inputs, settings)
+        runner = _run_in_pytorch(gm, sample_inputs, settings, graph)
         graph.is_dropped = False
         logger.warning("a graph of %d nodes runs in PyTorch: %s", len(gm.graph.nodes), graph.in_pytorch)
         return runner
 
 
-def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings) -> Runner:
+def _run_in_pytorch(
+    gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: CompilationSettings, graph: CapturedGraph
+) -> Runner:
     """Hands the graph to a backend of PyTorch's own, which knows gradients; to none where that fails as well.
 
     What Dynamo takes for the end of a graph, whoever compiles it, such as a number that is read from a tensor, it gets.
     """
+    import torch.distributed as dist  # costly, and most models have no collectives
+
     from trt_frontends.internals import TorchDynamoException, exceptions_allowed_to_be_fallback, lookup_backend
 
-    backend = lookup_backend("inductor" if settings.torch_fallback == "inductor" else "aot_eager")
+    if dist.is_available() and dist.is_initialized():
+        backend = _in_step(graph, settings)
+    else:
+        backend = lookup_backend("inductor" if settings.torch_fallback == "inductor" else "aot_eager")
     try:
         runner: Runner = backend(gm, list(sample_inputs))
     except (TorchDynamoException, *exceptions_allowed_to_be_fallback):  # Dynamo starts again, or breaks the graph
@@ -244,6 +252,22 @@ def _run_in_pytorch(gm: fx.GraphModule, sample_inputs: Sequence[Any], settings: 
         logger.warning("the graph runs as it was captured: %s", error)
         return gm.forward
     return runner
+
+
+def _in_step(graph: CapturedGraph, settings: CompilationSettings) -> Runner:
+    """Returns what those backends are for a rank, with which others compare what its graphs communicate."""
+    from trt_frontends.internals import aot_autograd, min_cut_partition
+
+    def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
+        run = with_inductor(functional) if settings.torch_fallback == "inductor" else functional.forward
+        return compared(functional, run, graph.end())
+
+    backend: Runner = aot_autograd(
+        fw_compiler=compile_functional,
+        partition_fn=min_cut_partition,
+        keep_inference_input_mutations=True,
+    )
+    return backend
 
 
 def _lasting_inputs() -> tuple[set[int], set[int]]:

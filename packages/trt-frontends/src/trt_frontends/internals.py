@@ -9,6 +9,7 @@
 | `torch._dynamo.backends.registry` | other backends by name | |
 | `torch._dynamo.callback` | tells when a capture begins | |
 | `torch._dynamo.exc` | what Dynamo means to raise | |
+| `torch._functorch.partitioners` | cuts graphs with gradients in two, as `aot_eager` does | |
 | `torch._guards` | what is assumed of sizes and inputs during a capture, and whether it is the first of its code | |
 | `torch.nn.modules.module._global_buffer_registration_hooks` | hooks of the process | |
 | `torch.nn.modules.module._global_module_registration_hooks` | hooks of the process | |
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torch._dynamo.backends.registry import lookup_backend
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
+    from torch._functorch.partitioners import min_cut_rematerialization_partition as min_cut_partition
 
 ATTRIBUTES: Final[dict[str, str]] = {}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
@@ -51,6 +53,7 @@ LATE: Final = {
     "torch._dynamo.backends.registry": "lookup_backend",
     "torch._dynamo.callback": "callback_handler",
     "torch._dynamo.exc": "TorchDynamoException, exceptions_allowed_to_be_fallback",
+    "torch._functorch.partitioners": "min_cut_rematerialization_partition as min_cut_partition",
 }
 """Names by the module that has them, of what is costly to import: these are imported when they are first used."""
 

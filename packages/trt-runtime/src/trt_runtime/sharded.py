@@ -50,6 +50,7 @@ from trt_runtime.program.fields import RANK, SAVE
 MANIFEST: Final = "manifest.json"
 """Name of the file that makes a folder a sharded program."""
 
+_MOST_SAID: Final = 1000  # characters of what ranks tell each other beside digests
 _SECONDS_TO_GIVE_UP: Final = 5.0  # by how much ranks may have come to a call after each other
 
 FORMAT_VERSION: Final = 1
@@ -408,55 +409,81 @@ def compare_at_first_call(module: nn.Module, digests: Mapping[Ranks, str]) -> No
     module.register_forward_pre_hook(compare)
 
 
-def compare_ranks(digests: Mapping[Ranks, str]) -> None:
+def compare_ranks(digests: Mapping[Ranks, str], note: str = "") -> None:
     """Compares digests with the other ranks of each group, each of which calls this.
 
     Raises:
         ExecutionError: A rank has another digest, or none within the time limit of the process groups.
     """
     for ranks in sorted(digests):
-        require_same_programs(ranks, digests[ranks])
+        require_same_programs(ranks, digests[ranks], note)
 
 
-def compare_new(digests: Mapping[Ranks, str]) -> None:
+def compare_new(digests: Mapping[Ranks, str], note: str = "") -> None:
     """Compares those digests of a call with the other ranks' that no call before it has had.
 
     Ranks that communicate alike come to new digests at the same call, whatever else each of them compiles anew.
 
     Raises:
-        ExecutionError: A rank has another digest, or none within the time limit of the process groups.
+        ExecutionError: A rank has another digest, has failed, or has none within the time limit of the process groups.
     """
-    new = {ranks: digest for ranks, digest in digests.items() if not _agreed.here()[ranks, digest]}
-    compare_ranks(new)
+    new = _not_agreed(digests)
+    compare_ranks(new, note)
     _agreed.here().update(new.items())
 
 
-def require_same_programs(ranks: Ranks, digest: str) -> None:
+def tell_failure(digests: Mapping[Ranks, str], error: Exception) -> None:
+    """Tells the other ranks, in place of what `compare_new` compares, that this one does not come, and why."""
+    for ranks in sorted(_not_agreed(digests)):
+        with contextlib.suppress(ExecutionError):  # nobody is there to hear it; the error at hand says more
+            _say(ranks, "", f"{type(error).__name__}: {error}")
+
+
+def _not_agreed(digests: Mapping[Ranks, str]) -> dict[Ranks, str]:
+    return {ranks: digest for ranks, digest in digests.items() if not _agreed.here()[ranks, digest]}
+
+
+def _say(ranks: Ranks, digest: str, note: str) -> tuple[Any, str] | None:
+    """Writes what this rank has for its next comparison, nothing where it has failed, with a note for the others.
+
+    Returns:
+        The store, and what the comparison is called there; None where there is nobody to compare with.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or _is_played(None):
+        return None
+    from trt_runtime.internals import default_store
+
+    store, checks = default_store(), _checks.here()
+    checks[ranks] += 1
+    place = f"trt/{'-'.join(map(str, ranks))}/{checks[ranks]}"
+    _ask(store, lambda: store.set(f"{place}/{dist.get_rank()}", f"{digest}\n{note:.{_MOST_SAID}}"), ranks)
+    return store, place
+
+
+def require_same_programs(ranks: Ranks, digest: str, note: str = "") -> None:
     """Compares a digest with those of other ranks, each of which calls this.
 
     Args:
         ranks: The ranks of a process group, of which this process is one.
         digest: What has to be equal.
+        note: What this rank has, for those that have another one: `graph ends at a graph break`.
 
     Raises:
-        ExecutionError: A rank has another digest, or none within the time limit of the process groups.
+        ExecutionError: A rank has another digest, has failed, or has none within the time limit of the process groups.
     """
     import torch.distributed as dist
 
-    if not dist.is_initialized() or _is_played(None):
+    said = _say(ranks, digest, note)
+    if said is None:
         return
-    from trt_runtime.internals import default_store
-
-    store, rank = default_store(), dist.get_rank()
-    checks = _checks.here()
-    checks[ranks] += 1
-    place = f"trt/{'-'.join(map(str, ranks))}/{checks[ranks]}"
-    _ask(store, lambda: store.set(f"{place}/{rank}", digest), ranks)
+    (store, place), rank = said, dist.get_rank()
     for other in ranks:
         if other == rank:
             continue
         try:
-            found = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), ranks).decode()
+            answer = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), ranks).decode(errors="replace")
         except NothingSaid as error:
             _leave_last(store, place, [each for each in ranks if each != other])
             raise ExecutionError(
@@ -464,13 +491,22 @@ def require_same_programs(ranks: Ranks, digest: str) -> None:
                 where=f"the ranks {show_ranks(ranks)}",
                 why=f"nothing was heard of it within the time limit of the process groups: {error}",
                 hint="see what that rank says: it has failed, is gone, runs another program or with other sizes, or "
-                "runs without a compiler after too many recompilations",
+                "runs this code without a compiler, as PyTorch does after too many recompilations",
             ) from error
+        found, _, told = answer.partition("\n")
+        if not found:
+            raise ExecutionError(
+                f"rank {other} failed in the same call of the model, before it communicated",
+                where=f"the ranks {show_ranks(ranks)}",
+                why=told,
+                hint="see what that rank says",
+            )
         if found != digest:
+            notes = [f"; rank {who}'s {text}" for who, text in ((rank, note), (other, told)) if text]
             raise ExecutionError(
                 f"rank {other} runs another program than rank {rank}",
                 where=f"the ranks {show_ranks(ranks)}",
-                why="they would not communicate in the same order, or not the same amounts",
+                why="they would not communicate in the same order, or not the same amounts" + "".join(notes),
                 hint="compile or load the same model with the same settings and sizes on every rank",
             )
 

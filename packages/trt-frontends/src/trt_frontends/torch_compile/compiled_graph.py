@@ -49,7 +49,7 @@ from trt_frontends.result_memory import owners_of_results
 from trt_lowering import begin_lowering_graph, tracing_lock
 from trt_lowering.passes.check_indices import CHECK, CheckIndices, CheckValues, check_indices, counted
 from trt_partition import PartitionReport
-from trt_runtime.sharded import Compared, compare_new, digests_of_calls
+from trt_runtime.sharded import Compared, compare_new, digests_of_calls, tell_failure
 
 WORTHWHILE: Final = 16
 """A build that served fewer calls than that before weights changed was not worth its time."""
@@ -122,6 +122,7 @@ class CompiledGraph:
         settings: What to compile with.
         registry: Where converters are looked up.
         engine_cache: The user's own engine cache.
+        ended_by: Where and why PyTorch ended the graph, as `CapturedGraph.end` says it; other ranks hear that.
 
     Attributes:
         history: What was built so far, the latest last.
@@ -137,6 +138,7 @@ class CompiledGraph:
         settings: CompilationSettings,
         registry: ConverterRegistry = DYNAMO_CONVERTERS,
         engine_cache: CustomCache | None = None,
+        ended_by: str = "",
     ) -> None:
         self.history: list[BuildReport] = []
         self._gm = gm
@@ -156,7 +158,7 @@ class CompiledGraph:
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
         self._next_search = FIRST_SEARCH
-        self._traffic = Traffic(gm, self._sizes) or None
+        self._traffic = Traffic(gm, self._sizes, ended_by) or None
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -172,7 +174,8 @@ class CompiledGraph:
         if build is None or not self._fits(build, inputs):
             if any(isinstance(value, FakeTensor) for value in inputs):
                 return self._gm.forward(*inputs)  # type: ignore[no-any-return]  # shapes are asked for, not values
-            build = self._find_build(inputs)
+            with self._traffic.telling(inputs) if self._traffic is not None else contextlib.nullcontext():
+                build = self._find_build(inputs)
         if self._traffic is not None:
             self._traffic.compare(inputs)  # the lock of builds is free here
         build.calls += 1
@@ -842,16 +845,17 @@ class Traffic:
     Args:
         gm: A graph whose nodes carry `meta["val"]`.
         sizes: Its symbolic sizes.
+        ended_by: Where and why PyTorch ended the graph; empty at the end of the model's code.
     """
 
-    def __init__(self, gm: fx.GraphModule, sizes: GraphSizes) -> None:
-        graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
-        nodes = [node for graph in graphs for node in graph.nodes if is_collective(node)]
+    def __init__(self, gm: fx.GraphModule, sizes: GraphSizes, ended_by: str = "") -> None:
+        nodes = _collectives_in(gm)
         found = [(group_of(node), str(node.target), terms_of(node), _bytes_of(node.args[0])) for node in nodes]
         self._calls = [(group.ranks, op, terms, size) for group, op, terms, size in found if group is not None]
         named = set().union(*(symbols_in(size) for *_, size in self._calls))
         self._readings = [reading for reading in sizes.readings if reading.name in named]
         self._compared = Compared()
+        self._note = f"graph ends at a graph break{ended_by}" if ended_by else ""
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -860,15 +864,59 @@ class Traffic:
         """Makes sure that all ranks communicate the same in a call that is at hand.
 
         Raises:
-            ExecutionError: A rank runs another program, or with other sizes, or does not come.
+            ExecutionError: A rank runs another program, or with other sizes, has failed, or does not come.
         """
         sizes = tuple(reading.read(inputs) for reading in self._readings)
         if self._compared.here()[sizes]:
             return
-        named = {reading.name: size for reading, size in zip(self._readings, sizes, strict=True)}
-        calls = ((ranks, op, terms, _volume([size], named)) for ranks, op, terms, size in self._calls)
-        compare_new(digests_of_calls(calls))
+        compare_new(self._digests(sizes), self._note)
         self._compared.here()[sizes] += 1
+
+    @contextlib.contextmanager
+    def telling(self, inputs: Sequence[Any]) -> Iterator[None]:
+        """Tells the other ranks of a call, where they are about to compare it, of an error that ends it here."""
+        try:
+            yield
+        except Exception as error:
+            sizes = tuple(reading.read(inputs) for reading in self._readings)
+            if not self._compared.here()[sizes]:
+                tell_failure(self._digests(sizes), error)
+            raise
+
+    def _digests(self, sizes: Sequence[int]) -> dict[tuple[int, ...], str]:
+        named = {reading.name: size for reading, size in zip(self._readings, sizes, strict=True)}
+        return digests_of_calls((ranks, op, terms, _volume([size], named)) for ranks, op, terms, size in self._calls)
+
+
+def _collectives_in(gm: fx.GraphModule) -> list[fx.Node]:
+    graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
+    return [node for graph in graphs for node in graph.nodes if is_collective(node)]
+
+
+def compared(gm: fx.GraphModule, run: Callable[..., Any], ended_by: str = "") -> Callable[..., Any]:
+    """Returns what runs a graph that is left to PyTorch, and compares it with the graphs of other ranks before.
+
+    These may run it in engines, and wait for this rank.
+
+    Args:
+        gm: A functional graph whose nodes carry `meta["val"]`.
+        run: What runs it.
+        ended_by: As `Traffic` takes it.
+    """
+    traffic = Traffic(gm, GraphSizes(gm), ended_by) if _collectives_in(gm) else None
+    if not traffic:
+        return run
+
+    def compare_and_run(*inputs: Any) -> Any:
+        if not any(isinstance(value, FakeTensor) for value in inputs):
+            traffic.compare(inputs)
+        try:
+            return run(*inputs)
+        except RuntimeError as error:
+            raise_failed_collective(error)
+            raise
+
+    return compare_and_run
 
 
 def _bytes_of(operands: Any) -> Extent:

@@ -127,6 +127,11 @@ class CapturedGraph:
     has_recurrent_layers: bool = False
     modules: frozenset[str] = field(default=frozenset(), repr=False)
 
+    def end(self) -> str:
+        """Returns where and why Dynamo ended the graph, ` at model.py:3: Call to ...`; "" for the end of the code."""
+        reason, _, _ = self.ended_by.partition("\n")
+        return f"{f' at {self.where}' if self.where else ''}: {reason}" if reason else ""
+
     def report(self) -> GraphReport:
         """Returns what is known by now."""
         builds = tuple(self.compiled.history) if self.compiled is not None else ()
