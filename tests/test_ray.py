@@ -27,7 +27,7 @@ from torch import nn
 
 import trt_frontends as trt
 import trt_runtime
-from trt_core import ExecutionError, Input, InputError
+from trt_core import ExecutionError, Input, InputError, PlanError
 from trt_frontends.integrations import ray as ray_integration
 from trt_frontends.integrations.ray import BatchInference, ProgramServer, deployment
 
@@ -205,6 +205,29 @@ def test_a_server_of_a_program_that_does_not_run_is_not_made(tmp_path: Path, mon
     _saved(tmp_path / "model.trtp")
     with pytest.raises(ExecutionError, match="the device is gone"):
         ProgramServer(str(tmp_path / "model.trtp"))
+
+
+def test_what_no_replica_could_load_is_refused_before_ray_stops_those_that_run(tmp_path: Path) -> None:
+    pytest.importorskip("ray.serve")
+    path = tmp_path / "model.trtp"
+    _saved(path)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 255
+    (tmp_path / "damaged.trtp").write_bytes(damaged)
+    (tmp_path / "other.trtp").write_bytes(b"GGUF" + bytes(60))
+
+    def to(config: dict[str, str]) -> Any:
+        return deployment(path, deployment_options={"user_config": config})
+
+    for name, error in (("none", InputError), ("damaged", PlanError), ("other", PlanError)):
+        wrong = str(tmp_path / f"{name}.trtp")
+        for serve_it in (lambda: deployment(wrong), lambda: to({"path": wrong})):  # noqa: B023
+            with pytest.raises(error, match=f"{name}.trtp"):
+                serve_it()
+    with pytest.raises(InputError, match="did you mean 'path'"):
+        to({"paths": str(path)})
+    assert to({"path": str(path)}) is not None
+    assert deployment("/a folder of other machines/model.trtp") is not None
 
 
 def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(

@@ -25,7 +25,7 @@ from trt_core.wording import did_you_mean, kind_of
 from trt_runtime import LoadedProgram, load
 from trt_runtime.program.graph import TensorInput
 from trt_runtime.program.loaded_program import captured_from, require_room_for_made_up
-from trt_runtime.program.loading import LoadKeywords
+from trt_runtime.program.loading import LoadKeywords, require_whole
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -339,13 +339,7 @@ class ProgramServer:
         Raises:
             InputError: The configuration says something else.
         """
-        if unknown := [name for name in config if name != "path"]:
-            raise InputError(
-                f"user_config says {unknown[0]!r}, and takes a path alone",
-                where="user_config",
-                hint=did_you_mean(str(unknown[0]), ["path"]),
-            )
-        path = str(config.get("path", self._path))
+        path = _path_in(config, self._path)
         if path != self._path:
             self._infer = await asyncio.to_thread(self._loaded, path)
             self._path = path
@@ -362,6 +356,36 @@ class ProgramServer:
             ExecutionError: The program does not run.
         """
         await asyncio.to_thread(self._infer.check)
+
+
+def _path_in(config: Mapping[str, Any], path: str) -> str:
+    """Returns the program that a `user_config` names, which is `path` where it names none.
+
+    Raises:
+        InputError: It says something else.
+    """
+    if unknown := [name for name in config if name != "path"]:
+        raise InputError(
+            f"user_config says {unknown[0]!r}, and takes a path alone",
+            where="user_config",
+            hint=did_you_mean(str(unknown[0]), ["path"]),
+        )
+    return str(config.get("path", path))
+
+
+def _require_program(path: str) -> None:
+    """Refuses what is no saved program, where this machine can see that: Ray stops the replicas that cannot load it.
+
+    Raises:
+        InputError: There is nothing, in a folder that is there.
+        PlanError: A file is damaged, or of another tool.
+    """
+    if os.path.isfile(path):
+        require_whole(path)
+    elif not os.path.exists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
+        raise InputError(
+            "there is no such program", where=path, hint="save it with trt_runtime.save before it is served"
+        )
 
 
 def _as_list(value: Any) -> Any:
@@ -416,10 +440,17 @@ def deployment(
         options: Arguments of `ProgramServer`.
 
     Raises:
-        InputError: Ray does not take the deployment options.
+        InputError: Ray does not take the deployment options, or the folder of the program is here, and the program not.
+        PlanError: What is at a path is no saved program, or a damaged one.
     """
     from ray import serve
 
+    config = (deployment_options or {}).get("user_config")
+    for each in {
+        os.fspath(path),
+        _path_in(config, os.fspath(path)) if isinstance(config, Mapping) else os.fspath(path),
+    }:
+        _require_program(each)
     try:
         made: Any = serve.deployment(name=name, **dict(deployment_options or {}))(ProgramServer)
     except (TypeError, ValueError) as error:

@@ -596,6 +596,20 @@ def load_with(path: Path, **options: Unpack[LoadKeywords]) -> tuple[nn.Module, .
         raise _told_of(name, error) from error
 
 
+def require_whole(path: Path) -> None:
+    """Refuses a file that is no saved program, or a damaged one, without loading it.
+
+    Raises:
+        PlanError, OSError: As for `load`.
+    """
+    try:
+        content = _content(path, copy=False)
+        if content is not None:  # PyTorch reads its own format, as a whole
+            read_sections(memoryview(content))
+    except PlanError as error:
+        raise _told_of(file_name(path), error) from error
+
+
 def _content(path: Path, *, copy: bool | None, check: Callable[[Any], None] = lambda content: None) -> Any:
     """The bytes of a file of our format; None for one of PyTorch's.
 
