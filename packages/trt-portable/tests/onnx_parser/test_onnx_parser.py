@@ -723,6 +723,23 @@ def test_attributes_of_another_type_are_refused_for_every_operator() -> None:
     assert asked > 100
 
 
+@pytest.mark.parametrize(
+    ("operator", "name", "kind"),
+    [
+        *(("QLinearLeakyRelu", "alpha", "FLOAT"), ("QLinearGlobalAveragePool", "channels_last", "INT")),
+        *(("QLinearConcat", "axis", "INT"), ("QGemm", "alpha", "FLOAT"), ("QGemm", "transB", "INT")),
+        *(("MatMulNBits", name, "INT") for name in ("K", "N", "block_size", "bits", "accuracy_level")),
+    ],
+)
+def test_attributes_of_another_type_are_refused_in_other_domains(operator: str, name: str, kind: str) -> None:
+    """ONNX knows nothing of them."""
+    for wrong, found in ((1 if kind == "FLOAT" else 0.5, "INT" if kind == "FLOAT" else "FLOAT"), ([1], "INTS")):
+        node = helper.make_node(operator, ["x"] * 5, ["y"], domain="com.microsoft", **{name: wrong})
+        (error,) = errors_of(model_of([node], [value("x", 2, 2)], [value("y", None, None)]))
+        said = f"attribute {name!r} of {operator} is of type {found}, not {kind}"
+        assert error.code() is trt.ErrorCode.INVALID_NODE and said in error.desc(), error
+
+
 STEP: Final = helper.make_graph(
     [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["u"])],
     "step",

@@ -295,7 +295,7 @@ class GraphImporter:
     def _convert(
         self, converter: Converter, node: NodeProto, scope: Scope, opsets: Mapping[str, int], facts: NodeFacts
     ) -> Sequence[Operand | None]:
-        _require_types(node, facts.opset)
+        _require_types(node, facts.opset, converter)
         facts.attributes = {attribute.name: _value_of(attribute) for attribute in node.attribute}
         facts.num_outputs, facts.wanted = len(node.output), tuple(bool(name) for name in node.output)
         inputs = [scope[name] if name else None for name in node.input]
@@ -577,8 +577,8 @@ def _domain(domain: str) -> str:
     return _DOMAINS.get(domain, domain)
 
 
-def _require_types(node: NodeProto, opset: int) -> None:
-    """Refuses attributes of other types than ONNX says that they have.
+def _require_types(node: NodeProto, opset: int, converter: Converter) -> None:
+    """Refuses attributes of other types than ONNX says that they have, or their converter where ONNX says nothing.
 
     Raises:
         Unsupported: One has another type.
@@ -588,7 +588,8 @@ def _require_types(node: NodeProto, opset: int) -> None:
     schema = _schema(node.op_type, opset, _domain(node.domain)) if node.attribute else None
     known = {} if schema is None else schema.attributes
     for attribute in node.attribute:
-        wanted = known[attribute.name].type.name if attribute.name in known else None
+        name = attribute.name
+        wanted = known[name].type.name if name in known else converter.types.get(name) if schema is None else None
         found = AttributeProto.AttributeType.Name(attribute.type)
         if wanted is not None and not attribute.ref_attr_name and found not in (wanted, "UNDEFINED"):
             raise Unsupported(

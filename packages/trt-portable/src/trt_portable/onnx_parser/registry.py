@@ -28,6 +28,8 @@ class UseDefinition(Exception):  # it tells what to do, not what went wrong
 
 Function = Callable[..., Any]
 F = TypeVar("F", bound=Function)
+_NUMBERS: Final = {"int": "INT", "float": "FLOAT"}
+"""ONNX's types of attributes by what parameters are annotated with."""
 _CONVERTERS: Final[dict[tuple[str, str], list[Converter]]] = {}
 
 
@@ -47,6 +49,7 @@ class Converter:
         variadic: Whether a last parameter takes any number of inputs, and whether it takes initializers; else None.
         attributes: The keywords.
         mandatory: The keywords without a default.
+        types: ONNX's names of the types of those that are one number, which other domains than its own declare nowhere.
     """
 
     since: int
@@ -57,6 +60,7 @@ class Converter:
     variadic: bool | None
     attributes: frozenset[str]
     mandatory: frozenset[str]
+    types: Mapping[str, str]
 
     def check(self, operator: str, count: int, attributes: Mapping[str, Any]) -> None:
         """Refuses a node with other inputs and attributes than the operator has.
@@ -138,6 +142,7 @@ def _described(function: Function, since: int, further: Iterable[str], from_attr
         variadic=variadic,
         attributes=frozenset(attributes),
         mandatory=frozenset(mandatory),
+        types={each.name: _NUMBERS[each.annotation] for each in parameters if each.annotation in _NUMBERS},
     )
 
 
