@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +28,7 @@ import trt_portable as trt
 from trt_portable.onnx_parser import graph_walk, writer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import ConstantReader
+from trt_portable.onnx_parser.operators import control_flow
 from trt_portable.onnx_parser.registry import find_converter
 from trt_portable.onnx_parser.writer import NetworkWriter
 
@@ -154,6 +157,59 @@ def _symbols(count: int) -> bytes:
     nodes = [helper.make_node("MatMul", [f"x{at}", "x0"], [f"y{at}"]) for at in range(count)]
     inputs = [value(f"x{at}", f"rows{at}", f"columns{at}") for at in range(count)]
     return bytes(model_of(nodes, inputs, [value("y0", None, None)]).SerializeToString())
+
+
+def _appended(count: int) -> bytes:
+    """A loop that appends other rows to each of the values that it carries, through the same value again."""
+    nodes = [helper.make_node("Identity", ["c"], ["go"])]
+    rows = []
+    for at in range(count):
+        nodes.append(helper.make_node("Identity", [f"v{at}"], [f"w{at}"]))
+        rows.append(helper.make_tensor(f"r{at}", FLOAT, [1], [at + 1.0]))
+        nodes.append(helper.make_node("Concat", [f"w{at}", f"r{at}"], [f"o{at}"], axis=0))
+    ends = [value("i", dtype=TensorProto.INT64), value("c", dtype=TensorProto.BOOL)]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [*ends, *(value(f"v{at}", None) for at in range(count))],
+        [value("go", dtype=TensorProto.BOOL), *(value(f"o{at}", None) for at in range(count)), value("w_scan", 1)],
+        rows,
+    )
+    body.node.append(helper.make_node("Neg", ["r0"], ["w_scan"]))
+    results = [f"y{at}" for at in range(count)]
+    node = helper.make_node("Loop", ["trips", "", *["x"] * count], [*results, "each"], body=body)
+    trips = [numpy_helper.from_array(np.array(2), "trips")]
+    outputs = [value(name, None) for name in results] + [value("each", None, 1)]
+    return bytes(model_of([node], [value("x", 1)], outputs, trips).SerializeToString())
+
+
+def test_values_that_a_loop_appends_to_cost_no_more_the_more_there_are() -> None:
+    """For each the whole body was gone through, which calls nothing: its lines are counted."""
+
+    def lines(count: int) -> int:
+        content, found = _appended(count), 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal found
+            found += event == "line"
+            return trace if frame.f_code.co_filename == control_flow.__file__ else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            parse(content)
+        finally:
+            sys.settrace(before)
+        return found
+
+    lines(2)
+    assert lines(100) < 15 * lines(10)
+
+
+def test_a_loop_may_append_to_several_values_beside_what_it_collects() -> None:
+    *grown, each = infer(_appended(3), {"x": np.zeros(1, np.float32)})
+    assert [found.tolist() for found in grown] == [[0, row, row] for row in (1, 2, 3)]
+    assert each.tolist() == [[-1], [-1]]
 
 
 @pytest.mark.parametrize("part", [_functions, _constants, _symbols])
@@ -738,6 +794,13 @@ def test_attributes_of_another_type_are_refused_in_other_domains(operator: str, 
         (error,) = errors_of(model_of([node], [value("x", 2, 2)], [value("y", None, None)]))
         said = f"attribute {name!r} of {operator} is of type {found}, not {kind}"
         assert error.code() is trt.ErrorCode.INVALID_NODE and said in error.desc(), error
+
+
+def test_a_long_name_is_refused_before_all_that_is_inside_of_its_call_is_named_by_it() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="n" * 4096)
+    (error,) = errors_of(model_of([node], [value("x", 2)], [value("y", None)]))
+    assert error.code() is trt.ErrorCode.INVALID_NODE
+    assert "the name of a node has 4,096 characters" in error.desc()
 
 
 STEP: Final = helper.make_graph(

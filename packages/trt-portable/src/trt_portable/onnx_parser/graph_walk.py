@@ -17,7 +17,7 @@ import numpy as np
 from trt_portable.dims import MAX_RANK
 from trt_portable.enums import DataType, ErrorCode, PluginFieldType, TensorRTPhase
 from trt_portable.errors import strict
-from trt_portable.network.layer import ITensor
+from trt_portable.network.layer import NAME_LIMIT, ITensor
 from trt_portable.network.network import INetworkDefinition
 from trt_portable.onnx_parser.diagnostics import ParserError, Unsupported, code_and_reason
 from trt_portable.onnx_parser.initializers import TYPES, UINT8, ConstantReader, Initializer, dtype_of
@@ -267,6 +267,8 @@ class GraphImporter:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise Unsupported(f"the model has more than {MAX_NODES:,} nodes", ErrorCode.UNSUPPORTED_GRAPH)
+        if len(node.name) >= NAME_LIMIT:  # of calls inside of each other, each node has all of them in its own
+            raise Unsupported(f"the name of a node has {len(node.name):,} characters", ErrorCode.INVALID_NODE)
         domain = _domain(node.domain)
         name = node.name or f"{node.op_type}_{index}"
         if self._stack:

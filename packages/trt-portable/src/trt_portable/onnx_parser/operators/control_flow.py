@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -121,9 +121,8 @@ def _growing(body: GraphProto, carried: int) -> dict[int, int]:
         if node is None or node.op_type != "Concat" or len(node.input) < 2 or not axis or readers[end] != 1:
             continue
         name = node.input[0]
-        for _ in body.node:
-            if readers[name] == 1 and name in makers and _is_same(makers[name], given.type.tensor_type.elem_type):
-                name = makers[name].input[0]
+        while readers[name] == 1 and name in makers and _is_same(makers[name], given.type.tensor_type.elem_type):
+            name = makers.pop(name).input[0]  # nothing else reads it, so no chain comes here again
         if name == given.name and readers[name] == 1:
             found[place] = axis[0]
     return found
@@ -150,17 +149,18 @@ def _loop_that_grows(
     """A Loop whose values that grow are outputs of all trips, joined to what they were before."""
     rest = type(body)()
     rest.CopyFrom(body)
+    makers = {name: node for node in rest.node for name in node.output}
     for place in grown:
-        end = rest.output[1 + place].name
-        del next(node for node in reversed(rest.node) if end in node.output).input[0]
-    for place in sorted(grown, reverse=True):
-        rest.output.append(rest.output.pop(1 + place))
-        _drop(rest, rest.input.pop(2 + place).name)
+        del makers[rest.output[1 + place].name].input[0]
+    _drop(rest, [rest.input[2 + place].name for place in grown])
+    _set(rest.input, [value for place, value in enumerate(rest.input) if place - 2 not in grown])
+    others = [end for place, end in enumerate(rest.output) if place - 1 not in grown]
+    _set(rest.output, [*others, *(rest.output[1 + place] for place in sorted(grown))])
     kept = [place for place in range(len(initial)) if place not in grown]
     made = loop(net, M, cond, *(initial[place] for place in kept), body=rest)
     scans = made[len(kept) :]
     results = dict(zip(kept, made, strict=False))
-    for place, value in zip(sorted(grown), reversed(scans), strict=False):
+    for place, value in zip(sorted(grown), scans[len(scans) - len(grown) :], strict=False):
         first, whole = net.tensor(initial[place]), net.tensor(value)
         axis = net.axis(grown[place], net.rank(first))
         order = list(range(1, net.rank(whole)))
@@ -171,12 +171,25 @@ def _loop_that_grows(
     return [*(results[place] for place in range(len(initial))), *scans[: len(scans) - len(grown)]]
 
 
-def _drop(graph: GraphProto, name: str) -> None:
-    """Removes the casts and identities that nothing but the end of a chain from a value reads."""
-    for node in list(graph.node):
-        if name in node.input:
-            graph.node.remove(node)
-            _drop(graph, node.output[0])
+def _drop(graph: GraphProto, names: Iterable[str]) -> None:
+    """Removes the casts and identities that nothing but the ends of chains from values read."""
+    nodes = list(graph.node)
+    readers = {name: at for at, node in enumerate(nodes) for name in node.input}
+    gone = set()
+    for name in names:
+        end = name
+        while end in readers:
+            at = readers.pop(end)
+            gone.add(at)
+            end = nodes[at].output[0]
+    _set(graph.node, [node for at, node in enumerate(nodes) if at not in gone])
+
+
+def _set(field: Any, values: Iterable[Any]) -> None:
+    """Gives a repeated field of a message other values; taking them away one by one moves all others each time."""
+    kept = [type(value).FromString(value.SerializeToString()) for value in values]
+    del field[:]
+    field.extend(kept)
 
 
 def _recurrence(net: NetworkWriter, outer: ILoop, initial: ITensor) -> IRecurrenceLayer:
