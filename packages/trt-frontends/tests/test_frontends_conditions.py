@@ -223,6 +223,23 @@ def test_what_is_asked_in_floats_is_refused_where_it_is_otherwise(name: str, kep
     assert answered >= least
 
 
+class Cropped(nn.Module):
+    """Computes something else where columns are cut off; PyTorch compares the same to see whether rows are dense."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x: (2, columns), float32."""
+        whole = x.shape[1] // 4 * 4
+        return x[:, :whole] + 1, x * 2 if x.shape[1] == whole else x * 3
+
+
+def test_what_pytorch_learns_of_memory_answers_no_question_of_the_model() -> None:
+    columns = Input(min_shape=(2, 5), opt_shape=(2, 16), max_shape=(2, 40))
+    compiled = trt_frontends.compile(Cropped(), arg_inputs=[columns], min_block_size=1)
+    torch.testing.assert_close(compiled(torch.ones(2, 8)), Cropped()(torch.ones(2, 8)))
+    with pytest.raises(InputError, match=r"captured for x\.shape\[1\] == 4 \* \(x\.shape\[1\] // 4\)"):
+        compiled(torch.ones(2, 9))
+
+
 class Least(nn.Module):
     """Multiplies by a number that stops growing with the rows."""
 

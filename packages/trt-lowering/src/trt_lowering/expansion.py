@@ -25,12 +25,14 @@ from trt_core.log import unlogged
 from trt_core.nesting import with_leaves
 from trt_core.operators import draws_random_numbers
 from trt_core.paused_collection import paused_collection
+from trt_core.sizes.guards import Asker
 from trt_core.temporary import with_attributes
 from trt_core.weight_recipes import RECIPE, Literal
 from trt_lowering.decomposition_table import Decomposition, DecompositionRules, Source, find_decomposition
 from trt_lowering.node_metadata import provenance_of
 from trt_lowering.operator_traits import is_data_dependent, is_symbolic_function, mutated_arguments
 from trt_lowering.passes.functionalize import Functionalize
+from trt_lowering.tracing import asker_of_caller, strides_unguarded
 
 
 def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> None:
@@ -286,7 +288,7 @@ def no_new_guards(mode: FakeTensorMode) -> Iterator[None]:
     # PyTorch asks this method before it records anything; 2.11 has no other switch, and later ones say less
     is_newer = hasattr(shape_env, "error_on_new_guards")
     frozen = shape_env.error_on_new_guards() if is_newer else contextlib.nullcontext()
-    with with_attributes(shape_env, _check_frozen=_refuse_guard), frozen, unlogged(_GUARD_LOG):
+    with with_attributes(shape_env, _check_frozen=_refuse_guard), frozen, strides_unguarded(), unlogged(_GUARD_LOG):
         yield
 
 
@@ -304,7 +306,8 @@ def sizes_left_open(gm: fx.GraphModule) -> Iterator[None]:
 
 
 def _refuse_guard(expression: Any, value: Any) -> None:
-    raise RuntimeError(f"this takes for granted that {expression} is {value}, and sizes vary")
+    if asker_of_caller() is not Asker.STRIDES:  # these leave none
+        raise RuntimeError(f"this takes for granted that {expression} is {value}, and sizes vary")
 
 
 def _is_usable(module: fx.GraphModule) -> bool:

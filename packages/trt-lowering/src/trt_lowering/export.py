@@ -40,7 +40,7 @@ from trt_core.temporary import undone_in_forks, with_attributes
 from trt_lowering.captured_collectives import CaptureRefusal, functional_collectives
 from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
-from trt_lowering.tracing import tracing_lock
+from trt_lowering.tracing import strides_unguarded, tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
 
 _OWN_CODE: Final = os.path.dirname(__file__) + os.sep
@@ -379,13 +379,13 @@ def export_module(
     declare_results()
     _put_absent_buffers_last(module)
     try:
-        watching = contextlib.nullcontext() if questions is None else watch_size_questions(questions)
         examples = distinct_tensors(tuple(args), dict(kwargs or {}))
         with (
             tracing_lock(),
             paused_collection(),
             keep_recurrent_layers(),
-            watching,
+            strides_unguarded(),
+            contextlib.nullcontext() if questions is None else watch_size_questions(questions),
             contextlib.nullcontext() if changes is None or strict else watch_numbers(module, changes),
             functional_collectives(),
             masks_as_they_are(),

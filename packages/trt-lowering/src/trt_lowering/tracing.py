@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
+import threading
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from trt_core import LoweringError, TrtError
 from trt_core.device import on_host
 from trt_core.paused_collection import paused_collection
+from trt_core.sizes.guards import Asker, asker_in
+from trt_core.temporary import with_attributes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,3 +57,35 @@ def traces(what: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
         return run
 
     return decorate
+
+
+def strides_unguarded() -> contextlib.AbstractContextManager[None]:
+    """Answers what is asked to find how tensors lie in memory without a guard, in this thread; hold the `tracing_lock`.
+
+    Guards about memory are no conditions of a program, but PyTorch answers from them what a model or an operator asks
+    later, which then has no guard of its own.
+    """
+    from trt_core.internals import ShapeEnv
+    from trt_lowering.internals import symbolic_shapes  # costly to import
+
+    evaluate: Any = ShapeEnv.evaluate_expr
+    thread = threading.get_ident()
+
+    def unguarded(self: Any, expression: Any, *args: Any, **kwargs: Any) -> Any:
+        is_here = threading.get_ident() == thread and expression.free_symbols
+        with self.suppress_guards() if is_here and asker_of_caller() is Asker.STRIDES else contextlib.nullcontext():
+            return evaluate(self, expression, *args, **kwargs)
+
+    # PyTorch notes the innermost frame outside of its own files as where a guard comes from
+    unguarded.__code__ = unguarded.__code__.replace(co_filename=symbolic_shapes.__file__)
+    return with_attributes(ShapeEnv, evaluate_expr=unguarded)
+
+
+def asker_of_caller() -> Asker:
+    """Returns for whom PyTorch evaluates a size, in a function that it calls to."""
+    from trt_lowering.internals import uninteresting_files
+
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename in uninteresting_files():
+        frame = frame.f_back
+    return asker_in(frame.f_code.co_filename, frame.f_code.co_name)

@@ -212,6 +212,7 @@ _ASKERS: Final = (
     (Asker.STRIDES, "_refs/__init__.py", ("_reshape_view_helper",)),
     (Asker.STRIDES, "_subclasses/fake_impls.py", ("_compute_stride", "maybe_guard_or")),  # the latter are inside of it
     (Asker.SMALL_SIZES, "_prims_common/__init__.py", ("",)),
+    (Asker.SMALL_SIZES, "_refs/__init__.py", ("_broadcast_shapes",)),
     (Asker.SMALL_SIZES, "_subclasses/fake_impls.py", ("infer_size",)),
     (Asker.MODEL, "__init__.py", ("",)),
     (Asker.MODEL, "_dynamo/", ("",)),
