@@ -32,6 +32,7 @@ from trt_core.temporary import undone
 from trt_core.wording import kind_of
 from trt_frontends.entry_point import entry_point
 from trt_frontends.example_inputs import ExampleInputs, require_names
+from trt_frontends.other_ways import Captured, serve_other_ways
 from trt_frontends.smallest_sizes import accepts_usual_sizes, fixes_an_extent_at_one, settle_smallest_sizes
 from trt_frontends.stored_layers import open_shards, open_stored_layers, opened_after
 from trt_lowering import decompose_program, export_module
@@ -244,9 +245,17 @@ def _export(
     program, questions = other or (program, questions)
     _warn_of_training(program, mod)
     _warn_of_changes(changes)
-    if settle_sizes and dynamic_shapes is not None:
-        settle_smallest_sizes(program, mod, examples, questions, device)
-    return program
+    if not settle_sizes or dynamic_shapes is None:
+        return program
+    settle_smallest_sizes(program, mod, examples, questions, device)
+
+    def capture_at(inputs: Any) -> Captured | None:
+        questions: list[SizeQuestion] = []
+        with contextlib.suppress(ExportError):
+            return export(on_cpu(inputs), questions), questions
+        return None
+
+    return serve_other_ways((program, questions), mod, examples, device, capture_at)
 
 
 def keyword_inputs(program: torch.export.ExportedProgram) -> list[str]:
@@ -405,15 +414,11 @@ def _shape_as_input(examples: ExampleInputs, signature: inspect.Signature) -> In
 _FIXED = re.compile(r"L\['(\w+)'\](\S*?)\.size\(\)\[(\d+)\] as dynamic but your code specialized .*?constant \((\d+)\)")
 
 
-_Captured: TypeAlias = tuple[torch.export.ExportedProgram, list[SizeQuestion]]
-"""A program whose ranges are those that were asked for, and what the model asked of sizes."""
-
-
 _Export: TypeAlias = Callable[..., torch.export.ExportedProgram]
 """Exports a model for example inputs, and puts what it asks of sizes into a list; by reading its code where told so."""
 
 
-def _export_for_doubled_sizes(export: _Export, examples: ExampleInputs, device: torch.device) -> _Captured | None:
+def _export_for_doubled_sizes(export: _Export, examples: ExampleInputs, device: torch.device) -> Captured | None:
     """Captures a model for twice the sizes, since an extent that follows from those asked for is 1, which fixes it.
 
     A network that halves pictures five times has maps of 1 by 1 for pictures of 32 by 32. None where the model takes
@@ -427,7 +432,7 @@ def _export_for_doubled_sizes(export: _Export, examples: ExampleInputs, device: 
     return None
 
 
-def _read_strictly(export: _Export, inputs: Any) -> _Captured | None:
+def _read_strictly(export: _Export, inputs: Any) -> Captured | None:
     """Captures a model whose code takes `len(x)` or `int(0.7 * x.shape[0])`, by reading the code.
 
     Running it fixes such numbers. None where reading finds them fixed as well, or does not understand the code.

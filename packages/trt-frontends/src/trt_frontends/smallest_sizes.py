@@ -76,7 +76,7 @@ def settle_smallest_sizes(
         if not _all_hold((*demanded, *kept), sizes):
             continue  # such sizes are refused anyway
         broken = [question for question in asked if not _all_hold((question.answer,), sizes)]
-        if broken and not _is_the_model(program, module, examples, sizes, device):
+        if broken and not is_the_model(program, module, examples, sizes, device):
             kept.update((question.answer, question.place) for question in broken)
         elif (node := first_other_result(program.graph, sizes)) is not None:
             kept[no_such_sizes(sizes)] = f"{node.target}, {source_line(node) or node.name}"
@@ -268,14 +268,22 @@ def no_such_sizes(sizes: Mapping[Any, int]) -> Any:
     return sympy.Or(*(sympy.Ne(symbol, 1) for symbol, size in sizes.items() if size == 1))
 
 
-def _is_the_model(
+def is_the_model(
     program: ExportedProgram, module: nn.Module, examples: ExampleInputs, sizes: Mapping[Any, int], device: torch.device
 ) -> bool:
-    """Whether the graph computes at some sizes what the model computes; not where one of them fails."""
+    """Whether a program computes at some sizes what its model computes; not where one of them fails.
+
+    Args:
+        program: What was captured.
+        module: The model.
+        examples: What it was captured with.
+        sizes: The size of each symbol, as sympy knows them.
+        device: Where the model lives.
+    """
     graph = module_of(program, check_guards=False)
     try:
         for scale in _SCALES:
-            inputs = _inputs_at(program, examples, sizes, device, scale)
+            inputs = inputs_at(program, examples, sizes, device, scale)
             with torch.no_grad(), _attributes_kept(module), _Alone():  # type: ignore[no-untyped-call]
                 expected, found = (inputs.call(function, _with_inputs) for function in (module, graph))
             if not _agree(found, expected):
@@ -316,9 +324,22 @@ def _with_inputs(function: Any, *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs), args, kwargs
 
 
-def _inputs_at(
-    program: ExportedProgram, examples: ExampleInputs, sizes: Mapping[Any, int], device: torch.device, scale: float
+def inputs_at(
+    program: ExportedProgram,
+    examples: ExampleInputs,
+    sizes: Mapping[Any, int],
+    device: torch.device,
+    scale: float = 1.0,
 ) -> SampleInputs:
+    """Draws inputs of some sizes.
+
+    Args:
+        program: What was captured.
+        examples: What it was captured with; what is no `Input` stays.
+        sizes: The size of each symbol, as sympy knows them.
+        device: Where the inputs lie.
+        scale: The magnitude of what is drawn for floats.
+    """
     values = {node.name: node.meta.get("val") for node in program.graph.find_nodes(op="placeholder")}
     taken = iter(program.graph_signature.user_inputs)
 

@@ -282,7 +282,7 @@ def forget_assumptions(program: ExportedProgram) -> None:
     env = shape_environment(program.graph.nodes)
     if env is None or not env.guards:
         return
-    env.guards[:] = [guard for guard in env.guards if not _is_assumption(guard, env.replace(guard.expr))]
+    env.guards[:] = [guard for guard in env.guards if not is_assumption(guard)]
     rewrite_guard_text(program)
 
 
@@ -303,7 +303,7 @@ def _guards(
     if env is not None and env.guards:
         for guard in env.guards:
             expr = env.replace(guard.expr)
-            if not (as_asked and _is_assumption(guard, expr)):
+            if not (as_asked and is_assumption(guard)):
                 yield expr
         if env.source_to_var:  # a program that was loaded knows from where no symbol is, and its text says the rest
             return
@@ -344,10 +344,10 @@ def is_of_strides(guard: Any) -> bool:
     return asker_of(guard) is Asker.STRIDES
 
 
-def _is_assumption(guard: Any, expr: Any) -> bool:
-    """Whether a guard says which way PyTorch's own code went, as it does not matter to the model."""
+def is_assumption(guard: Any) -> bool:
+    """Whether a guard of a shape environment says which way PyTorch's own code went, as it matters to no model."""
     asker = asker_of(guard)
-    return asker is Asker.STRIDES or (asker is Asker.SMALL_SIZES and (relation_name(expr) or "eq") != "eq")
+    return asker is Asker.STRIDES or (asker is Asker.SMALL_SIZES and (relation_name(guard.expr) or "eq") != "eq")
 
 
 def _clauses(expr: Any) -> Iterator[tuple[Any, ...]]:
