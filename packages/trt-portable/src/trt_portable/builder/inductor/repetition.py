@@ -2,6 +2,9 @@
 
 A transformer of 32 equal layers is a graph with a period. `split` cuts it into pieces: what comes before, the layers,
 which share one code, and what comes after. Weights, and whatever else comes from outside of a piece, are its arguments.
+A size that
+follows from those of inputs by divisions, as the length of what convolutions left of a sound, is a symbol of its own
+inside of a piece: the compiler sees through `length`, and not through `((s // 80 - 3) // 2 - 1) // 2 + 1`.
 Pieces are cut where a compiler cannot fuse in any case: what crosses a cut was made by a kernel of its own, or is in
 memory anyway because such a kernel stands between its maker and its reader. So the pieces start the kernels that the
 whole starts.
@@ -12,16 +15,19 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
+import sympy
 import torch
 from torch import fx
 
 from trt_core.graph_search import last_uses
-from trt_core.internals import OWN_NAMESPACES, OpOverload
+from trt_core.internals import OWN_NAMESPACES, ConstantSource, DimDynamic, OpOverload
 
 _LONGEST_PERIOD: Final = 2048
 _LEAST_SAVED: Final = 32
@@ -34,6 +40,7 @@ _SHARED_PERIODS: Final = 1.5
 _ALIGNMENT: Final = 16
 _FEW_NUMBERS: Final = 16
 _HALF: Final = 2
+_LEAST_LENGTH: Final = 2  # PyTorch takes extents of 0 and 1 for constants
 _EXTERNAL: Final = ("mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "convolution", "dot", "mv", "addmv")
 _EXTERNAL_PARTS: Final = ("scaled_dot_product", "cudnn", "convolution", "_addmm_activation", "_mm")
 
@@ -224,6 +231,11 @@ class _Outline:
         """The place of a node among what is emitted."""
         return self._local.get(node)
 
+    def mentioned(self) -> Iterator[Any]:
+        """The expressions of all sizes of what is emitted, and of what it takes."""
+        for node in (*self.emitted, *self.externals):
+            yield from (size.node.expr for size in _sizes_of(node.meta.get("val")))
+
     def _emit(self, node: fx.Node) -> None:
         described = _encoded((node.args, tuple(sorted(node.kwargs.items()))), self._refer)
         self._local[node] = len(self.emitted)
@@ -245,6 +257,107 @@ class _Outline:
             self.externals[node] = len(self.externals)
             return "given", self.externals[node], _signature(node)
         return "given", self.externals[node]
+
+
+@dataclass(frozen=True)
+class _Size:
+    """A size that a piece takes.
+
+    Attributes:
+        expr: What it is inside.
+        meaning: What it is outside.
+    """
+
+    expr: Any
+    meaning: torch.SymInt
+
+
+@dataclass(frozen=True)
+class _Length:
+    """A size that is a symbol of its own inside of pieces.
+
+    Attributes:
+        symbol: What it is inside.
+        meaning: What it is outside.
+        division: The part of its meaning that is hidden by it.
+    """
+
+    symbol: Any
+    meaning: torch.SymInt
+    division: Any
+
+    @classmethod
+    def of(cls, division: Any, extent: torch.SymInt) -> _Length:
+        """Makes a symbol for an extent, within the range that it has."""
+        node = extent.node
+        env, bounds = node.shape_env, node.shape_env.bound_sympy(node.expr)
+        symbol = env.create_symbol(
+            node.hint, ConstantSource(f"length_{len(env.var_to_range)}"), DimDynamic.DYNAMIC, constraint_dim=None
+        )
+        env.var_to_range[symbol] = bounds
+        _meanings.setdefault(env, {})[symbol] = node.expr
+        return cls(symbol, extent, division)
+
+
+@dataclass(frozen=True)
+class _Lengths:
+    """What becomes of sizes inside of a piece.
+
+    Attributes:
+        each: The sizes that are symbols there.
+    """
+
+    each: tuple[_Length, ...]
+
+    def of(self, expr: Any) -> Any:
+        """An expression over sizes as it is inside."""
+        if not self.each:
+            return expr
+        inside = {each.division: each.symbol - (each.meaning.node.expr - each.division) for each in self.each}
+        return sympy.expand(expr.xreplace(inside))
+
+    def number(self, expr: Any, meaning: torch.SymInt) -> torch.SymInt:
+        """A size of the inside, of which its meaning is known."""
+        node = meaning.node
+        return meaning if expr == node.expr else node.shape_env.create_symintnode(expr, hint=node.hint)
+
+    def value(self, value: Any) -> Any:
+        """What a node stands for, with the sizes of the inside."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self.value, value))
+        if isinstance(value, torch.SymInt):
+            return self.number(self.of(value.node.expr), value)
+        if not self.each or not isinstance(value, torch.Tensor) or not any(_sizes_of(value)):
+            return value
+        shape, strides, (offset,) = (
+            [self.value(number) for number in numbers]
+            for numbers in (value.shape, value.stride(), (value.storage_offset(),))
+        )
+        with value.fake_mode:
+            made = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
+            return made if isinstance(offset, int) and offset == 0 else made.as_strided(shape, strides, offset)
+
+
+_meanings: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
+
+
+def spelled_out(expression: Any, env: Any) -> Any:
+    """Returns an expression over the symbols of pieces in those of inputs of the whole.
+
+    Args:
+        expression: Of sympy.
+        env: The environment of the symbols.
+    """
+    return expression.xreplace(_meanings.get(env, {}))
+
+
+def _divisions(expr: Any) -> Iterator[Any]:
+    """The outermost parts of an expression that are more than sums and products."""
+    if isinstance(expr, sympy.Function):
+        yield expr
+    else:
+        for part in expr.args:
+            yield from _divisions(part)
 
 
 class _Cutter:
@@ -286,6 +399,7 @@ class _Cutter:
         )
         self._codes: dict[Any, int] = {}
         self._made: list[fx.GraphModule] = []
+        self._lengths: dict[Any, _Length] = {}
 
     def split(self) -> SplitGraph:
         """The whole as pieces."""
@@ -459,51 +573,79 @@ class _Cutter:
         if key not in self._codes:
             self._codes[key] = len(self._made)
             self._made.append(self._code(outlines[0], order))
-        symbols = self._symbols(outlines[0])
+        sizes = [each.meaning for each in self._sizes(outlines[0])]
         return [
             Piece(
                 self._codes[key],
-                (*symbols.values(), *outline.externals),
+                (*sizes, *outline.externals),
                 tuple(outline.emitted[index] for index in order),
             )
             for outline in outlines
         ]
 
-    def _symbols(self, outline: _Outline) -> dict[Any, torch.SymInt]:
-        """The sizes that a piece takes, by expression: all symbols that it mentions, then what consists of them."""
-        symbols: dict[Any, Any] = {}
+    def _sizes(self, outline: _Outline) -> list[_Size]:
+        """The sizes that a piece takes: all symbols that it mentions, then what consists of them."""
+        lengths = self._lengths_in(outline)
+        mentioned: set[Any] = set()
+        for expr in (*outline.mentioned(), *outline.sizes):
+            mentioned |= lengths.of(expr).free_symbols
+        symbols: dict[Any, torch.SymInt] = {}
         for node in self._inputs:
             for extent in node.meta["val"].shape:
                 if isinstance(extent, torch.SymInt) and extent.node.expr.is_Symbol:
                     symbols.setdefault(extent.node.expr, extent)
-        mentioned: set[Any] = set()
-        for node in (*outline.emitted, *outline.externals):
-            for size in _sizes_of(node.meta.get("val")):
-                mentioned |= size.node.expr.free_symbols
-        for expr in outline.sizes:
-            mentioned |= expr.free_symbols
-        found = {symbol: value for symbol, value in symbols.items() if symbol in mentioned}
-        return {**found, **{expr: value for expr, value in outline.sizes.items() if expr not in found}}
+        found = [_Size(symbol, value) for symbol, value in symbols.items() if symbol in mentioned]
+        found += [_Size(length.symbol, length.meaning) for length in lengths.each]
+        known = {size.expr for size in found}
+        spelled = [_Size(lengths.of(expr), value) for expr, value in outline.sizes.items()]
+        return found + [size for size in spelled if size.expr not in known]
+
+    def _lengths_in(self, outline: _Outline) -> _Lengths:
+        """What follows from sizes by one division that is all that a piece knows of these."""
+        exprs = {*outline.mentioned(), *outline.sizes}
+        divisions = dict.fromkeys(division for expr in exprs for division in _divisions(expr))
+        hidden = {division: sympy.Dummy() for division in divisions}
+        open_to_it = set().union(*(expr.xreplace(hidden).free_symbols for expr in exprs))
+        shared = Counter(symbol for division in divisions for symbol in division.free_symbols)
+        extents = [
+            extent
+            for node in outline.externals
+            for extent in getattr(node.meta["val"], "shape", ())
+            if isinstance(extent, torch.SymInt)
+        ]
+        found: list[_Length] = []
+        for division in divisions:
+            if any(symbol in open_to_it or shared[symbol] > 1 for symbol in division.free_symbols):
+                continue
+            beyond = ((extent, extent.node.expr - division) for extent in extents)
+            extent = next((extent for extent, offset in beyond if offset.is_Integer), None)
+            if extent is not None and division not in self._lengths:
+                self._lengths[division] = _Length.of(division, extent)
+            if extent is not None and self._lengths[division].meaning.node.hint >= _LEAST_LENGTH:
+                found.append(self._lengths[division])
+        return _Lengths(tuple(found))
 
     def _code(self, outline: _Outline, returned: Sequence[int]) -> fx.GraphModule:
         made = fx.Graph()
+        lengths = self._lengths_in(outline)
         sizes: dict[Any, fx.Node] = {}
         given: dict[fx.Node, fx.Node] = {}
-        for number, (expr, value) in enumerate(self._symbols(outline).items()):
-            sizes[expr] = made.placeholder(f"size_{number}")
-            sizes[expr].meta["val"] = value
+        for number, size in enumerate(self._sizes(outline)):
+            sizes[size.expr] = made.placeholder(f"size_{number}")
+            sizes[size.expr].meta["val"] = lengths.number(size.expr, size.meaning)
         for number, node in enumerate(outline.externals):
             given[node] = made.placeholder(f"given_{number}")
-            given[node].meta["val"] = node.meta["val"]
+            given[node].meta["val"] = lengths.value(node.meta["val"])
 
         def replaced(node: fx.Node) -> Any:
             if node in given:
                 return given[node]
             value = node.meta["val"]
-            return sizes[value.node.expr] if isinstance(value, torch.SymInt) else value
+            return sizes[lengths.of(value.node.expr)] if isinstance(value, torch.SymInt) else value
 
         for node in outline.emitted:
             given[node] = made.node_copy(node, replaced)
+            given[node].meta["val"] = lengths.value(node.meta["val"])
         made.output(tuple(given[outline.emitted[index]] for index in returned))
         made.lint()
         return fx.GraphModule(self._graph, made)

@@ -48,7 +48,15 @@ from trt_portable.builder.inductor.own_operators import (
     are_equal,
     teach_cudnn_operators,
 )
-from trt_portable.builder.inductor.repetition import CompiledGraph, part_biases, places_of, split, updates, whole
+from trt_portable.builder.inductor.repetition import (
+    CompiledGraph,
+    part_biases,
+    places_of,
+    spelled_out,
+    split,
+    updates,
+    whole,
+)
 from trt_portable.builder.tactic import Subject, Tactic
 from trt_portable.enums import LayerType
 from trt_portable.errors import PortableError
@@ -1653,7 +1661,7 @@ def served_sizes(
 def _guards(inputs: Sequence[torch.Tensor]) -> list[Any]:
     """What PyTorch asked of sizes, each once, in terms of the symbols that are left."""
     env = next(mode.shape_env for mode in (getattr(tensor, "fake_mode", None) for tensor in inputs) if mode is not None)
-    asked = dict.fromkeys(_told(env.replace(guard.expr)) for guard in env.guards)
+    asked = dict.fromkeys(_told(spelled_out(env.replace(guard.expr), env)) for guard in env.guards)
     return [guard for guard in asked if guard != True]  # noqa: E712 - as sympy has it
 
 
