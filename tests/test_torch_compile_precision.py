@@ -51,7 +51,7 @@ def _write_to_overlapping(model: Model, x: torch.Tensor, y: torch.Tensor) -> Any
 
 def _write_to_buffers(model: Model, x: torch.Tensor) -> Any:
     model.cache.index_copy_(0, torch.tensor([1]), model.linear(x)[:1])
-    model.count += 1
+    model.count.add_(1)
     return model.cache, model.cache[1:] * model.count
 
 
@@ -103,7 +103,7 @@ def _shift_a_cache(model: Model, x: torch.Tensor) -> None:
 
 
 def _count(model: Model, x: torch.Tensor) -> None:
-    model.count += 1
+    model.count.add_(1)
     model.cache.scatter_add_(1, torch.zeros(3, 1, dtype=torch.int64), x[:, 1:2])
     model.hidden = model.hidden * 0.5 + x[1]
 
@@ -144,7 +144,7 @@ def test_state_is_not_rounded(write: Callable[[Model, torch.Tensor], None], prec
 def test_state_of_a_compiled_model_is_not_rounded(precision: torch.dtype) -> None:
     def function(model: Model, x: torch.Tensor) -> torch.Tensor:
         _write_to_a_cache(model, x)
-        model.count += 1
+        model.count.add_(1)
         return model.linear(x)
 
     model = Model(function).eval()

@@ -335,7 +335,7 @@ def _assert_what_is_computed(model: Model, x: torch.Tensor) -> Any:
 
 
 def _assert_after_a_write(model: Model, x: torch.Tensor) -> Any:
-    model.count += 1
+    model.count.add_(1)
     torch._assert_async((x > 0).any(), "nothing is positive")
     return model.linear(x) * model.count
 
@@ -473,7 +473,7 @@ def test_indices_that_are_outside_are_the_errors_of_aot_eager(name: str, compute
     look_up, outside = LOOKUPS[name]
 
     def run(model: Model, index: torch.Tensor) -> Any:
-        model.count += 1
+        model.count.add_(1)
         return look_up(_table(model), index * 2 - index if computed else index)
 
     def said(error: Exception) -> Any:
@@ -520,7 +520,7 @@ def test_values_that_operators_refuse_are_the_errors_of_aot_eager(name: str, dyn
     function, (good, *bad, fine) = REFUSED_VALUES[name]
 
     def run(model: Model, x: torch.Tensor) -> Any:
-        model.count += 1
+        model.count.add_(1)
         return function(x) + model.linear.bias.sum()
 
     def said(error: Exception) -> Any:
