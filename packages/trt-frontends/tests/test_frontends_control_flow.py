@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,13 +149,19 @@ def _compile(model: nn.Module, **settings: Any) -> Any:
     return trt_frontends.compile(model, arg_inputs=[varying], **{"min_block_size": 1, "device": "cpu", **settings})
 
 
+@functools.cache
+def _whole(kind: Callable[[], nn.Module], level: int) -> tuple[nn.Module, Any]:
+    """A model and what it is compiled to, which tests call and save."""
+    torch.manual_seed(0)
+    model = kind().eval()
+    return model, _compile(model, optimization_level=level)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_model_with_control_flow_is_one_engine(kind: Callable[[], nn.Module], level: int) -> None:
-    torch.manual_seed(0)
-    model = kind().eval()
-    compiled = _compile(model, optimization_level=level)
+    model, compiled = _whole(kind, level)
     report = compiled.meta["partition_report"]
     assert (len(report.engines), report.coverage) == (1, 1.0)
     for rows in (2, 3, 9):
@@ -164,9 +171,8 @@ def test_a_model_with_control_flow_is_one_engine(kind: Callable[[], nn.Module], 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_saved_program_runs_branches_and_loops(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    model = kind().eval()
-    trt_frontends.save(_compile(model, optimization_level=0), tmp_path / "model.trtp")
+    model, compiled = _whole(kind, 0)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
     loaded = trt_frontends.load(tmp_path / "model.trtp")
     for x in _inputs(5):
         torch.testing.assert_close(loaded(x), model(x))
@@ -188,7 +194,7 @@ def test_a_saved_program_runs_what_stays_in_pytorch(kind: Callable[[], nn.Module
 
 def test_a_branch_that_does_not_convert_runs_in_pytorch_with_its_reason(tmp_path: Path) -> None:
     model = Branch().eval()
-    compiled = _compile(model, torch_executed_ops={torch.ops.aten.relu.default})
+    compiled = _compile(model, optimization_level=0, torch_executed_ops={torch.ops.aten.relu.default})
     verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
     refusal = verdicts["torch.ops.higher_order.cond"]
     assert refusal.code == "TRT-F053" and "aten.relu" in refusal.message
@@ -205,7 +211,7 @@ def test_a_body_that_draws_random_numbers_stays_in_pytorch() -> None:
             found: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + torch.rand_like(y), lambda y: y * 2, (x,))
             return found
 
-    compiled = _compile(Noisy().eval())
+    compiled = _compile(Noisy().eval(), optimization_level=0)
     verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
     assert not verdicts["torch.ops.higher_order.cond"].supported
     torch.testing.assert_close(compiled(x := _inputs(3)[1]), x * 2)

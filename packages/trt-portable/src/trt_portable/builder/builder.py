@@ -368,8 +368,12 @@ def add_output_extents(
     ]
     numbers = [tensors[slot.weights] if is_host_constant(slot) else None for slot in info.weight_slots]
     program = load_shape_program(structure, info, numbers)
+    tried: set[tuple[Shape, ...]] = set()
     for profile in range(len(info.profiles)):
         for number, shapes in enumerate(_ends(info, inputs, profile, groups)):
+            if shapes in tried:  # where one extent varies, its ends are those of the profile
+                continue
+            tried.add(shapes)
             made = _made(program, inputs, shapes)
             if made is None and number < _WHOLE_ENDS:
                 return info  # layers refuse shapes that the profile allows: only inferring can say which
