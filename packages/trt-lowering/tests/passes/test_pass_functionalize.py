@@ -93,9 +93,17 @@ def shape_used_later(x):
     return bits, torch.full_like(y, 3), y.new_zeros(y.size(0))
 
 
+def drop_nothing(x):
+    """As the last layers of MobileNetV3 do; of what is in use later, which nobody has written to."""
+    y = x * 2
+    z = torch.nn.functional.dropout(y, training=False, inplace=True)
+    return torch.nn.functional.alpha_dropout(z.t(), training=False, inplace=True), y
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        drop_nothing,
         shape_used_later,
         chain,
         alias_used_later,
@@ -206,6 +214,20 @@ def test_writes_to_buffers_become_one_write_back_at_the_end(captured, compare):
         state = gm.steps.clone()
         compare((x + (state + 1) * 2, state), gm(x))
         compare((state + 1) * 2, gm.steps)
+
+
+def test_dropout_that_is_on_is_not_taken_for_what_writes_nothing(captured):
+    gm = captured(lambda x: torch.nn.functional.dropout(x * 2, inplace=True), torch.randn(3))
+    assert rewritten(gm).entangled.target is aten.dropout_.default
+
+
+@pytest.mark.parametrize("write_back", [True, False])
+def test_dropout_that_is_off_leaves_inputs_alone(write_back, captured):
+    gm = captured(lambda x: torch.nn.functional.dropout(x, training=False, inplace=True), x := torch.randn(3))
+    Functionalize(write_back=write_back)(gm)
+    assert in_place(gm) == []
+    gm.recompile()
+    assert gm(x) is x
 
 
 def test_writes_to_inputs_reach_the_caller(captured, compare):

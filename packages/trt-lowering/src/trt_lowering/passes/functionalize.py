@@ -15,6 +15,7 @@ from torch import fx
 
 from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import tensors_in
+from trt_core.operators import draws_random_numbers
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call, same_layout, same_shape
 from trt_lowering.operator_traits import may_alias, mutated_arguments, tensor_value
@@ -64,7 +65,7 @@ class Functionalize(GraphPass):
         written: dict[fx.Node, fx.Node] = {}
         changes = 0
         for node in list(graph.nodes):
-            if node.target is aten.detach_.default:  # which export puts behind every constant; it writes nothing
+            if _writes_nothing(node):
                 node.replace_all_uses_with(node.args[0])
                 graph.erase_node(node)
                 changes += 1
@@ -160,6 +161,17 @@ _OF_EXTENTS: Final = frozenset(
 
 def _writes(node: fx.Node) -> bool:
     return node.op == "call_function" and isinstance(node.target, OpOverload) and bool(mutated_arguments(node.target))
+
+
+def _writes_nothing(node: fx.Node) -> bool:
+    """Whether a node returns its operand as it is: `detach_`, which export puts behind constants, or idle dropout."""
+    is_dropout = schema_name(node.target) in _DROPOUTS
+    return node.target is aten.detach_.default or (is_dropout and not draws_random_numbers(node))
+
+
+_DROPOUTS: Final = frozenset(
+    f"aten::{name}_" for name in ("alpha_dropout", "dropout", "feature_alpha_dropout", "feature_dropout")
+)
 
 
 @dataclass(frozen=True)
