@@ -62,9 +62,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Sets the number of threads, and with `--poison` that memory is NaN until somebody writes to it.
 
+    Garbage is looked for seldom, also while tests are imported, which makes what stays.
     What tests signed with goes when they have ended, in this process alone: those forked from it may end sooner.
     """
     config.add_cleanup(functools.partial(shutil.rmtree, _KEYS, ignore_errors=True))
+    gc.set_threshold(20_000, 20, 50)  # a tenth of the suite's time went to searching what compilers keep
     torch.set_num_threads(config.getoption("--threads"))
     if config.getoption("--poison"):
         torch.utils.deterministic.fill_uninitialized_memory = True
@@ -169,7 +171,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 50)  # a tenth of the suite's time went to searching what compilers keep
     if guards := sys.modules.get("torch._dynamo.guards"):
         guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
 
