@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import sympy
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import fx
-from torch._dynamo.source import ConstantSource
-from torch._inductor.codegen.common import KernelArgs, SizeArg
-from torch._inductor.sizevars import SizeVarAllocator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._sympy.functions import FloorDiv, Max, Mod, ModularIndexing, PythonMod
-from torch.utils._sympy.value_ranges import ValueRanges
 
 import trt_portable as trt
 from trt_portable.builder.inductor import tactic
@@ -30,10 +20,7 @@ from trt_portable.builder.inductor.tactic import (
     TracedProgram,
     _has_odd_rows,
     _is_functional,
-    _loops_ordered_by_hints,
-    _sizes_in_32_bits,
     _wants_channels_last,
-    bound_of,
     decompositions,
     fused_layout,
     graph_of,
@@ -44,7 +31,6 @@ from trt_portable.builder.inductor.tactic import (
 from trt_portable.execution.loaded_network import FLAT, WeightLayout, load_network
 from trt_portable.fusion import cuda_products
 from trt_portable.fusion.programs import interpreted_program, traced_program
-from trt_portable.internals import MemoryDep, V, triton_codegen
 from trt_portable.layers.collective import collective_operator, rehearsal
 
 C = 8
@@ -389,87 +375,3 @@ def test_collectives_that_follow_from_each_other_need_nothing_to_hold_them() -> 
     module = fx.GraphModule({}, graph)
     order_collectives(module)
     assert not any(node.kwargs for node in module.graph.nodes)
-
-
-def test_loops_over_sizes_that_vary_change_places_as_those_over_numbers_do() -> None:
-    """A kernel that writes channels last is fused with one that reads rows, whatever their length is."""
-    env = ShapeEnv()
-    images, length = (
-        env.create_symbol(hint, ConstantSource(name), dynamic_dim=DimDynamic.DYNAMIC)
-        for name, hint in (("images", 4), ("length", 40))
-    )
-    image, first, second = loops = sympy.symbols("d0 d1 d2", integer=True)
-    start = 32 * length * image
-    written = MemoryDep("x", start + first + 32 * second, loops, (images, sympy.Integer(32), length))
-    read = MemoryDep("x", start + 32 * first + second, loops, (images, length, sympy.Integer(32)))
-    graph: Any = SimpleNamespace(sizevars=SizeVarAllocator(env))
-    with V.set_graph_handler(graph), _loops_ordered_by_hints():
-        assert written.decide_loop_order_to_match(read) == [0, 2, 1]
-
-
-class _Kernel:
-    """What is asked of a kernel of Inductor whose code is written."""
-
-    def __init__(self) -> None:
-        self.args = KernelArgs()
-        self.range_trees: list[Any] = []
-        self.range_tree_nodes: dict[Any, Any] = {}
-
-    def types(self, *indices: Any, size_dtype: str = "tl.int32") -> dict[str, str]:
-        """The types of the sizes that a kernel takes which computes these indices."""
-        for index in indices:
-            triton_codegen.TritonKernel.rename_indexing(self, index)  # type: ignore[arg-type]
-        taken: list[Any] = [SizeArg(name, size) for size, name in self.args.sizevars.items()]
-        names = [SimpleNamespace(name=each.name) for each in taken]
-        return triton_codegen.signature_to_meta(taken, size_dtype=size_dtype, argdefs=names)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("most", "index", "size_dtype", "expected"),
-    [
-        (1 << 20, lambda size, place: place + 1024 * size, "tl.int32", "i32"),
-        (1 << 22, lambda size, place: place + 1024 * size, "tl.int32", "i64"),
-        (1 << 20, lambda size, place: FloorDiv(size * size, 1 << 20), "tl.int32", "i64"),
-        (1 << 20, lambda size, place: FloorDiv(place, size) + Mod(place, size), "tl.int32", "i32"),
-        (1 << 20, lambda size, place: place + size, "tl.int64", "i64"),
-    ],
-)
-def test_sizes_are_of_32_bits_where_all_that_is_computed_of_them_is(
-    most: int, index: Any, size_dtype: str, expected: str
-) -> None:
-    env = ShapeEnv()
-    size = env.create_symbol(8, ConstantSource("size"), dynamic_dim=DimDynamic.DYNAMIC)
-    env.var_to_range[size] = ValueRanges(1, most)
-    kernel, place = _Kernel(), sympy.Symbol("x0", integer=True)
-    kernel.range_tree_nodes[place] = SimpleNamespace(length=sympy.Integer(1 << 10))
-    graph: Any = SimpleNamespace(sizevars=SizeVarAllocator(env))
-    with V.set_graph_handler(graph), V.set_kernel_handler(kernel), _sizes_in_32_bits():
-        assert kernel.types(index(size, place), place, size_dtype=size_dtype) == {"ks0": expected}
-
-
-_NAMES = sympy.symbols("a b c", integer=True, positive=True)
-
-
-@given(data=st.data(), sizes=st.tuples(*[st.integers(1, 1 << 12)] * 3))
-def test_a_bound_is_above_all_parts_of_an_expression(data: st.DataObject, sizes: tuple[int, ...]) -> None:
-    parts: list[Any] = [*_NAMES, *map(sympy.Integer, (-3, 1, 2, 7))]
-    for _ in range(data.draw(st.integers(1, 5))):
-        left, right = (data.draw(st.sampled_from(parts)) for _ in range(2))
-        divisor = data.draw(st.sampled_from((*_NAMES, sympy.Integer(5))))
-        made = data.draw(st.sampled_from(("add", "multiply", "divide", "rest", "digit", "most")))
-        parts.append(
-            {
-                "add": lambda left=left, right=right: left + right,
-                "multiply": lambda left=left, right=right: left * right,
-                "divide": lambda left=left, divisor=divisor: FloorDiv(left, divisor),
-                "rest": lambda left=left, divisor=divisor: PythonMod(left, divisor),
-                "digit": lambda left=left, divisor=divisor: ModularIndexing(left, divisor, sympy.Integer(9)),
-                "most": lambda left=left, right=right: Max(left, right),
-            }[made]()
-        )
-    most = dict(zip(_NAMES, sizes, strict=True))
-    bound = bound_of(parts[-1], lambda symbol: float(most[symbol]))
-    values = {name: data.draw(st.integers(1, high)) for name, high in most.items()}
-    assert abs(parts[-1].xreplace(values)) <= bound
-    fit = [abs(part.xreplace(values)) < 1 << 31 for part in sympy.preorder_traversal(parts[-1])]
-    assert all(fit) or bound == math.inf

@@ -13,11 +13,13 @@
 | `torch._inductor.fx_passes.joint_graph` | passes over a whole graph | |
 | `torch._inductor.lowering` | operators that the compiler calls as they are | |
 | `torch._inductor.runtime.cache_dir_utils` | where compiled Triton kernels lie | |
+| `torch._inductor.sizevars` | what the compiler knows of sizes | |
 | `torch._inductor.utils` | whether the compiler fuses what reads a product | |
 | `torch._inductor.virtualized` | the fake mode that the compiler works in | |
 | `torch._prims_common` | the layout of a result | |
 | `torch.fx.experimental.sym_node` | what computes with symbolic sizes | |
 | `torch.utils._python_dispatch` | keeps what sees operators from them | |
+| `torch.utils._sympy.functions` | divisions of sizes | |
 | `torch.utils._sympy.symbol` | names of sizes that only data tell | |
 """
 
@@ -46,9 +48,11 @@ if TYPE_CHECKING:
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+    from torch._inductor.sizevars import SizeVarAllocator
     from torch._inductor.utils import is_pointwise_use
     from torch._inductor.virtualized import V
     from torch.fx.experimental.sym_node import SymNode
+    from torch.utils._sympy.functions import FloorDiv, ModularIndexing
     from torch.utils._sympy.symbol import SymT, make_symbol
 
 
@@ -95,9 +99,11 @@ LATE: Final = {
     "torch._inductor.fx_passes.joint_graph": "joint_graph_passes",
     "torch._inductor.lowering": "constrain_to_fx_strides, lowerings, make_fallback",
     "torch._inductor.runtime.cache_dir_utils": "triton_cache_dir",
+    "torch._inductor.sizevars": "SizeVarAllocator",
     "torch._inductor.utils": "is_pointwise_use",
     "torch._inductor.virtualized": "V",
     "torch.fx.experimental.sym_node": "SymNode",
+    "torch.utils._sympy.functions": "FloorDiv, ModularIndexing",
     "torch.utils._sympy.symbol": "SymT, make_symbol",
 }
 """Names by the module that has them, of what is costly to import: these are imported when they are first used."""

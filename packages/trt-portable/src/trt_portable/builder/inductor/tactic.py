@@ -27,11 +27,10 @@ import operator
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import sympy
 import torch
 from torch import fx, nn
 from torch.utils.weak import WeakIdKeyDictionary
@@ -42,6 +41,7 @@ from trt_core.sizes.functions import relation_name
 from trt_core.sizes.grid import MOST_COMBINATIONS, SizeGrid, runs
 from trt_core.temporary import undone, with_attributes
 from trt_portable.builder.autotune.autotuner import trying_all
+from trt_portable.builder.inductor.kernel_indices import sizes_in_indices
 from trt_portable.builder.inductor.own_operators import (
     KernelCall,
     OwnOperators,
@@ -1299,7 +1299,7 @@ def compile_graph(
                 return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
         part_biases(graph)
         pieces = split(graph)
-        with _kernels_compiled_together(), _loops_ordered_by_hints(), _sizes_in_32_bits():
+        with _kernels_compiled_together(), sizes_in_indices():
             return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
 
 
@@ -1314,125 +1314,6 @@ def _kernels_compiled_together() -> Iterator[None]:
         yield
     for compiler, scope in waiting:
         wait(compiler, scope)
-
-
-@contextlib.contextmanager
-def _loops_ordered_by_hints() -> Iterator[None]:
-    """Lets loops over sizes that vary change places where two kernels become one by that, as loops over numbers do.
-
-    Inductor takes a size in an index for a loop that it knows nothing of. A tensor that one kernel writes as the next
-    one does not read it was written and read once more then: every convolution of a sound, of images in windows.
-    """
-    from trt_portable.internals import MemoryDep, V
-
-    decide: Any = MemoryDep.decide_loop_order_to_match
-
-    def with_numbers(access: Any) -> Any:
-        env = V.graph.sizevars.shape_env
-        sizes = [symbol for symbol in access.index.free_symbols if symbol in env.var_to_range]
-        hints = {symbol: env.create_symintnode(symbol, hint=None).node.hint for symbol in sizes}
-        usual = {symbol: hint for symbol, hint in hints.items() if hint is not None}  # data tells the others
-        return replace(access, index=access.index.xreplace(usual))
-
-    with with_attributes(
-        MemoryDep, decide_loop_order_to_match=lambda access, other: decide(with_numbers(access), with_numbers(other))
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def _sizes_in_32_bits() -> Iterator[None]:
-    """Hands sizes to kernels in 32 bits where nothing that is computed of them is more.
-
-    Inductor hands them over in 64, since a size times another may be more, and every index that has one in it is of 64
-    bits by that: a division takes several times as long. How large sizes get is known here.
-    """
-    from trt_portable.internals import V, triton_codegen
-
-    kernels = triton_codegen.TritonKernel
-    rename: Any = kernels.rename_indexing
-    make: Any = triton_codegen.signature_to_meta
-    computed: dict[Any, set[Any]] = {}
-
-    def renamed(kernel: Any, index: Any) -> Any:
-        found = rename(kernel, index)
-        if not isinstance(found, list):  # whose parts came one by one
-            computed.setdefault(kernel, set()).add(found)
-        return found
-
-    def signature(given: Any, *, size_dtype: str | None, **more: Any) -> dict[str, Any]:
-        types: dict[str, Any] = make(given, size_dtype=size_dtype, **more)
-        indices = computed.pop(V.kernel, ())
-        if size_dtype != "tl.int32" or "i64" not in types.values():
-            return types
-        largest = _largest_numbers(V.kernel)
-        sizes = {name for name in V.kernel.args.sizevars.values() if types.get(name) == "i64"}
-        of_sizes = [index for index in indices if not sizes.isdisjoint(map(str, index.free_symbols))]
-        is_small = all(bound_of(index, largest) < _WIDE for index in of_sizes)
-        return {**types, **dict.fromkeys(sizes if is_small else (), "i32")}
-
-    with (
-        with_attributes(kernels, rename_indexing=renamed),
-        with_attributes(triton_codegen, signature_to_meta=signature),
-    ):
-        yield
-
-
-def _largest_numbers(kernel: Any) -> Callable[[sympy.Symbol], float]:
-    """What each number that a kernel of Inductor computes indices of is at most."""
-    from trt_portable.internals import V
-
-    sizes = V.graph.sizevars
-    ranges = sizes.shape_env.var_to_range
-    names = {name: size for size, name in kernel.args.sizevars.items()}
-    loops = {tree.index_sym(): tree.numel for tree in kernel.range_trees}
-
-    def largest(symbol: sympy.Symbol) -> float:
-        if symbol in ranges:
-            bounds = ranges[symbol]
-            return max(abs(float(bounds.lower)), abs(float(bounds.upper)))
-        entry = kernel.range_tree_nodes.get(symbol)
-        stands_for = entry.length if entry else loops.get(symbol, names.get(symbol.name))
-        stands_for = sizes.inv_precomputed_replacements.get(symbol, stands_for)
-        return math.inf if stands_for in (None, symbol) else bound_of(stands_for, largest)
-
-    return largest
-
-
-def bound_of(expression: Any, largest: Callable[[sympy.Symbol], float]) -> float:
-    """Returns what the magnitude of an expression over whole numbers is at most, if 32 bits hold all of its parts.
-
-    Args:
-        expression: Of sympy, or a number.
-        largest: What the magnitude of a symbol is at most.
-
-    Returns:
-        Infinity if 32 bits do not hold all parts, or if that is not known.
-    """
-    if isinstance(expression, (int, sympy.Number)):
-        return abs(float(expression))
-    if isinstance(expression, sympy.Symbol):
-        return largest(expression)
-    parts = [bound_of(part, largest) for part in expression.args]
-    name = type(expression).__name__
-    if max(parts) >= _WIDE:
-        return math.inf
-    if isinstance(expression, sympy.Mul):
-        found = math.prod(parts)
-    elif isinstance(expression, sympy.Pow):
-        found = parts[0] ** parts[1]
-    elif name in _DIVISIONS and isinstance(expression.args[1], sympy.Integer):
-        found = parts[0] / parts[1] + 1
-    else:
-        is_known = isinstance(expression, (sympy.Add, sympy.Rel)) or name in _DIVISIONS | _AT_MOST_SUMS
-        found = sum(parts) if is_known else math.inf
-    return found if found < _WIDE else math.inf
-
-
-_WIDE: Final = 1 << 31
-_DIVISIONS: Final = frozenset(("FloorDiv", "CleanDiv", "CeilDiv"))
-_AT_MOST_SUMS: Final = frozenset(("ModularIndexing", "Mod", "PythonMod", "Max", "Min", "Identity"))
-"""Functions of whole numbers whose results are at most the sum of what they are given."""
 
 
 def _extents(node: fx.Node) -> Sequence[Any]:

@@ -1,0 +1,228 @@
+"""Sizes that vary, in the indices that kernels of Inductor compute: as cheap as numbers would be where they can be.
+
+Of numbers Inductor knows what it needs to know, of symbols much less, and says so by copies and divisions that kernels
+for one size do not have. What it is taught here:
+
+- Which of two orders of loops fits, if one of them fits at the usual sizes.
+- A division by sizes of what lies densely in them: `(x + 64 * y) % (64 * n)` is what is divided, `y` being below `n`.
+- That numbers of 32 bits hold all that is computed of sizes, where they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import sympy
+
+from trt_core.temporary import with_attributes
+
+
+@contextlib.contextmanager
+def sizes_in_indices() -> Iterator[None]:
+    """Has Inductor compute indices of sizes that vary in these ways."""
+    with _loops_ordered_by_hints(), _divisions_by_sizes(), _sizes_in_32_bits():
+        yield
+
+
+@contextlib.contextmanager
+def _divisions_by_sizes() -> Iterator[None]:
+    """Has divisions of indices by sizes done where it is known what comes out."""
+    from trt_portable.internals import SizeVarAllocator
+
+    simplify: Any = SizeVarAllocator._simplify_with_ranges
+
+    def simplified(sizes: Any, expression: Any, loops: Mapping[Any, Any]) -> Any:
+        if not expression.free_symbols - loops.keys():
+            return simplify(sizes, expression, loops)
+        joined = simplify(sizes, divided(expression, loops, sizes.shape_env), loops)
+        again = divided(joined, loops, sizes.shape_env)
+        return joined if again == joined else simplified(sizes, again, loops)
+
+    with with_attributes(SizeVarAllocator, _simplify_with_ranges=simplified):
+        yield
+
+
+def divided(expression: Any, loops: Mapping[Any, Any], env: Any) -> Any:
+    """Returns an expression without the divisions of which is known what comes out.
+
+    Args:
+        expression: Of sympy, over whole numbers that are not negative: counters of loops, and sizes.
+        loops: How far each counter counts.
+        env: Knows the ranges of sizes.
+    """
+    from trt_portable.internals import FloorDiv, ModularIndexing
+
+    def is_below(number: Any, limit: Any) -> bool:
+        highest = number.xreplace({counter: count - 1 for counter, count in loops.items()})
+        return _is_monotone(number) and _least(sympy.expand(limit - 1 - highest), env) >= 0
+
+    def done(division: Any) -> Any:
+        base, divisor, *modulus = division.args
+        whole, rest = _divided(base, divisor)
+        quotient = whole if is_below(rest, divisor) else whole + FloorDiv(rest, divisor)
+        if not modulus:
+            return quotient
+        _, rest = _divided(quotient, *modulus)
+        return rest if is_below(rest, *modulus) else division
+
+    return expression.replace(lambda part: isinstance(part, (FloorDiv, ModularIndexing)), done)
+
+
+def _divided(base: Any, divisor: Any) -> tuple[Any, Any]:
+    """A sum as what a divisor divides, by that divisor, and the rest of the terms."""
+    whole, rest = [], []
+    for term in sympy.Add.make_args(sympy.expand(base)):
+        quotient = term / divisor
+        number, factors = quotient.as_coeff_mul()
+        is_whole = number.is_Integer and not any(each.is_Pow and each.exp.is_negative for each in factors)
+        (whole if is_whole else rest).append(quotient if is_whole else term)
+    return sympy.Add(*whole), sympy.Add(*rest)
+
+
+def _is_monotone(number: Any) -> bool:
+    """Whether a number is not negative, and grows with each of its counters and sizes."""
+    if isinstance(number, sympy.Add):
+        return all(map(_is_monotone, number.args))
+    coefficient, factors = number.as_coeff_mul()
+    return not coefficient.is_negative and all(
+        factor.is_Symbol
+        or (type(factor).__name__ == "FloorDiv" and factor.args[1].is_Integer and _is_monotone(factor.args[0]))
+        for factor in factors
+    )
+
+
+def _least(total: Any, env: Any) -> float:
+    """What a sum of products of sizes is at least; minus infinity if that is not known."""
+    least = 0.0
+    for term in sympy.Add.make_args(total):
+        coefficient, factors = term.as_coeff_mul()
+        if not term.free_symbols <= env.var_to_range.keys():
+            return -math.inf
+        bounds = [env.var_to_range.get(factor) or env.bound_sympy(factor) for factor in factors]
+        least += float(coefficient) * math.prod(
+            float(each.upper if coefficient.is_negative else each.lower) for each in bounds
+        )
+    return least
+
+
+@contextlib.contextmanager
+def _loops_ordered_by_hints() -> Iterator[None]:
+    """Lets loops over sizes that vary change places where two kernels become one by that, as loops over numbers do.
+
+    Inductor takes a size in an index for a loop that it knows nothing of. A tensor that one kernel writes as the next
+    one does not read it was written and read once more then: every convolution of a sound, of images in windows.
+    """
+    from trt_portable.internals import MemoryDep, V
+
+    decide: Any = MemoryDep.decide_loop_order_to_match
+
+    def with_numbers(access: Any) -> Any:
+        env = V.graph.sizevars.shape_env
+        sizes = [symbol for symbol in access.index.free_symbols if symbol in env.var_to_range]
+        hints = {symbol: env.create_symintnode(symbol, hint=None).node.hint for symbol in sizes}
+        usual = {symbol: hint for symbol, hint in hints.items() if hint is not None}  # data tells the others
+        return replace(access, index=access.index.xreplace(usual))
+
+    with with_attributes(
+        MemoryDep, decide_loop_order_to_match=lambda access, other: decide(with_numbers(access), with_numbers(other))
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _sizes_in_32_bits() -> Iterator[None]:
+    """Hands sizes to kernels in 32 bits where nothing that is computed of them is more.
+
+    Inductor hands them over in 64, since a size times another may be more, and every index that has one in it is of 64
+    bits by that: a division takes several times as long. How large sizes get is known here.
+    """
+    from trt_portable.internals import V, triton_codegen
+
+    kernels = triton_codegen.TritonKernel
+    rename: Any = kernels.rename_indexing
+    make: Any = triton_codegen.signature_to_meta
+    computed: dict[Any, set[Any]] = {}
+
+    def renamed(kernel: Any, index: Any) -> Any:
+        found = rename(kernel, index)
+        if not isinstance(found, list):  # whose parts came one by one
+            computed.setdefault(kernel, set()).add(found)
+        return found
+
+    def signature(given: Any, *, size_dtype: str | None, **more: Any) -> dict[str, Any]:
+        types: dict[str, Any] = make(given, size_dtype=size_dtype, **more)
+        indices = computed.pop(V.kernel, ())
+        if size_dtype != "tl.int32" or "i64" not in types.values():
+            return types
+        largest = _largest_numbers(V.kernel)
+        sizes = {name for name in V.kernel.args.sizevars.values() if types.get(name) == "i64"}
+        of_sizes = [index for index in indices if not sizes.isdisjoint(map(str, index.free_symbols))]
+        is_small = all(bound_of(index, largest) < _WIDE for index in of_sizes)
+        return {**types, **dict.fromkeys(sizes if is_small else (), "i32")}
+
+    with (
+        with_attributes(kernels, rename_indexing=renamed),
+        with_attributes(triton_codegen, signature_to_meta=signature),
+    ):
+        yield
+
+
+def _largest_numbers(kernel: Any) -> Callable[[sympy.Symbol], float]:
+    """What each number that a kernel of Inductor computes indices of is at most."""
+    from trt_portable.internals import V
+
+    sizes = V.graph.sizevars
+    ranges = sizes.shape_env.var_to_range
+    names = {name: size for size, name in kernel.args.sizevars.items()}
+    loops = {tree.index_sym(): tree.numel for tree in kernel.range_trees}
+
+    def largest(symbol: sympy.Symbol) -> float:
+        if symbol in ranges:
+            bounds = ranges[symbol]
+            return max(abs(float(bounds.lower)), abs(float(bounds.upper)))
+        entry = kernel.range_tree_nodes.get(symbol)
+        stands_for = entry.length if entry else loops.get(symbol, names.get(symbol.name))
+        stands_for = sizes.inv_precomputed_replacements.get(symbol, stands_for)
+        return math.inf if stands_for in (None, symbol) else bound_of(stands_for, largest)
+
+    return largest
+
+
+def bound_of(expression: Any, largest: Callable[[sympy.Symbol], float]) -> float:
+    """Returns what the magnitude of an expression over whole numbers is at most, if 32 bits hold all of its parts.
+
+    Args:
+        expression: Of sympy, or a number.
+        largest: What the magnitude of a symbol is at most.
+
+    Returns:
+        Infinity if 32 bits do not hold all parts, or if that is not known.
+    """
+    if isinstance(expression, (int, sympy.Number)):
+        return abs(float(expression))
+    if isinstance(expression, sympy.Symbol):
+        return largest(expression)
+    parts = [bound_of(part, largest) for part in expression.args]
+    name = type(expression).__name__
+    if max(parts) >= _WIDE:
+        return math.inf
+    if isinstance(expression, sympy.Mul):
+        found = math.prod(parts)
+    elif isinstance(expression, sympy.Pow):
+        found = parts[0] ** parts[1]
+    elif name in _DIVISIONS and isinstance(expression.args[1], sympy.Integer):
+        found = parts[0] / parts[1] + 1
+    else:
+        is_known = isinstance(expression, (sympy.Add, sympy.Rel)) or name in _DIVISIONS | _AT_MOST_SUMS
+        found = sum(parts) if is_known else math.inf
+    return found if found < _WIDE else math.inf
+
+
+_WIDE: Final = 1 << 31
+_DIVISIONS: Final = frozenset(("FloorDiv", "CleanDiv", "CeilDiv"))
+_AT_MOST_SUMS: Final = frozenset(("ModularIndexing", "Mod", "PythonMod", "Max", "Min", "Identity"))
+"""Functions of whole numbers whose results are at most the sum of what they are given."""
