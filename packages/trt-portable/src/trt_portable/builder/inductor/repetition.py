@@ -249,7 +249,7 @@ class _Outline:
             value = node.meta["val"]
             if isinstance(value, torch.SymInt):
                 self.sizes.setdefault(value.node.expr, value)
-            return "size", str(value)
+            return "size", _plain(value)
         if node in self._cutter.moved:
             self._emit(node)
             return "local", self._local[node]
@@ -680,11 +680,16 @@ def _signature(node: fx.Node) -> Any:
 
 def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        extents = tuple(map(str, (*value.shape, "by", *value.stride())))
+        extents = tuple(map(_plain, (*value.shape, *value.stride())))
         return str(value.dtype), str(value.device), extents, _is_aligned(value)
     if isinstance(value, (list, tuple)):
         return tuple(map(_described, value))
-    return str(value)
+    return _plain(value) if isinstance(value, torch.SymInt) else str(value)
+
+
+def _plain(size: Any) -> Any:
+    """A size as what can be compared and hashed; to spell it out takes a while."""
+    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 def _is_size(node: fx.Node) -> bool:

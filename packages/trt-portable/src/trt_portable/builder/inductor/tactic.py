@@ -674,6 +674,7 @@ def _placeholders(
     _with_known_extents.add(shape_env)
     _teach_strides()
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
+    mode.cache_enabled = mode.cache_enabled and not dynamic  # to know a call by its symbols takes longer than the call
     given: list[Any] = []
     named: dict[str, Any] = {}  # extents of one name are equal
     for tensor in inputs:
