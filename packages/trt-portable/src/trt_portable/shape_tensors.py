@@ -8,6 +8,7 @@ the device they belong to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, TypeGuard, TypeVar
 
@@ -17,6 +18,8 @@ import torch
 from trt_core.limits import open_account
 from trt_portable.dtypes import INDICES
 from trt_portable.enums import DataType
+from trt_portable.errors import Refusal
+from trt_portable.size_arithmetic import is_negative, is_unknown, least_of, quotient
 
 HOST_LIMIT: Final = 64
 """Most elements that a shape tensor may have."""
@@ -233,9 +236,48 @@ def usual_size(size: int | torch.SymInt) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else size
 
 
-def is_unknown(number: Any) -> bool:
-    """Whether a number is symbolic without a hint, so that comparing it cannot be decided."""
-    return isinstance(number, torch.SymInt) and not number.node.has_hint()
+class Outline:
+    """Extents and type of a tensor while shapes are inferred that only running tells, for layers that move elements.
+
+    PyTorch's own tensors take milliseconds to make, in which it compares products of extents.
+
+    Args:
+        shape: Integers, and symbolic ones.
+        dtype: The PyTorch type.
+
+    Raises:
+        Refusal: An extent is negative.
+    """
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, shape: Sequence[Any], dtype: torch.dtype) -> None:
+        negative = next((extent for extent in shape if is_negative(extent)), None)
+        if negative is not None:
+            raise Refusal(f"the extent {negative} is negative")
+        self.shape = tuple(shape)
+        self.dtype = dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def numel(self) -> Any:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def permute(self, order: Sequence[int]) -> Outline:
+        """The same with its axes reordered."""
+        return Outline([self.shape[axis] for axis in order], self.dtype)
+
+    def new_empty(self, shape: Sequence[Any]) -> Outline:
+        """One of the same type with other extents.
+
+        Raises:
+            Refusal: One of them is negative.
+        """
+        return Outline(shape, self.dtype)
 
 
 def is_shape_alone(value: Value, *numbers: Any) -> TypeGuard[torch.Tensor]:
@@ -244,6 +286,8 @@ def is_shape_alone(value: Value, *numbers: Any) -> TypeGuard[torch.Tensor]:
     What makes a view of it asks in which order it lies, and compares products of extents: half a second of eight
     symbols.
     """
+    if isinstance(value, Outline):
+        return True
     return isinstance(value, torch.Tensor) and value.is_meta and any(map(is_unknown, (*value.shape, *numbers)))
 
 
@@ -319,12 +363,24 @@ def _minimum(left: Any, right: Any) -> Any:
     return min(left, right)
 
 
+def _is_greater(left: Any, right: Any) -> bool:
+    if type(right) is int and least_of(left) > right:
+        return True
+    return False if type(left) is int and least_of(right) >= left else bool(left > right)
+
+
+def _is_equal(left: Any, right: Any) -> bool:
+    if (type(right) is int and least_of(left) > right) or (type(left) is int and least_of(right) > left):
+        return False
+    return bool(left == right)
+
+
 def truncated_quotient(left: Any, right: Any) -> Any:
     """Integer division that rounds towards zero, exact for any magnitude."""
-    if left >= 0 and right > 0:
-        return left // right
-    quotient = abs(left) // abs(right)
-    return quotient if (left >= 0) == (right >= 0) else -quotient
+    if (least_of(left) >= 0 and least_of(right) > 0) or (left >= 0 and right > 0):
+        return quotient(left, right)
+    found = abs(left) // abs(right)
+    return found if (left >= 0) == (right >= 0) else -found
 
 
 def _binary(function: Callable[[Any, Any], Any], result: torch.dtype | None = None) -> Any:
@@ -401,14 +457,14 @@ HOST_FUNCTIONS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     torch.sub: _binary(lambda left, right: left - right),
     torch.mul: _binary(lambda left, right: left * right),
     torch.div: _divide,
-    torch.floor_divide: _binary(lambda left, right: left // right),
+    torch.floor_divide: _binary(quotient),
     torch.fmax: _binary(_maximum),
     torch.fmin: _binary(_minimum),
     torch.maximum: _binary(_maximum),
     torch.minimum: _binary(_minimum),
-    torch.eq: _binary(lambda left, right: bool(left == right), torch.bool),
-    torch.gt: _binary(lambda left, right: bool(left > right), torch.bool),
-    torch.lt: _binary(lambda left, right: bool(left < right), torch.bool),
+    torch.eq: _binary(_is_equal, torch.bool),
+    torch.gt: _binary(_is_greater, torch.bool),
+    torch.lt: _binary(lambda left, right: _is_greater(right, left), torch.bool),
     torch.logical_and: _binary(lambda left, right: bool(left) and bool(right)),
     torch.logical_or: _binary(lambda left, right: bool(left) or bool(right)),
     torch.logical_xor: _binary(lambda left, right: bool(left) != bool(right)),

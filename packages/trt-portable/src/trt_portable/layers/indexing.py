@@ -30,7 +30,8 @@ from trt_portable.network.rules import (
     require_tensor,
     require_type,
 )
-from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor, host_numbers, is_unknown
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, Value, as_tensor, host_numbers
+from trt_portable.size_arithmetic import is_unknown
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols

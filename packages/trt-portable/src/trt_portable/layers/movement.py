@@ -26,7 +26,8 @@ from trt_portable.network.rules import (
     require_tensor,
     require_type,
 )
-from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_shape_alone, is_unknown, operand
+from trt_portable.shape_tensors import HostValues, Value, host_numbers, is_shape_alone, operand
+from trt_portable.size_arithmetic import is_unknown, quotient
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols
@@ -59,6 +60,7 @@ class IShuffleLayer(ILayer):
     _KIND = LayerType.SHUFFLE
     _DEFERRED = True
     _SHAPE_ALGEBRA = True
+    _MOVES_ALONE = True
     _MAX_INPUTS = 2
     _HOST_INPUTS = frozenset({1})
 
@@ -137,7 +139,7 @@ def _reshaped(x: Value, wanted: list[Any], zero_copies: bool) -> list[Any]:
         if not fits:
             raise Refusal(f"{count} elements of shape {tuple(x.shape)} do not fill {wanted}")
     elif free and any(map(is_unknown, (count, *extents))):  # PyTorch would ask whether there are elements at all
-        extents[free[0]] = count // math.prod(extent for axis, extent in enumerate(extents) if axis != free[0])
+        extents[free[0]] = quotient(count, math.prod(extent for axis, extent in enumerate(extents) if axis != free[0]))
     return extents
 
 
@@ -178,6 +180,7 @@ class ISqueezeLayer(ILayer):
 
     _KIND = LayerType.SQUEEZE
     _SHAPE_ALGEBRA = True
+    _MOVES_ALONE = True
     _MAX_INPUTS = 2
     _HOST_INPUTS = frozenset({1})
 
@@ -214,6 +217,7 @@ class IUnsqueezeLayer(ILayer):
 
     _KIND = LayerType.UNSQUEEZE
     _SHAPE_ALGEBRA = True
+    _MOVES_ALONE = True
     _MAX_INPUTS = 2
     _HOST_INPUTS = frozenset({1})
 

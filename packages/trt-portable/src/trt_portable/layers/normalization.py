@@ -26,7 +26,8 @@ from trt_portable.network.rules import (
     require_tensor,
 )
 from trt_portable.pybind import to_integer
-from trt_portable.shape_tensors import Value, as_tensor, is_unknown
+from trt_portable.shape_tensors import Value, as_tensor
+from trt_portable.size_arithmetic import is_unknown
 from trt_portable.weights import Weights, optional_weights
 
 

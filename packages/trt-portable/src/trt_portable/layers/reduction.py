@@ -22,7 +22,8 @@ from trt_portable.network.rules import (
     require,
     require_tensor,
 )
-from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, operand
+from trt_portable.size_arithmetic import is_unknown
 
 if TYPE_CHECKING:
     from trt_portable.network.symbols import Symbols

@@ -33,7 +33,8 @@ from trt_portable.network.rules import (
     require_tensor,
 )
 from trt_portable.pybind import to_number
-from trt_portable.shape_tensors import Value, as_tensor, host_numbers, is_unknown, operand
+from trt_portable.shape_tensors import Value, as_tensor, host_numbers, operand
+from trt_portable.size_arithmetic import is_unknown
 
 _ROUNDING: Final[dict[ResizeRoundMode, Callable[[torch.Tensor], torch.Tensor]]] = {
     ResizeRoundMode.HALF_UP: lambda x: torch.floor(x + 0.5),

@@ -34,9 +34,9 @@ from trt_portable.shape_tensors import (
     as_tensor,
     host_numbers,
     is_shape_alone,
-    is_unknown,
     require_few,
 )
+from trt_portable.size_arithmetic import is_unknown
 
 _RESAMPLED: Final = frozenset({DataType.BOOL, DataType.INT8, DataType.INT32, DataType.HALF, DataType.FLOAT})
 
@@ -59,6 +59,7 @@ class ISliceLayer(ILayer):
     _KIND = LayerType.SLICE
     _DEFERRED = True
     _SHAPE_ALGEBRA = True
+    _MOVES_ALONE = True
     _MAX_INPUTS = 6
     _HOST_INPUTS = frozenset({1, 2, 3, 5})
 

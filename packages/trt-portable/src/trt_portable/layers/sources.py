@@ -12,7 +12,7 @@ import torch
 from trt_portable.dims import Dims, DimsLike, as_dims
 from trt_portable.dtypes import FLOATS, INDICES, PACKED, unpack
 from trt_portable.enums import DataType, FillOperation, LayerType
-from trt_portable.errors import Refusal
+from trt_portable.errors import Refusal, present
 from trt_portable.layer_properties import Attribute, Overridden, WeightsAttribute, element_type, member, optional_dims
 from trt_portable.layer_properties import dims as dims_attribute
 from trt_portable.layers.contracts import Bound, broadcast, moved
@@ -169,6 +169,10 @@ class IShapeLayer(ILayer):
 
     _KIND = LayerType.SHAPE
     _SHAPE_ALGEBRA = True
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        extents = present(self._inputs[0])._extents
+        return None if extents is None else (Facts((len(extents),), DataType.INT64, extents),)
 
     def _contract(self, inputs: Sequence[Value]) -> Bound | None:
         return 0, 0

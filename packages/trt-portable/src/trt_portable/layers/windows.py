@@ -14,7 +14,7 @@ from trt_portable.errors import Refusal
 from trt_portable.layer_properties import Attribute, dims, optional_dims
 from trt_portable.network.layer import ILayer
 from trt_portable.network.rules import require
-from trt_portable.shape_tensors import is_unknown
+from trt_portable.size_arithmetic import is_unknown
 
 
 class Padding(NamedTuple):

@@ -17,8 +17,8 @@ from trt_portable.enums import DataType, ErrorCodeTRT
 from trt_portable.errors import Refusal
 from trt_portable.network.layer import META, Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_volume
-from trt_portable.network.symbols import Symbols, expression_of
-from trt_portable.shape_tensors import HOST_LIMIT, HostValues, NotOnHost, Value, as_tensor
+from trt_portable.network.symbols import Symbols
+from trt_portable.shape_tensors import HOST_LIMIT, HostValues, NotOnHost, Outline, Value, as_tensor
 
 _HOST_TYPES = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL, DataType.FLOAT})
 
@@ -115,8 +115,9 @@ class Inference:
                 return known
             if not symbolic:
                 return self._facts(layer, layer._compute([self._value(t) for t in sources]))
+            outlined = layer._MOVES_ALONE
             with self.symbols.mode():
-                return self._facts(layer, layer._compute([self._value(tensor) for tensor in sources]))
+                return self._facts(layer, layer._compute([self._value(tensor, outlined) for tensor in sources]))
         except Refusal:
             raise
         except NotOnHost:
@@ -128,7 +129,7 @@ class Inference:
             if symbolic:
                 self.symbols.settle()
 
-    def _value(self, tensor: ITensor | None) -> Value | None:
+    def _value(self, tensor: ITensor | None, outlined: bool = False) -> Value | Outline | None:
         if tensor is None:
             return None
         if tensor._extents is None:
@@ -139,17 +140,18 @@ class Inference:
             numbers = [number if isinstance(number, (int, float)) else integer(number) for number in tensor._host]
             return HostValues.of(numbers, tensor._extents, carrier, META)
         shape = tuple(integer(extent) for extent in tensor._extents)
+        if outlined:
+            return Outline(shape, carrier)
         return torch.empty(shape, dtype=carrier, device=META)
 
-    @staticmethod
-    def _facts(layer: ILayer, values: Sequence[Value]) -> tuple[Facts, ...]:
+    def _facts(self, layer: ILayer, values: Sequence[Value]) -> tuple[Facts, ...]:
         found = []
         for index, value in enumerate(values):
             extents = tuple(Symbols.expression(extent) for extent in value.shape)
             dtype = layer._output_dtype(index, value.dtype)
             host: tuple[Any, ...] | None = None
             if isinstance(value, HostValues) and value.numel() <= HOST_LIMIT:
-                numbers = [expression_of(number) for number in value.numbers()]
+                numbers = [self.symbols.noted(number) for number in value.numbers()]
                 host = None if any(number is None for number in numbers) else tuple(numbers)
             found.append(Facts(extents, dtype, host))
         return tuple(found)

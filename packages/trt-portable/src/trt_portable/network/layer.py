@@ -279,6 +279,8 @@ class ILayer(Sealed):
     """Inputs whose values the host must know."""
     _SHAPE_ALGEBRA: ClassVar[bool] = False
     """Whether values known to the host stay known through this layer."""
+    _MOVES_ALONE: ClassVar[bool] = False
+    """Whether inference asks no more of tensors than `Outline` has, where extents are known only at run time."""
     _DATA_DEPENDENT: ClassVar[bool] = False
     """Whether an output extent depends on data."""
     _CACHEABLE: ClassVar[bool] = True

@@ -66,6 +66,13 @@ class Symbols:
             found = self._integers[extent] = made
         return found
 
+    def noted(self, number: Any) -> Any:
+        """What `expression_of` says of a number, of which `integer` makes the same number again."""
+        found = expression_of(number)
+        if isinstance(number, torch.SymInt) and found is not None and type(found) is not int:
+            self._integers.setdefault(found, number)
+        return found
+
     @staticmethod
     def expression(number: Any) -> Any:
         """An integer, or the expression of a symbolic one.
