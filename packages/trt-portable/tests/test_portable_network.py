@@ -306,3 +306,21 @@ def test_what_was_inferred_once_is_remembered(network: Any, monkeypatch: pytest.
     for _ in range(50):
         tensor = network.add_activation(tensor, A.RELU).get_output(0)
     assert calls == 1
+
+
+def test_an_einsum_is_checked_without_saying_its_equation(network: trt.INetworkDefinition) -> None:
+    """The whole equation stood in a message for each operand, which nobody read: quadratic in their number."""
+    said: list[str] = []
+
+    class Equation(str):
+        __slots__ = ()
+
+        def __repr__(self) -> str:
+            said.append(self)
+            return super().__repr__()
+
+    x = network.add_input("x", trt.float32, (2, 3))
+    layer = network.add_einsum([x] * 40, ",".join(["ab"] * 40) + "->ab")
+    layer.__dict__[type(layer).equation.slot] = Equation(layer.equation)
+    layer._check(layer._inputs)
+    assert len(said) <= 1

@@ -25,7 +25,7 @@ from onnx_running import QuietLogger, Refused, build, infer, parse, run
 from torch import nn
 
 import trt_portable as trt
-from trt_portable.onnx_parser import graph_walk, writer
+from trt_portable.onnx_parser import graph_walk, initializers, writer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import ConstantReader
 from trt_portable.onnx_parser.operators import control_flow
@@ -604,6 +604,23 @@ def external(folder: Path, location: str, data: bytes = b"", **entries: str) -> 
     if data:
         (folder / location).write_bytes(data)
     return model
+
+
+def test_constants_that_no_memory_holds_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of holes may be as large as a model says, and reading it has no more to say than `MemoryError`."""
+
+    def exhausted(*_: Any) -> Any:
+        raise MemoryError
+
+    model = external(tmp_path, "weights.bin", array(4, 3).tobytes())
+    with monkeypatch.context() as patch:
+        patch.setattr(initializers, "_from_bytes", exhausted)
+        (error,) = errors_of(model, str(tmp_path / "model.onnx"))
+        assert error.code() is trt.ErrorCode.MEM_ALLOC_FAILED
+        assert "no memory for the constant 'w' of extents [4, 3] and type FLOAT: parse the model where" in error.desc()
+    monkeypatch.setattr(graph_walk, "_require_types", exhausted)
+    (error,) = errors_of(dense(array(4, 3)))
+    assert error.node() == 0 and error.desc() == "what the model asks for here takes more memory than there is"
 
 
 def test_external_data_are_read_from_the_folder_of_the_model(tmp_path: Path) -> None:

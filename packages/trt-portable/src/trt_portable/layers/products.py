@@ -159,10 +159,8 @@ class IEinsumLayer(ILayer):
         )
         sizes: dict[str, int] = {}
         for term, tensor in zip(terms, tensors, strict=True):
-            require(
-                len(term) == tensor._rank,
-                f"operand {term!r} of {self.equation!r} has rank {len(term)}, its input {tensor._rank}",
-            )
+            if len(term) != tensor._rank:
+                raise Refusal(f"operand {term!r} of {self.equation!r} has rank {len(term)}, its input {tensor._rank}")
             for label, extent in zip(term, tensor._extents or (), strict=True):
                 if type(extent) is int and extent != 1:
                     known = sizes.setdefault(label, extent)

@@ -135,7 +135,8 @@ def code_and_reason(error: BaseException) -> tuple[ErrorCode, str]:
     if isinstance(error, Refusal):
         return ErrorCode.UNSUPPORTED_NODE, error.rule
     if isinstance(error, (MemoryError, OverflowError)):
-        return ErrorCode.MEM_ALLOC_FAILED, f"{type(error).__name__}: {error}"
+        told = f" ({error})" if str(error) else ""
+        return ErrorCode.MEM_ALLOC_FAILED, f"what the model asks for here takes more memory than there is{told}"
     if isinstance(error, RecursionError):
         return ErrorCode.INVALID_GRAPH, "the model is nested too deeply"
     return ErrorCode.INTERNAL_ERROR, f"{type(error).__name__}: {error}"

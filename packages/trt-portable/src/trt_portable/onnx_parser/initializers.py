@@ -193,9 +193,16 @@ class ConstantReader:
         Raises:
             Unsupported: It is broken, or its bytes are not where a model may have them.
         """
+        try:
+            found = self._read(proto)
+        except (MemoryError, OverflowError) as error:
+            raise Unsupported(
+                f"there is no memory for the constant {proto.name!r} of extents {list(proto.dims)[:9]} and type "
+                f"{type_name(proto.data_type)}: parse the model where there is more, if it should have such a constant",
+                ErrorCode.MEM_ALLOC_FAILED,
+            ) from error
         if not is_repeated:
-            return self._read(proto)
-        found = self._read(proto)
+            return found
         known = self._repeated.setdefault((found.elem_type, found.shape, found.array.tobytes()), found)
         return found if known is found else Initializer(found.name, found.shape, found.elem_type, known.array, known)
 
