@@ -25,6 +25,7 @@ from onnx_running import QuietLogger, Refused, build, infer, parse, run
 from torch import nn
 
 import trt_portable as trt
+from trt_portable.network import symbols
 from trt_portable.onnx_parser import graph_walk, initializers, writer
 from trt_portable.onnx_parser.diagnostics import Unsupported
 from trt_portable.onnx_parser.initializers import ConstantReader
@@ -1152,6 +1153,23 @@ def test_damaged_models_never_crash(seed: int, data: st.DataObject) -> None:
     parser = trt.OnnxParser(trt.Builder(logger).create_network(), logger)
     parsed = parser.parse(bytes(damaged))
     assert parsed is not bool(parser.num_errors)
+
+
+def test_a_model_takes_so_many_operands_and_terms_of_shapes_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes time beside nodes: their inputs, and what shapes are computed of."""
+    numbers = [numpy_helper.from_array(np.array([number]), f"n{number}") for number in range(2, 12)]
+    nodes = [helper.make_node("Shape", ["x"], ["s1"], start=0, end=1)]
+    nodes += [helper.make_node("Mul" if n % 2 else "Add", [f"s{n - 1}", f"n{n}"], [f"s{n}"]) for n in range(2, 12)]
+    nodes.append(helper.make_node("ConstantOfShape", ["s11"], ["y"]))
+    model = model_of(nodes, [value("x", "n")], [value("y", None)], numbers)
+    parse(model.SerializeToString())
+    with monkeypatch.context() as patch:
+        patch.setattr(symbols, "MOST_COMPUTED", 6)
+        (error,) = errors_of(model)
+        assert 2 < error.node() < 10 and "take more than 6 terms" in error.desc()
+    monkeypatch.setattr(graph_walk, "MAX_OPERANDS", 7)
+    (error,) = errors_of(model)
+    assert error.node() == 4 and "more than 7 inputs" in error.desc()
 
 
 def test_constants_of_enormous_shapes_are_refused() -> None:

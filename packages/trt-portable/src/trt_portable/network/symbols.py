@@ -31,6 +31,7 @@ class Symbols:
         self._integers: dict[Any, torch.SymInt] = {}
         self._ranges: dict[Any, Any] = {}
         self._assertions = 0
+        self._terms = 0
 
     def create(self) -> Any:
         """A new symbol for an extent that is not negative."""
@@ -67,10 +68,18 @@ class Symbols:
         return found
 
     def noted(self, number: Any) -> Any:
-        """What `expression_of` says of a number, of which `integer` makes the same number again."""
+        """What `expression_of` says of a number, of which `integer` makes the same number again.
+
+        Raises:
+            Refusal: All numbers of the network together take too many terms, each of which took time.
+        """
         found = expression_of(number)
-        if isinstance(number, torch.SymInt) and found is not None and type(found) is not int:
-            self._integers.setdefault(found, number)
+        if isinstance(number, torch.SymInt) and type(found) is not int and found not in self._integers:
+            self._terms += _count_terms(number.node.expr)
+            if self._terms > MOST_COMPUTED:
+                raise Refusal(f"the numbers that shapes are computed of take more than {MOST_COMPUTED:,} terms")
+            if found is not None:
+                self._integers[found] = number
         return found
 
     @staticmethod
@@ -150,6 +159,8 @@ class Symbols:
 _MOST_KNOWN: Final = 256
 """Symbols of an environment, which looks through all of them for each layer; a new one knows those that it is given."""
 _MOST_TERMS: Final = 256
+MOST_COMPUTED: Final = 4_000_000
+"""Terms of all numbers of a network that shapes are computed of; each takes 25 microseconds where numbers have many."""
 _TOO_MANY_TERMS: Final = "an extent of the output takes too many terms to say"
 _MULTIPLIED: Final = 4
 """How many terms of a sum take as long as one of a product of sums."""

@@ -33,6 +33,8 @@ MAX_DEPTH: Final = 64
 """Graphs and functions inside of each other."""
 MAX_NODES: Final = 1_000_000
 """Nodes in all, those of a function counted each time that it is called."""
+MAX_OPERANDS: Final = 8_000_000
+"""Inputs of nodes in all, counted so."""
 _FUNCTIONS: Final = 100_000
 """Nodes of functions, counted so, that any model may have; more of them are at most `_CALLS` for each node in it."""
 _CALLS: Final = 16
@@ -125,7 +127,7 @@ class GraphImporter:
         self._functions = {(f.domain, f.name, f.overload): _Function(f) for f in model.functions}
         self._opsets = {_domain(entry.domain): entry.version for entry in model.opset_import}
         self._depth = 0
-        self._nodes = 0
+        self._nodes = self._operands = 0
         self._stack: list[str] = []
         self._innermost: tuple[str, str] = ("", "")
         self._types: dict[str, ValueInfoProto] | None = None
@@ -267,6 +269,9 @@ class GraphImporter:
         self._nodes += 1
         if self._nodes > MAX_NODES:
             raise Unsupported(f"the model has more than {MAX_NODES:,} nodes", ErrorCode.UNSUPPORTED_GRAPH)
+        self._operands += len(node.input)
+        if self._operands > MAX_OPERANDS:
+            raise Unsupported(f"nodes of the model have more than {MAX_OPERANDS:,} inputs", ErrorCode.UNSUPPORTED_GRAPH)
         if len(node.name) >= NAME_LIMIT:  # of calls inside of each other, each node has all of them in its own
             raise Unsupported(f"the name of a node has {len(node.name):,} characters", ErrorCode.INVALID_NODE)
         domain = _domain(node.domain)
