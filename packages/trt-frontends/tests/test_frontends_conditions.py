@@ -240,6 +240,24 @@ def test_what_pytorch_learns_of_memory_answers_no_question_of_the_model() -> Non
         compiled(torch.ones(2, 9))
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("given", [(), (Input(min_shape=(2, 5), opt_shape=(2, 16), max_shape=(2, 40)),)])
+def test_programs_that_were_exported_elsewhere_keep_all_that_pytorch_took_for_granted(
+    given: tuple[Input, ...], deferred: bool
+) -> None:
+    columns = torch.export.Dim.DYNAMIC(min=5, max=40)
+    program = torch.export.export(
+        Cropped(),
+        (torch.ones(2, 16),),
+        dynamic_shapes={"x": {1: columns}},
+        prefer_deferred_runtime_asserts_over_guards=deferred,
+    )
+    compiled = trt_frontends.compile(program, arg_inputs=given or None, min_block_size=1)
+    torch.testing.assert_close(compiled(torch.ones(2, 8)), Cropped()(torch.ones(2, 8)))
+    with pytest.raises(InputError, match=r"captured for x\.shape\[1\] == 4 \* \(x\.shape\[1\] // 4\)"):
+        compiled(torch.ones(2, 9))
+
+
 class Least(nn.Module):
     """Multiplies by a number that stops growing with the rows."""
 

@@ -350,7 +350,9 @@ def capture_model(
         structure = conditions_of_structure(program, ranges) if needs_weights else ()
     elif needs_weights:
         drop_assumptions(decomposed.graph.graph, ranges)  # those of decompositions
-    conditions = conditions_of(decomposed.graph.graph, ranges, program, as_asked=as_asked, more=structure)
+    conditions = conditions_of(
+        decomposed.graph.graph, ranges, program, assume=as_asked and program is not module, more=structure
+    )
     if flat is not None and (program is module or as_asked):
         signature = signature_of(decomposed.graph.graph, ranges)
         if program is module:

@@ -224,7 +224,8 @@ def _refusal(condition: Condition, symbols: Mapping[str, int], homes: Homes) -> 
         f"{given}, and {rule}" if rule is not None else f"{given}, and the model was captured for {written}",
         why="the code of the model asked for that when it was captured, and takes another way where it does not hold"
         + ("" if rule is None else f": {written}"),
-        hint="give other sizes, compile another module for such sizes, or change the model to treat all sizes alike",
+        hint="give other sizes, compile another module for such sizes, or change the model to treat all sizes alike; "
+        "a program that was exported elsewhere may ask more than its model, which `compile` takes as well",
     )
 
 

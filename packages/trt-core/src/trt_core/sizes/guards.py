@@ -23,7 +23,7 @@ from torch import fx
 from trt_core.log import logger
 from trt_core.nesting import children_of
 from trt_core.sizes.conditions import Condition, Relation, relation_of
-from trt_core.sizes.expressions import expression_of, is_extent
+from trt_core.sizes.expressions import depends_on_data, expression_of, is_extent
 from trt_core.sizes.functions import BY_CALL, BY_CLASS, FUNCTIONS, relation_name
 from trt_core.sizes.grid import MOST_COMBINATIONS, SizeGrid, runs
 from trt_core.sizes.ranges import UNBOUNDED, ShapeRanges
@@ -255,7 +255,7 @@ def conditions_of(
     ranges: ShapeRanges,
     program: ExportedProgram | None = None,
     *,
-    as_asked: bool = False,
+    assume: bool = False,
     more: Iterable[Any] = (),
 ) -> tuple[Condition, ...]:
     """Returns what a captured model asks of its sizes.
@@ -264,14 +264,15 @@ def conditions_of(
         graph: A graph that is called like the model, whose placeholders carry `meta["val"]`.
         ranges: Ranges of its symbolic dimensions.
         program: The program that it was made of, which may remember more.
-        as_asked: Whether somebody asked for these ranges. Tracing assumes that no size is 0 or 1, and PyTorch's own
-            bookkeeping makes guards of that, which are no conditions of the model; then they are left out.
+        assume: Whether to leave out what PyTorch's own bookkeeping makes guards of, as it assumes that no size is 0 or
+            1. That is for programs that were captured here: elsewhere PyTorch answers from such guards what a model
+            asks, which leaves no guard then.
         more: Further conditions, in sympy's expressions.
     """
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     kept: list[Condition] = []
     simplifier = _Simplifier(ranges)
-    for guard in itertools.chain(_guards(graph, placeholders, program, as_asked), more):
+    for guard in itertools.chain(_guards(graph, placeholders, program, assume), more):
         for clause in _clauses(guard):
             kept += [condition for condition in simplifier.reduce(clause) if condition not in kept]
     return tuple(kept)
@@ -296,14 +297,16 @@ def rewrite_guard_text(program: ExportedProgram) -> None:
 
 
 def _guards(
-    graph: fx.Graph, placeholders: list[fx.Node], program: ExportedProgram | None, as_asked: bool
+    graph: fx.Graph, placeholders: list[fx.Node], program: ExportedProgram | None, assume: bool
 ) -> Iterator[Any]:
     """Yields guards as expressions in the symbols of the graph."""
-    env = shape_environment(placeholders if program is None else program.graph.nodes)
+    nodes = placeholders if program is None else program.graph.nodes
+    env = shape_environment(nodes)
+    yield from (env.replace(asked.node.expr) for asked in _asserted_sizes(nodes))
     if env is not None and env.guards:
         for guard in env.guards:
             expr = env.replace(guard.expr)
-            if not (as_asked and is_assumption(guard)):
+            if not (assume and is_assumption(guard)):
                 yield expr
         if env.source_to_var:  # a program that was loaded knows from where no symbol is, and its text says the rest
             return
@@ -313,6 +316,15 @@ def _guards(
         except NotRead:  # it is about no size, or in words of another release
             if ".size()" in text:
                 logger.warning("a condition of the program on its sizes cannot be read, and is not checked: %s", text)
+
+
+def _asserted_sizes(nodes: Iterable[fx.Node]) -> Iterator[torch.SymBool]:
+    """Yields what a graph asserts of sizes, which is where `prefer_deferred_runtime_asserts_over_guards` has guards."""
+    for node in nodes:
+        asked = node.args[0] if node.target is torch.ops.aten._assert_scalar.default else None
+        value = asked.meta.get("val") if isinstance(asked, fx.Node) else None
+        if isinstance(value, torch.SymBool) and not depends_on_data(value):
+            yield value
 
 
 def shape_environment(nodes: Iterable[fx.Node]) -> Any:
