@@ -57,6 +57,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_fsdp_param_group": lambda: _fully_sharded()._get_fsdp_state(),
     "_error_on_data_dependent_ops": _trace,
     "_extract_symbolized_tb": lambda: import_module("torch.utils._traceback"),
+    "_expr": lambda: import_module("torch.fx.experimental.symbolic_shapes").ShapeEnv().create_unbacked_symint().node,
     "_detect_is_causal_mask": lambda: torch.nn.modules.transformer,
     "_get_fsdp_state": _fully_sharded,
     "_get_backend": lambda: dist.ProcessGroup,

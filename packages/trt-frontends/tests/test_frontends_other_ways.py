@@ -43,6 +43,18 @@ def _windows(x: torch.Tensor) -> torch.Tensor:
     return y.contiguous()
 
 
+def _resized(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape
+    table = torch.arange(16.0).view(1, 1, 4, 4)
+    if (rows // 4) * (columns // 4) == 16 and rows == columns:
+        return x + table.sum()
+    return x + functional.interpolate(table, size=(rows // 4, columns // 4), mode="bicubic").sum()
+
+
+def _other_for_squares(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[0] == x.shape[1] else x + 1
+
+
 def _other_for_fours(x: torch.Tensor) -> torch.Tensor:
     return x * 2 if x.shape[1] % 4 == 0 else x + 1
 
@@ -75,6 +87,24 @@ def test_ways_that_two_sizes_decide() -> None:
     for rows, columns in ((6, 6), (6, 7), (7, 6), (7, 7), (9, 8), (4, 5)):
         x = torch.randn(rows, columns)
         torch.testing.assert_close(compiled(x), _windows(x))
+
+
+def test_ways_of_which_one_is_for_squares() -> None:
+    pictures = Input(min_shape=(8, 8), opt_shape=(16, 16), max_shape=(32, 32))
+    compiled = trt_frontends.compile(Calls(_resized), arg_inputs=[pictures], min_block_size=1)
+    for rows, columns in ((16, 16), (16, 17), (20, 20), (12, 24), (8, 32), (19, 19)):
+        x = torch.randn(rows, columns)
+        torch.testing.assert_close(compiled(x), _resized(x))
+
+
+def test_a_way_for_squares_that_differs_serves_squares() -> None:
+    pictures = Input(min_shape=(8, 8), opt_shape=(16, 16), max_shape=(32, 32))
+    compiled = trt_frontends.compile(Calls(_other_for_squares), arg_inputs=[pictures], min_block_size=1)
+    for size in (8, 16, 17, 32):
+        x = torch.randn(size, size)
+        torch.testing.assert_close(compiled(x), 2 * x)
+    with pytest.raises(InputError, match=r"x\.shape\[1\] == x\.shape\[0\]"):
+        compiled(torch.randn(16, 17))
 
 
 @pytest.mark.parametrize("function", [_other_for_fours, _other_for_long_fours, _other_for_one])

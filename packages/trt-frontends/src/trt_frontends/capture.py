@@ -217,7 +217,7 @@ def _export(
     dynamic_shapes = examples.dynamic_shapes(signature)
     questions: list[SizeQuestion] = []
     changes: dict[str, tuple[float, float]] = {}
-    other = None
+    other = read = None
 
     def export(inputs: Any, questions: list[SizeQuestion], strict: bool = strict) -> torch.export.ExportedProgram:
         program = export_module(
@@ -231,14 +231,14 @@ def _export(
         if fixes_an_extent_at_one(program):
             other = _export_for_doubled_sizes(export, examples, device)
         if other is None and not strict and _reads_numbers(program, questions):
-            other = _read_strictly(export, inputs)
-            other = None if other is None or _reads_numbers(*other) else other
+            read = _read_strictly(export, inputs)
+            other = None if read is None or _reads_numbers(*read) else read
     except ExportError as error:
         fixed = _fixed_dimension(error, questions)
         if _is_fixed_by_operators(error, questions):
             other = _export_for_doubled_sizes(export, examples, device)
         if other is None and fixed is not None and not strict:
-            other = _read_strictly(export, inputs)
+            other = read = _read_strictly(export, inputs)
         if other is None:
             types = _other_types(mod, examples, signature) if _NAMES_TYPES.search(str(error.__cause__)) else None
             raise fixed or types or _shape_as_input(examples, signature) or error from error.__cause__
@@ -250,6 +250,8 @@ def _export(
     settle_smallest_sizes(program, mod, examples, questions, device)
 
     def capture_at(inputs: Any) -> Captured | None:
+        if other is not None and other is read:
+            return _read_strictly(export, on_cpu(inputs))
         questions: list[SizeQuestion] = []
         with contextlib.suppress(ExportError):
             return export(on_cpu(inputs), questions), questions

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
     from torch._functorch.partitioners import min_cut_rematerialization_partition as min_cut_partition
 
-ATTRIBUTES: Final[dict[str, str]] = {}
+ATTRIBUTES: Final = {"_expr": "of SymNode: a size before others were found equal to it"}
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {

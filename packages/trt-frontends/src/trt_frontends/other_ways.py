@@ -26,7 +26,13 @@ from trt_core.sizes.grid import MOST_COMBINATIONS, SizeGrid
 from trt_core.sizes.guards import Asker, asker_of, is_assumption, rewrite_guard_text, shape_environment
 from trt_core.sizes.ranges import ShapeRanges
 from trt_frontends.example_inputs import ExampleInputs
-from trt_frontends.smallest_sizes import first_other_result, inputs_at, is_the_model, settle_smallest_sizes
+from trt_frontends.smallest_sizes import (
+    first_other_result,
+    inputs_at,
+    is_the_model,
+    settle_smallest_sizes,
+    size_as_asked,
+)
 from trt_lowering.export import SizeQuestion
 
 Captured: TypeAlias = tuple[ExportedProgram, list[SizeQuestion]]
@@ -112,24 +118,26 @@ class _Way:
         ranges = ShapeRanges.from_placeholders(program.graph_module, None, program.range_constraints)
         guards = [guard for guard in env.guards if not is_assumption(guard)] if env is not None else []
         demands = [guard for guard in guards if _is_demand(guard)]
+        ties = [guard for guard in guards if _is_tie(guard)]
+        bounds = {**ranges.symbols, **_bounds_of_tied(env, ties, ranges)}
         return cls(
             program,
             questions,
-            str([getattr(node.meta.get("val"), "shape", None) for node in nodes]),
-            {name: range(max(low, 2), high + 1) for name, (low, _, high) in ranges.symbols.items()},
+            str([list(map(size_as_asked, getattr(node.meta.get("val"), "shape", ()))) for node in nodes]),
+            {name: range(max(low, 2), high + 1) for name, (low, _, high) in bounds.items()},
             {
-                symbol: sympy.Integer(max(ranges.symbols[str(symbol)][1], 2))
+                symbol: sympy.Integer(max(bounds[str(symbol)][1], 2))
                 for symbol in (env.var_to_range if env is not None else ())
-                if str(symbol) in ranges.symbols
+                if str(symbol) in bounds
             },
             [guard for guard in guards if not _is_demand(guard)],
-            demands,
+            [*demands, *ties],
         )
 
     def relations(self, guards: Sequence[Any]) -> list[Any]:
         """Returns guards as relations of sympy in the symbols of the program."""
         env = shape_environment(self.program.graph.nodes)
-        return [env.replace(guard.expr) for guard in guards]
+        return [guard.expr if _is_tie(guard) else env.replace(guard.expr) for guard in guards]
 
     def drop_conditions(self) -> None:
         """Lets the program take the sizes that its conditions refuse."""
@@ -142,6 +150,22 @@ class _Way:
 def _is_demand(guard: Any) -> bool:
     """Whether operators want extents to be equal; of what a model wants to know there is another way."""
     return asker_of(guard) is not Asker.MODEL and relation_name(guard.expr) == "eq"
+
+
+def _is_tie(guard: Any) -> bool:
+    """Whether code found two sizes equal that may differ: they are one in the program, which serves no others."""
+    is_of_two = relation_name(guard.expr) == "eq" and all(side.is_Symbol for side in guard.expr.args)
+    return is_of_two and asker_of(guard) is Asker.MODEL
+
+
+def _bounds_of_tied(env: Any, ties: Sequence[Any], ranges: ShapeRanges) -> dict[str, tuple[int, int, int]]:
+    """Returns (min, opt, max) of the sizes that a program has no symbol for, as they equal another one."""
+    found = {}
+    for symbol in {symbol for guard in ties for symbol in guard.expr.args}:
+        same, span = ranges.symbols.get(str(env.replace(symbol))), env.var_to_range.get(symbol)
+        if same is not None and span is not None and span.upper.is_Integer and str(symbol) not in ranges.symbols:
+            found[str(symbol)] = (int(span.lower), same[1], int(span.upper))
+    return found
 
 
 @dataclass(frozen=True)

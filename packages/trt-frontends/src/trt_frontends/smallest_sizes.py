@@ -347,9 +347,7 @@ def inputs_at(
         value = values.get(next(taken))
         if not isinstance(leaf, Input) or not isinstance(value, torch.Tensor):
             return leaf
-        shape = [
-            int(size.node.expr.xreplace(sizes)) if isinstance(size, torch.SymInt) else size for size in value.shape
-        ]
+        shape = [int(_size_at(size, sizes)) for size in value.shape]
         drawn = Input(shape, dtype=leaf.dtype, format=leaf.format, tensor_domain=leaf.tensor_domain).example(
             device=device
         )
@@ -358,6 +356,18 @@ def inputs_at(
     with seeded(0, [device]):
         args, kwargs = pytree.tree_map(materialize, (examples.args, examples.kwargs))
     return SampleInputs("smallest sizes", args, kwargs)
+
+
+def size_as_asked(size: int | torch.SymInt) -> Any:
+    """Returns a size in the symbols that it had before code found some of them equal."""
+    return size.node._expr if isinstance(size, torch.SymInt) else size
+
+
+def _size_at(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> Any:
+    asked = size_as_asked(size)
+    if not isinstance(size, torch.SymInt):
+        return asked
+    return (asked if asked.free_symbols <= sizes.keys() else size.node.expr).xreplace(sizes)
 
 
 def _agree(found: Any, expected: Any) -> bool:
