@@ -29,22 +29,41 @@ def is_negative(number: Any) -> bool:
 
 
 def _least(expression: Any, ranges: Mapping[Any, Any]) -> float:
+    return bounds_of(expression, ranges)[0]
+
+
+def bounds_of(expression: Any, ranges: Mapping[Any, Any]) -> tuple[float, float]:
+    """Returns what an expression is at least and at most, as functions of sizes tell; infinities where they do not.
+
+    Args:
+        expression: Of sympy, over whole numbers.
+        ranges: What PyTorch knows of symbols.
+    """
     if expression.is_Integer:
-        return int(expression)
+        return int(expression), int(expression)
     if expression.is_Symbol:
         known = ranges.get(expression)
-        return int(known.lower) if known is not None and known.lower.is_Integer else -math.inf
+        if known is None:
+            return -math.inf, math.inf
+        return (
+            int(known.lower) if known.lower.is_Integer else -math.inf,
+            int(known.upper) if known.upper.is_Integer else math.inf,
+        )
     kind = type(expression).__name__
     if kind not in _INCREASING:
-        return -math.inf
-    found = [_least(operand, ranges) for operand in expression.args]
+        return -math.inf, math.inf
+    if kind == "Mul" and expression.args[0].is_negative:
+        low, high = bounds_of(-expression, ranges)
+        return -high, -low
+    lows, highs = zip(*(bounds_of(operand, ranges) for operand in expression.args), strict=True)
     if kind == "Add":
-        return sum(found)
+        return sum(lows), sum(highs)
     if kind in ("Max", "Min"):
-        return max(found) if kind == "Max" else min(found)
-    if min(found) < 0:
-        return -math.inf
-    return math.prod(found) if kind == "Mul" else 0
+        pick = max if kind == "Max" else min
+        return pick(lows), pick(highs)
+    if min(lows) < 0:
+        return -math.inf, math.inf
+    return (math.prod(lows), math.prod(highs)) if kind == "Mul" else (0, highs[0])
 
 
 _INCREASING: Final = frozenset({"Add", "Mul", "Max", "Min", "FloorDiv"})
@@ -103,12 +122,12 @@ def _cancelled(expression: Any, divisor: Any) -> Any:
     terms, unders = sympy.Add.make_args(expression), sympy.Add.make_args(divisor)
     if len(unders) > 1:
         ratios = [term / unders[0] for term in terms] if len(terms) == len(unders) <= _SHORT else []
-        found = next((one for one in ratios if _is_whole(one) and (one * divisor).expand() == expression), None)
+        found = next((one for one in ratios if is_whole(one) and (one * divisor).expand() == expression), None)
         if found is not None or (_is_short(expression) and _is_short(divisor)):
             return found
         return FloorDiv(expression, divisor, evaluate=False)
     ratios = [term / divisor for term in terms]
-    if all(map(_is_whole, ratios)):
+    if all(map(is_whole, ratios)):
         return sympy.Add(*ratios)
     if len(terms) > 1:
         return None if _is_short(expression) else FloorDiv(expression, divisor, evaluate=False)
@@ -127,7 +146,7 @@ def _is_short(expression: Any) -> bool:
     return len(list(islice(sympy.preorder_traversal(expression), _SHORT))) < _SHORT
 
 
-def _is_whole(ratio: Any) -> bool:
+def is_whole(ratio: Any) -> bool:
     """Whether nothing is below the line of a product."""
     factors = ratio.args if ratio.is_Mul else (ratio,)
     return not any(

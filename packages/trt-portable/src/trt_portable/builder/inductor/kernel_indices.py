@@ -19,6 +19,7 @@ from typing import Any, Final
 import sympy
 
 from trt_core.temporary import with_attributes
+from trt_portable.size_arithmetic import bounds_of, is_whole
 
 
 @contextlib.contextmanager
@@ -58,7 +59,7 @@ def divided(expression: Any, loops: Mapping[Any, Any], env: Any) -> Any:
 
     def is_below(number: Any, limit: Any) -> bool:
         highest = number.xreplace({counter: count - 1 for counter, count in loops.items()})
-        return _is_monotone(number) and _least(sympy.expand(limit - 1 - highest), env) >= 0
+        return _is_monotone(number) and bounds_of(sympy.expand(limit - 1 - highest), env.var_to_range)[0] >= 0
 
     def done(division: Any) -> Any:
         base, divisor, *modulus = division.args
@@ -74,12 +75,10 @@ def divided(expression: Any, loops: Mapping[Any, Any], env: Any) -> Any:
 
 def _divided(base: Any, divisor: Any) -> tuple[Any, Any]:
     """A sum as what a divisor divides, by that divisor, and the rest of the terms."""
-    whole, rest = [], []
-    for term in sympy.Add.make_args(sympy.expand(base)):
-        quotient = term / divisor
-        number, factors = quotient.as_coeff_mul()
-        is_whole = number.is_Integer and not any(each.is_Pow and each.exp.is_negative for each in factors)
-        (whole if is_whole else rest).append(quotient if is_whole else term)
+    terms = sympy.Add.make_args(sympy.expand(base))
+    quotients = [term / divisor for term in terms]
+    whole = [quotient for quotient in quotients if is_whole(quotient)]
+    rest = [term for term, quotient in zip(terms, quotients, strict=True) if not is_whole(quotient)]
     return sympy.Add(*whole), sympy.Add(*rest)
 
 
@@ -93,20 +92,6 @@ def _is_monotone(number: Any) -> bool:
         or (type(factor).__name__ == "FloorDiv" and factor.args[1].is_Integer and _is_monotone(factor.args[0]))
         for factor in factors
     )
-
-
-def _least(total: Any, env: Any) -> float:
-    """What a sum of products of sizes is at least; minus infinity if that is not known."""
-    least = 0.0
-    for term in sympy.Add.make_args(total):
-        coefficient, factors = term.as_coeff_mul()
-        if not term.free_symbols <= env.var_to_range.keys():
-            return -math.inf
-        bounds = [env.var_to_range.get(factor) or env.bound_sympy(factor) for factor in factors]
-        least += float(coefficient) * math.prod(
-            float(each.upper if coefficient.is_negative else each.lower) for each in bounds
-        )
-    return least
 
 
 @contextlib.contextmanager
@@ -142,9 +127,9 @@ def _sizes_in_32_bits() -> Iterator[None]:
     """
     from trt_portable.internals import V, triton_codegen
 
-    kernels = triton_codegen.TritonKernel
+    codegen: Any = triton_codegen
+    kernels, make = codegen.TritonKernel, codegen.signature_to_meta
     rename: Any = kernels.rename_indexing
-    make: Any = triton_codegen.signature_to_meta
     computed: dict[Any, set[Any]] = {}
 
     def renamed(kernel: Any, index: Any) -> Any:
@@ -166,7 +151,7 @@ def _sizes_in_32_bits() -> Iterator[None]:
 
     with (
         with_attributes(kernels, rename_indexing=renamed),
-        with_attributes(triton_codegen, signature_to_meta=signature),
+        with_attributes(codegen, signature_to_meta=signature),
     ):
         yield
 

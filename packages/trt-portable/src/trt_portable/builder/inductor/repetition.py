@@ -333,7 +333,7 @@ class _Lengths:
             [self.value(number) for number in numbers]
             for numbers in (value.shape, value.stride(), (value.storage_offset(),))
         )
-        with value.fake_mode:
+        with value.fake_mode:  # type: ignore[attr-defined]
             made = torch.empty_strided(shape, strides, dtype=value.dtype, device=value.device)
             return made if isinstance(offset, int) and offset == 0 else made.as_strided(shape, strides, offset)
 
