@@ -64,6 +64,7 @@ OBJECTS: Final[dict[str, Callable[[], Any]]] = {
     "_get_name": nn.Module,
     "_guards_code": lambda: torch.export.export(nn.ReLU(), (torch.ones(2),)),
     "_is_compiling_flag": lambda: torch.compiler,
+    "_simplify_with_ranges": lambda: import_module("torch._inductor.sizevars").SizeVarAllocator,
     "_is_profiler_enabled": lambda: profiler,
     "_modules": nn.Module,
     "_mp_policy": lambda: _fully_sharded()._get_fsdp_state(),

@@ -85,7 +85,10 @@ def below_autograd() -> AbstractContextManager[None]:
     return without_dispatch_keys(_AUTOGRAD)
 
 
-ATTRIBUTES: Final = {"_is_profiler_enabled": "of torch.autograd.profiler"}
+ATTRIBUTES: Final = {
+    "_is_profiler_enabled": "of torch.autograd.profiler",
+    "_simplify_with_ranges": "of SizeVarAllocator, what the compiler makes of an index within loops",
+}
 """Private attributes of PyTorch's objects that this package reads, and what has them."""
 
 LATE: Final = {
