@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from trt_portable.builder.inductor.repetition import SplitGraph, split, whole
+from trt_portable.builder.inductor.repetition import SplitGraph, spelled_out, split, whole
 from trt_portable.builder.inductor.tactic import compile_functional, decompositions
 from trt_portable.internals import AsyncCompile, inductor_config
 
@@ -284,3 +285,31 @@ def test_pieces_compute_what_the_whole_computes(
     for cut in (split(graph), whole(graph)):
         for found, wanted in zip(computed(cut, [*taken, x]), run(*weights, x), strict=True):
             torch.testing.assert_close(found, wanted)
+
+
+def test_a_length_that_follows_by_divisions_is_a_symbol_inside_of_layers() -> None:
+    """Layers behind a convolution with strides, which the compiler sees as layers behind texts of any length."""
+    run, weights = stack([pre_norm] * 4)
+
+    def shortened(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        sound = torch.nn.functional.conv1d(tensors[-1].transpose(1, 2), tensors[0], stride=3).transpose(1, 2)
+        return run(*tensors[1:-1], sound)
+
+    kernel = torch.randn(WIDTH, WIDTH, 5, dtype=F64, generator=torch.Generator().manual_seed(2))
+    cut = split(traced(shortened, [kernel, *weights, torch.randn(2, 40, WIDTH, dtype=F64)], open_axes=(0, 1)))
+    layer = next(code for number, code in enumerate(cut.codes) if sum(p.code == number for p in cut.pieces) > 1)
+    sizes = {
+        extent.node.expr
+        for node in layer.graph.nodes
+        for value in [node.meta.get("val")]
+        if isinstance(value, torch.Tensor)
+        for extent in value.shape
+        if isinstance(extent, torch.SymInt)
+    }
+    symbols = {size for size in sizes if size.is_Symbol}
+    assert len(symbols) == 2 and sizes - symbols == {math.prod(symbols)}
+    env = next(node.meta["val"].node.shape_env for node in layer.graph.nodes if node.name == "size_0")
+    assert sum(not spelled_out(symbol, env).is_Symbol for symbol in symbols) == 1
+    for length in (17, 40, 41):
+        tensors = [kernel, *weights, torch.randn(3, length, WIDTH, dtype=F64)]
+        torch.testing.assert_close(computed(cut, tensors), list(shortened(*tensors)))
