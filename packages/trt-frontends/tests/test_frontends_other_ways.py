@@ -65,6 +65,10 @@ def _other_for_long_fours(x: torch.Tensor) -> torch.Tensor:
     return x + 1
 
 
+def _other_for_few(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[1] % 12 == 0 and x.shape[1] < 20 else _cropped(x)
+
+
 def _other_for_one(x: torch.Tensor) -> torch.Tensor:
     if x.shape[1] > 1 and x.shape[1] % 4 == 0:
         return x[:, : x.shape[1]] + 1
@@ -107,7 +111,7 @@ def test_a_way_for_squares_that_differs_serves_squares() -> None:
         compiled(torch.randn(16, 17))
 
 
-@pytest.mark.parametrize("function", [_other_for_fours, _other_for_long_fours, _other_for_one])
+@pytest.mark.parametrize("function", [_other_for_fours, _other_for_long_fours, _other_for_few, _other_for_one])
 def test_ways_that_differ_are_refused(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
     columns = Input(min_shape=(2, 1), opt_shape=(2, 17), max_shape=(2, 40))
     compiled = trt_frontends.compile(Calls(function), arg_inputs=[columns], min_block_size=1)

@@ -4,8 +4,8 @@ Code that fills up to a multiple crops where it filled: `if pad > 0: y = y[:, :l
 that is no multiple computes the same for one that is, and what was captured with a multiple does not serve the others.
 So where not all sizes of a range fulfil what a model's code asked, it is captured again at sizes that do not, until
 each size has a program that is the model there. Then the first of these programs is taken that is the model at all
-others' sizes, too. As at sizes of 1, that is found by running both at some of them, the least and the largest among
-them.
+others' sizes, too. As at sizes of 1, that is found by running both at some sizes of each, the least and the largest
+among them.
 """
 
 from __future__ import annotations
@@ -223,19 +223,23 @@ class _Shares:
         return self._sizes(self._nearest(left)) if left else None
 
     def refused(self, index: int) -> list[dict[Any, Any]] | None:
-        """Returns some of the sizes that one program refuses and others take; None where it can be for none of them."""
-        taken = self._taken()
-        if (taken & ~self.fitting[index]).any():
+        """Returns some sizes of each other program that one refuses; None where it cannot be for some of them."""
+        each = self._taken_by_each()
+        if any((taken & ~self.fitting[index]).any() for taken in each):
             return None
-        places = self._places(taken & ~self.fulfilling[index])
-        chosen = (0, len(places) // 2, len(places) - 1) if places else ()
-        samples = [*(places[at] for at in chosen), *([self._nearest(places)] if places else [])]
-        return [self._sizes(place) for place in dict.fromkeys(map(tuple, samples))]
+        samples: dict[tuple[int, ...], None] = {}
+        for taken in each:  # what is asked at the sizes of one program says nothing of those of another
+            if places := self._places(taken & ~self.fulfilling[index]):
+                chosen = (places[0], places[len(places) // 2], places[-1], self._nearest(places))
+                samples.update(dict.fromkeys(map(tuple, chosen)))
+        return [self._sizes(place) for place in samples]
 
     def _taken(self) -> torch.Tensor:
         """The sizes that any program takes."""
-        each = (fits & fulfils for fits, fulfils in zip(self.fitting, self.fulfilling, strict=True))
-        return functools.reduce(operator.or_, each)
+        return functools.reduce(operator.or_, self._taken_by_each())
+
+    def _taken_by_each(self) -> list[torch.Tensor]:
+        return [fits & fulfils for fits, fulfils in zip(self.fitting, self.fulfilling, strict=True)]
 
     def _places(self, flags: torch.Tensor) -> list[list[int]]:
         """Sizes for which a flag is set, in the order of the symbols."""
