@@ -40,7 +40,7 @@ from trt_core.temporary import undone_in_forks, with_attributes
 from trt_lowering.captured_collectives import CaptureRefusal, functional_collectives
 from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
-from trt_lowering.tracing import strides_unguarded, tracing_lock
+from trt_lowering.tracing import sizes_evaluated_by, strides_unguarded, tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
 
 _OWN_CODE: Final = os.path.dirname(__file__) + os.sep
@@ -274,8 +274,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContex
     Args:
         found: Gets the questions, each once.
     """
-    from trt_core.internals import ShapeEnv
-    from trt_lowering.internals import symbolic_shapes  # costly to import
+    from trt_core.internals import ShapeEnv  # costly to import
 
     evaluate: Any = ShapeEnv.evaluate_expr
     thread = threading.get_ident()
@@ -293,9 +292,7 @@ def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContex
             found.append(SizeQuestion(condition_of(expression, answer), place, is_number))
         return answer
 
-    # PyTorch notes the innermost frame outside of its own files as where a guard comes from
-    noting.__code__ = noting.__code__.replace(co_filename=symbolic_shapes.__file__)
-    return with_attributes(ShapeEnv, evaluate_expr=noting)
+    return sizes_evaluated_by(noting)
 
 
 def watch_numbers(

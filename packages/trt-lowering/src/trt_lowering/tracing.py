@@ -65,8 +65,7 @@ def strides_unguarded() -> contextlib.AbstractContextManager[None]:
     Guards about memory are no conditions of a program, but PyTorch answers from them what a model or an operator asks
     later, which then has no guard of its own.
     """
-    from trt_core.internals import ShapeEnv
-    from trt_lowering.internals import symbolic_shapes  # costly to import
+    from trt_core.internals import ShapeEnv  # costly to import
 
     evaluate: Any = ShapeEnv.evaluate_expr
     thread = threading.get_ident()
@@ -76,9 +75,23 @@ def strides_unguarded() -> contextlib.AbstractContextManager[None]:
         with self.suppress_guards() if is_here and asker_of_caller() is Asker.STRIDES else contextlib.nullcontext():
             return evaluate(self, expression, *args, **kwargs)
 
-    # PyTorch notes the innermost frame outside of its own files as where a guard comes from
-    unguarded.__code__ = unguarded.__code__.replace(co_filename=symbolic_shapes.__file__)
-    return with_attributes(ShapeEnv, evaluate_expr=unguarded)
+    return sizes_evaluated_by(unguarded)
+
+
+def sizes_evaluated_by(function: Any) -> contextlib.AbstractContextManager[None]:
+    """Has PyTorch evaluate sizes by a function in place of its own; hold the `tracing_lock` around it.
+
+    PyTorch notes the innermost frame outside of its own files as where a guard comes from, so the function is said to
+    be in one of them.
+
+    Args:
+        function: Takes what `ShapeEnv.evaluate_expr` takes; it is changed.
+    """
+    from trt_core.internals import ShapeEnv
+    from trt_lowering.internals import symbolic_shapes  # costly to import
+
+    function.__code__ = function.__code__.replace(co_filename=symbolic_shapes.__file__)
+    return with_attributes(ShapeEnv, evaluate_expr=function)
 
 
 def asker_of_caller() -> Asker:

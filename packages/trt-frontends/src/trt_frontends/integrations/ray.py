@@ -445,11 +445,10 @@ def deployment(
     """
     from ray import serve
 
-    config = (deployment_options or {}).get("user_config")
-    for each in {
-        os.fspath(path),
-        _path_in(config, os.fspath(path)) if isinstance(config, Mapping) else os.fspath(path),
-    }:
+    config, paths = (deployment_options or {}).get("user_config"), {os.fspath(path)}
+    if isinstance(config, Mapping):
+        paths.add(_path_in(config, os.fspath(path)))
+    for each in paths:
         _require_program(each)
     try:
         made: Any = serve.deployment(name=name, **dict(deployment_options or {}))(ProgramServer)

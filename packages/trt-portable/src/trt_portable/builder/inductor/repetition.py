@@ -2,9 +2,8 @@
 
 A transformer of 32 equal layers is a graph with a period. `split` cuts it into pieces: what comes before, the layers,
 which share one code, and what comes after. Weights, and whatever else comes from outside of a piece, are its arguments.
-A size that
-follows from those of inputs by divisions, as the length of what convolutions left of a sound, is a symbol of its own
-inside of a piece: the compiler sees through `length`, and not through `((s // 80 - 3) // 2 - 1) // 2 + 1`.
+A size that follows from those of inputs by divisions, as the length of what convolutions left of a sound, is a symbol
+of its own inside of a piece: the compiler sees through `length`, and not through `((s // 80 - 3) // 2 - 1) // 2 + 1`.
 Pieces are cut where a compiler cannot fuse in any case: what crosses a cut was made by a kernel of its own, or is in
 memory anyway because such a kernel stands between its maker and its reader. So the pieces start the kernels that the
 whole starts.
@@ -327,7 +326,7 @@ class _Lengths:
             return type(value)(map(self.value, value))
         if isinstance(value, torch.SymInt):
             return self.number(self.of(value.node.expr), value)
-        if not self.each or not isinstance(value, torch.Tensor) or not any(_sizes_of(value)):
+        if not self.each or not isinstance(value, torch.Tensor) or next(_sizes_of(value), None) is None:
             return value
         shape, strides, (offset,) = (
             [self.value(number) for number in numbers]
@@ -570,22 +569,22 @@ class _Cutter:
                     returned.add(index)
         order = sorted(returned)
         key = (outlines[0].form, tuple(order))
+        lengths = self._lengths_in(outlines[0])
+        sizes = self._sizes(outlines[0], lengths)
         if key not in self._codes:
             self._codes[key] = len(self._made)
-            self._made.append(self._code(outlines[0], order))
-        sizes = [each.meaning for each in self._sizes(outlines[0])]
+            self._made.append(self._code(outlines[0], lengths, sizes, order))
         return [
             Piece(
                 self._codes[key],
-                (*sizes, *outline.externals),
+                (*(size.meaning for size in sizes), *outline.externals),
                 tuple(outline.emitted[index] for index in order),
             )
             for outline in outlines
         ]
 
-    def _sizes(self, outline: _Outline) -> list[_Size]:
+    def _sizes(self, outline: _Outline, lengths: _Lengths) -> list[_Size]:
         """The sizes that a piece takes: all symbols that it mentions, then what consists of them."""
-        lengths = self._lengths_in(outline)
         mentioned: set[Any] = set()
         for expr in (*outline.mentioned(), *outline.sizes):
             mentioned |= lengths.of(expr).free_symbols
@@ -625,12 +624,13 @@ class _Cutter:
                 found.append(self._lengths[division])
         return _Lengths(tuple(found))
 
-    def _code(self, outline: _Outline, returned: Sequence[int]) -> fx.GraphModule:
+    def _code(
+        self, outline: _Outline, lengths: _Lengths, taken: Sequence[_Size], returned: Sequence[int]
+    ) -> fx.GraphModule:
         made = fx.Graph()
-        lengths = self._lengths_in(outline)
         sizes: dict[Any, fx.Node] = {}
         given: dict[fx.Node, fx.Node] = {}
-        for number, size in enumerate(self._sizes(outline)):
+        for number, size in enumerate(taken):
             sizes[size.expr] = made.placeholder(f"size_{number}")
             sizes[size.expr].meta["val"] = lengths.number(size.expr, size.meaning)
         for number, node in enumerate(outline.externals):
