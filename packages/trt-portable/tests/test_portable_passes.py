@@ -480,6 +480,9 @@ def _mask(kind: str, at: _Positions) -> Any:
         return causal
     if kind == "packed":
         return at.both(causal, at.both(*at.row_and_column(at.anew()), "EQUAL"), "AND")
+    if kind.startswith("window"):
+        first = at.both(rows, at.number(int(kind.split()[1])), "SUB")
+        return at.both(causal, at.both(columns, first, "GREATER"), "AND")
     if kind == "before":
         return at.both(columns, rows, "LESS")
     if kind == "later":
@@ -494,7 +497,8 @@ def _mask(kind: str, at: _Positions) -> Any:
 @pytest.mark.parametrize(
     ("kind", "is_gone"),
     [
-        *(("all", True), ("causal", True), ("packed", True)),
+        *(("all", True), ("causal", True), ("packed", True), ("window 9", True)),
+        *(("window 8", False), ("window 0", False)),  # sequences have 9 places at most
         *(("most", False), ("before", False), ("later", False), ("every other", False), ("shifted", False)),
     ],
 )
@@ -507,7 +511,7 @@ def test_masks_of_open_extents(both: Any, kind: str, is_gone: bool) -> None:
         output(network, attention.get_output(0))
 
     shapes = dict.fromkeys("qkv", ((2, 3, 1, 8), (2, 3, 4, 8), (2, 3, 9, 8)))
-    for length in (1, 5):
+    for length in (1, 5, 9):
         counts = both(define, shapes, **{name: torch.randn(2, 3, length, 8) for name in "qkv"})
         assert (counts["FILL"] == 0) == is_gone
 

@@ -97,7 +97,8 @@ def build_plan(network: INetworkDefinition, config: IBuilderConfig, reporter: Re
         debug = {t["id"]: t["name"] for t in structure["tensors"] if t["debug"]}
         with Phase(monitor, "Optimize layers", root, len(structure["layers"])) as layers:
             fuse = not network._debug_unfused
-            table = _optimize(structure, weights, is_refittable, frozenset(debug), layers.step, fuse=fuse)
+            most = _most_extents(network, structure, profiles)
+            table = _optimize(structure, weights, is_refittable, most, frozenset(debug), layers.step, fuse=fuse)
         phase.step()
         slots = _weight_slots(structure, is_refittable)
         info = EngineInfo(
@@ -141,6 +142,7 @@ def _optimize(
     structure: dict[str, Any],
     weights: Mapping[str, torch.Tensor],
     is_refittable: Callable[[str, str], bool],
+    most: Mapping[int, Sequence[int]],
     debug: frozenset[int],
     step: Callable[[], None],
     *,
@@ -152,6 +154,7 @@ def _optimize(
         structure: The network part of a plan.
         weights: Host weights by key.
         is_refittable: Whether a refit may replace the weights of a key in a role.
+        most: The greatest extents of network inputs in any profile, by tensor.
         debug: Ids of tensors marked for debugging.
         step: Called once per layer.
         fuse: Let layers join others, which debug listeners would miss.
@@ -170,7 +173,7 @@ def _optimize(
             fuse_quantized_products,
             fuse_quantized_convolutions,
             fold_scales,
-            RecognizeConstantMasks(),
+            RecognizeConstantMasks(most),
             fold_attention_factors,
             fuse_gelu,
             merge_products,
@@ -186,6 +189,17 @@ def _optimize(
     structure["layers"] = [node.to_json() for node in graph.nodes]
     structure["tensors"] = [records.write(graph.tensors[tensor]) for tensor in sorted(graph.used_tensors)]
     return graph.weights
+
+
+def _most_extents(
+    network: INetworkDefinition, structure: Mapping[str, Any], profiles: Sequence[Profile]
+) -> dict[int, tuple[int, ...]]:
+    """The greatest extents of network inputs in any profile, by tensor."""
+    shapes = {
+        tensor: [profile.shapes[source.name].max for profile in profiles if source.name in profile.shapes]
+        for tensor, source in zip(structure["inputs"], network._inputs, strict=True)
+    }
+    return {tensor: tuple(map(max, zip(*given, strict=True))) for tensor, given in shapes.items() if given}
 
 
 class EliminateDeadLayers(PlanPass):

@@ -8,7 +8,7 @@ positions, and ask of them whether sequences begin anew.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,12 +26,13 @@ from trt_portable.enums import (
     SampleMode,
     UnaryOperation,
 )
+from trt_portable.errors import present
 from trt_portable.layers.indexing import IGatherLayer
 from trt_portable.layers.movement import IConcatenationLayer, IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer
 from trt_portable.layers.pointwise import IElementWiseLayer, IUnaryLayer
 from trt_portable.layers.reduction import ICumulativeLayer
 from trt_portable.layers.slicing import ISliceLayer
-from trt_portable.layers.sources import ICastLayer, IConstantLayer, IFillLayer, IIdentityLayer
+from trt_portable.layers.sources import ICastLayer, IConstantLayer, IFillLayer, IIdentityLayer, IShapeLayer
 from trt_portable.layers.transformer import MASK, IAttentionBoundaryLayer, IAttentionOutputLayer, ScaledAttentionLayer
 from trt_portable.plan.nodes import Node, NodeFusion, PlanGraph, PlanPattern, pattern
 
@@ -106,13 +107,17 @@ def _narrow(graph: PlanGraph, tensor: int | None) -> int | None:
 class RecognizeConstantMasks(PlanPattern):
     """Replaces the boolean mask of attention over padded sequences by what it means: the future is hidden, or nothing.
 
-    Exact.
+    Exact. A window that is no shorter than any sequence of the profiles hides nothing.
+
+    Args:
+        most: The greatest extents of network inputs in any profile, by tensor.
     """
 
     name = "recognize_constant_masks"
     kinds = frozenset({LayerType.ATTENTION_OUTPUT})
 
-    def __init__(self) -> None:
+    def __init__(self, most: Mapping[int, Sequence[int]]) -> None:
+        self._most_extents = most
         self._known: dict[int | None, CausalMaskKind | None] = {}
 
     def match(self, operation: Node, graph: PlanGraph) -> NodeFusion | None:
@@ -122,13 +127,22 @@ class RecognizeConstantMasks(PlanPattern):
         mask = operation.inputs[MASK]
         if mask not in self._known:
             kind = _meaning(graph.constant(mask))
-            self._known[mask] = _meaning_of_elements(graph, mask) if kind is None else kind
+            self._known[mask] = self._meaning_of_elements(graph, mask) if kind is None else kind
         kind = self._known[mask]
         if kind is None or (kind is not CausalMaskKind.NONE and not _is_square(graph, operation)):
             return None
         ends, inputs = ends_of_attention(operation, graph), _without_mask(operation.inputs)
         told = operation.having({IAttentionOutputLayer.causal_kind: kind})
         return NodeFusion([replace(told if end is operation else end, inputs=inputs) for end in ends], ends, ends[0])
+
+    def _meaning_of_elements(self, graph: PlanGraph, mask: int | None) -> CausalMaskKind | None:
+        """What a mask of open extents says, None where only the mask can say it."""
+        line = _Elements(graph, self._most_extents).of(mask)
+        if line is None:
+            return None
+        if line.truth:
+            return CausalMaskKind.NONE
+        return CausalMaskKind.UPPER_LEFT if _is_causal(line, len(graph.shape(mask))) else None
 
 
 _INTEGERS: Final = frozenset({DataType.INT32, DataType.INT64, DataType.BOOL})
@@ -166,20 +180,18 @@ def _meaning(mask: torch.Tensor | None) -> CausalMaskKind | None:
     return CausalMaskKind.UPPER_LEFT if bool((mask == causal).all()) else None
 
 
-def _meaning_of_elements(graph: PlanGraph, mask: int | None) -> CausalMaskKind | None:
-    """The same of a mask of open extents."""
-    line = _Elements(graph).of(mask)
-    if line is None:
-        return None
-    if line.truth:
-        return CausalMaskKind.NONE
-    return CausalMaskKind.UPPER_LEFT if _is_causal(line, len(graph.shape(mask))) else None
-
-
 def _is_square(graph: PlanGraph, node: Node) -> bool:
     """Whether the mask has one row and column per position, so that nothing was broadcast."""
     query, key, _, mask = (graph.shape(tensor) for tensor in node.inputs[: MASK + 1])
     return query[2] == key[2] == mask[2] == mask[3]
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """What tells an open extent, and what it is at most."""
+
+    source: Hashable
+    most: float = field(default=math.inf, compare=False)
 
 
 @dataclass(frozen=True)
@@ -188,12 +200,12 @@ class _Line:
 
     Attributes:
         start: The first element.
-        steps: By axis, how much the next one along it is more, and what tells its extent. Extents of 1 have no step.
+        steps: By axis, how much the next one along it is more, and its extent. Extents of 1 have no step.
         is_test: Whether an element says that such a number is positive.
     """
 
     start: int
-    steps: Mapping[int, tuple[int, Hashable]] = field(default_factory=dict)
+    steps: Mapping[int, tuple[int, _Extent]] = field(default_factory=dict)
     is_test: bool = False
 
     def plus(self, other: _Line, sign: int = 1) -> _Line | None:
@@ -211,10 +223,13 @@ class _Line:
         """What all elements are, as booleans; None where they may differ."""
         if not self.is_test:
             return bool(self.start) if not self.steps else None
-        sizes = [step for step, _ in self.steps.values()]
-        if self.start > 0 and min(sizes, default=0) >= 0:
+        ways = [step * (extent.most - 1) for step, extent in self.steps.values()]
+        if self.start + sum(way for way in ways if way < 0) > 0:
             return True
-        return False if self.start <= 0 and max(sizes, default=0) <= 0 else None
+        return False if self.start + sum(way for way in ways if way > 0) <= 0 else None
+
+
+_NO_STEP: Final = (0, _Extent(None))
 
 
 class _Elements:
@@ -222,10 +237,12 @@ class _Elements:
 
     Args:
         graph: The layers.
+        most: The greatest extents of network inputs, by tensor.
     """
 
-    def __init__(self, graph: PlanGraph) -> None:
+    def __init__(self, graph: PlanGraph, most: Mapping[int, Sequence[int]]) -> None:
         self._graph = graph
+        self._most_extents = most
         self._known: dict[int, _Line | None] = {}
         self._rules = {
             IConstantLayer: self._constant,
@@ -275,7 +292,32 @@ class _Elements:
         first, more = self.of(start), self.of(step)
         if first is None or more is None or len(self._graph.shape(node.outputs[0])) != 1:
             return None
-        return _Line(first.start, {0: (more.start, length)} if more.start else {})
+        extent = _Extent(length, self._most(length))
+        return _Line(first.start, {0: (more.start, extent)} if more.start else {})
+
+    def _most(self, length: int | None) -> float:
+        """What a number of one element is at most, where it is the extent of a network input."""
+        node = self._said_first(length)
+        shape = None if node is None else self._said_first(node.inputs[0])
+        if node is None or shape is None or not shape.is_a(IShapeLayer):
+            return math.inf
+        extents, axis = self._most_extents.get(present(shape.inputs[0])), self._axis(node)
+        return math.inf if extents is None or axis is None else extents[axis]
+
+    def _said_first(self, tensor: int | None) -> Node | None:
+        """What made a tensor, or the tensor that it repeats in another type or shape."""
+        node = self._graph.maker(tensor)
+        while node is not None and node.is_a(ICastLayer, IIdentityLayer, IShuffleLayer, ISqueezeLayer, IUnsqueezeLayer):
+            node = self._graph.maker(node.inputs[0])
+        return node
+
+    def _axis(self, node: Node) -> int | None:
+        """Which element of a vector a layer takes."""
+        if node.is_a(ISliceLayer):
+            start = node[ISliceLayer.start]
+            return None if start is None or len(node.inputs) > 1 else int(start[0])
+        place = self._graph.constant(node.inputs[1]) if node.is_a(IGatherLayer) else None
+        return None if place is None or place.numel() != 1 else int(place)
 
     def _elementwise(self, node: Node) -> _Line | None:
         operation = node[IElementWiseLayer.op]
@@ -309,17 +351,17 @@ class _Elements:
         last = lines[-1]
         if last is None or last.is_test:
             return None
-        step, at = last.steps.get(axis, (0, None))[0], last.start
+        step, at = last.steps.get(axis, _NO_STEP)[0], last.start
         for tensor, line in zip(reversed(node.inputs[:-1]), reversed(lines[:-1]), strict=True):
             extent = self._graph.shape(tensor)[axis]
             at -= step * extent
             if extent == -1 or line is None or line.is_test or line.start != at:
                 return None
-            if {**line.steps, axis: None} != {**last.steps, axis: None} or (
-                extent > 1 and line.steps.get(axis, (0, None))[0] != step
+            if {**line.steps, axis: _NO_STEP} != {**last.steps, axis: _NO_STEP} or (
+                extent > 1 and line.steps.get(axis, _NO_STEP)[0] != step
             ):
                 return None
-        return _Line(at, {**last.steps, axis: (step, ("joined", node.name))} if step else last.steps)
+        return _Line(at, {**last.steps, axis: (step, _Extent(("joined", node.name)))} if step else last.steps)
 
     def _slice(self, node: Node, line: _Line) -> _Line | None:
         if node[ISliceLayer.mode] is not SampleMode.STRICT_BOUNDS:
@@ -330,17 +372,17 @@ class _Elements:
         if starts is None or strides is None or len(node.inputs) > 3:
             return None
         inputs = [*node.inputs, None, None][:3]
-        extent = ("slice", inputs[2], str(node[ISliceLayer.shape]))
+        source = ("slice", inputs[2], str(node[ISliceLayer.shape]))
         steps, start = dict(line.steps), line.start
         result = self._graph.shape(node.outputs[0])
         for axis, first, stride in zip(range(len(starts)) if axes is None else axes, starts, strides, strict=True):
             if axis < 0 or first < 0:
                 return None
             if axis in steps:
-                step, _ = steps.pop(axis)
+                step, extent = steps.pop(axis)
                 start += step * first
                 if step * stride and result[axis] != 1:
-                    steps[axis] = (step * stride, (extent, axis))
+                    steps[axis] = (step * stride, _Extent((source, axis), extent.most))
         return replace(line, start=start, steps=steps)
 
     def _moved(self, node: Node, line: _Line) -> _Line | None:
@@ -384,6 +426,6 @@ def _opposite(node: Node, line: _Line) -> _Line | None:
 
 def _is_causal(line: _Line, rank: int) -> bool:
     """Whether elements say that a column is not behind its row, in as many rows as columns."""
-    rows, columns = (line.steps.get(axis, (0, None)) for axis in (rank - 2, rank - 1))
+    rows, columns = (line.steps.get(axis, _NO_STEP) for axis in (rank - 2, rank - 1))
     is_told = line.is_test and line.start == 1 and len(line.steps) == 2
     return is_told and (rows[0], columns[0]) == (1, -1) and rows[1] == columns[1]
