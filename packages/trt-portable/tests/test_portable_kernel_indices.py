@@ -18,8 +18,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.functions import FloorDiv, Max, Mod, ModularIndexing, PythonMod
 from torch.utils._sympy.value_ranges import ValueRanges
 
-from trt_portable.builder.inductor.kernel_indices import bound_of, divided, sizes_in_indices
-from trt_portable.internals import MemoryDep, V, triton_codegen
+from trt_portable.builder.inductor.kernel_indices import bound_of, divided, joined, sizes_in_indices
+from trt_portable.internals import MemoryDep, ReductionHint, V, triton_codegen
 
 
 def test_loops_over_sizes_that_vary_change_places_as_those_over_numbers_do() -> None:
@@ -36,6 +36,16 @@ def test_loops_over_sizes_that_vary_change_places_as_those_over_numbers_do() -> 
     graph: Any = SimpleNamespace(sizevars=SizeVarAllocator(env))
     with V.set_graph_handler(graph), sizes_in_indices():
         assert written.decide_loop_order_to_match(read) == [0, 2, 1]
+
+
+def test_nothing_is_assumed_of_sizes_that_is_not_so_for_all() -> None:
+    env, (length,) = _environment(length=(2, 512))
+    sizes: Any = SizeVarAllocator(env)
+    with sizes_in_indices():
+        for ask, unknown in ((sizes.guard_or_false, False), (sizes.guard_or_true, True)):
+            assert ask(sympy.Eq(Mod(length, 8), 0)) is unknown
+            assert ask(sympy.Ge(length, 2)) is True and ask(sympy.Gt(length, 600)) is False
+    assert not env.guards
 
 
 class _Kernel:
@@ -117,6 +127,31 @@ def _environment(**ranges: tuple[int, int]) -> tuple[ShapeEnv, list[Any]]:
     return env, made
 
 
+@pytest.mark.parametrize(
+    ("usual", "most", "along_rows", "is_held"),
+    [
+        *((128, 128, True, True), (128, 256, True, True), (1000, 1000, True, True)),
+        *((128, 512, True, False), (128, None, True, False), (1500, 1500, True, False), (128, 256, False, False)),
+    ],
+)
+def test_rows_that_get_not_much_longer_than_usual_are_held(
+    usual: int, most: int | None, along_rows: bool, is_held: bool
+) -> None:
+    """Where most of what is read lies along rows, and a mask that others share does not lie densely."""
+    env = ShapeEnv()
+    length: Any = sympy.Integer(usual)
+    if most != usual:
+        length = env.create_symbol(usual, ConstantSource("length"), dynamic_dim=DimDynamic.DYNAMIC)
+        env.var_to_range[length] = ValueRanges(1, most or sympy.oo)
+    hints = {None: ReductionHint.DEFAULT, "scores": ReductionHint.INNER if along_rows else ReductionHint.OUTER}
+    features = SimpleNamespace(reduction_numel=length, get_reduction_hint=lambda scores=None: hints[scores])
+    kernel: Any = SimpleNamespace(inside_reduction=True, cooperative_reduction=False, features=features)
+    kernel.tiling_scores = "scores"
+    graph: Any = SimpleNamespace(sizevars=SizeVarAllocator(env))
+    with V.set_graph_handler(graph), sizes_in_indices():
+        assert triton_codegen.TritonKernel.should_use_persistent_reduction(kernel) == is_held
+
+
 def test_what_lies_densely_is_read_without_divisions() -> None:
     """Heads of texts, which lie one after the other, as rows of one matrix and back."""
     env, (texts, length) = _environment(texts=(1, 8), length=(1, 512))
@@ -132,6 +167,20 @@ def test_what_lies_densely_is_read_without_divisions() -> None:
         assert sympy.expand(divided(one, loops, env) - whole) == 0
     for kept in (ModularIndexing(flat, 1, 768), FloorDiv(flat - 1, 768 * texts), ModularIndexing(flat, 768, length)):
         assert divided(kept, loops, env).has(FloorDiv, ModularIndexing)
+
+
+def test_what_was_divided_comes_together_again() -> None:
+    """Tokens of images, one before the patches of each, as rows of one matrix."""
+    wide, high, row, channel = sympy.symbols("w h r0 r1", integer=True, nonnegative=True)
+    tokens = 1 + FloorDiv(wide, 16) * FloorDiv(high, 16)
+    inside = ModularIndexing(row, 1, tokens)
+    flat = channel + 768 * FloorDiv(row, tokens) + 768 * inside
+    flat += 768 * FloorDiv(wide, 16) * FloorDiv(high, 16) * FloorDiv(row, tokens)
+    assert joined(flat) == channel + 768 * row
+    part = ModularIndexing(row, 4, tokens) + tokens * FloorDiv(row, 4 * tokens)
+    assert joined(part) == FloorDiv(row, 4)
+    for kept in (inside, 768 * inside + FloorDiv(row, tokens), 2 * inside + tokens * FloorDiv(row, tokens)):
+        assert joined(kept) == kept
 
 
 _SIZES: Final = sympy.symbols("n m", integer=True, positive=True)
@@ -155,6 +204,8 @@ def test_divisions_that_are_done_come_to_the_same(data: st.DataObject) -> None:
     at = {**values, **{each: data.draw(st.integers(0, int(loops[each].xreplace(values)) - 1)) for each in loops}}
     assume(flat.xreplace(at) >= 0)  # others are no places in memory
     assert divided(expression, loops, env).xreplace(at) == expression.xreplace(at)
+    apart = nested + data.draw(number) * modulus * FloorDiv(flat, divisor * modulus)
+    assert joined(apart).xreplace(at) == apart.xreplace(at)
 
 
 def _span(env: ShapeEnv, size: Any) -> tuple[int, int]:

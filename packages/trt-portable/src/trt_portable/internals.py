@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.lowering import constrain_to_fx_strides, lowerings, make_fallback
     from torch._inductor.runtime.cache_dir_utils import triton_cache_dir
+    from torch._inductor.runtime.hints import ReductionHint
     from torch._inductor.sizevars import SizeVarAllocator
     from torch._inductor.utils import is_pointwise_use
     from torch._inductor.virtualized import V
@@ -102,6 +103,7 @@ LATE: Final = {
     "torch._inductor.fx_passes.joint_graph": "joint_graph_passes",
     "torch._inductor.lowering": "constrain_to_fx_strides, lowerings, make_fallback",
     "torch._inductor.runtime.cache_dir_utils": "triton_cache_dir",
+    "torch._inductor.runtime.hints": "ReductionHint",
     "torch._inductor.sizevars": "SizeVarAllocator",
     "torch._inductor.utils": "is_pointwise_use",
     "torch._inductor.virtualized": "V",

@@ -3,9 +3,12 @@
 Of numbers Inductor knows what it needs to know, of symbols much less, and says so by copies and divisions that kernels
 for one size do not have. What it is taught here:
 
+- To assume nothing that it can do without.
 - Which of two orders of loops fits, if one of them fits at the usual sizes.
-- A division by sizes of what lies densely in them: `(x + 64 * y) % (64 * n)` is what is divided, `y` being below `n`.
+- A division by sizes of what lies densely in them: `(x + 64 * y) % (64 * n)` is what is divided, `y` being below `n`,
+  and `n * (x // n) + x % n` is `x`.
 - That numbers of 32 bits hold all that is computed of sizes, where they do.
+- That a row is held while it is needed, if rows are not much longer than usual; with other rows it may share a mask.
 """
 
 from __future__ import annotations
@@ -25,7 +28,25 @@ from trt_portable.size_arithmetic import bounds_of, is_whole
 @contextlib.contextmanager
 def sizes_in_indices() -> Iterator[None]:
     """Has Inductor compute indices of sizes that vary in these ways."""
-    with _loops_ordered_by_hints(), _divisions_by_sizes(), _sizes_in_32_bits():
+    with _nothing_assumed(), _loops_ordered_by_hints(), _divisions_by_sizes(), _sizes_in_32_bits(), _rows_held():
+        yield
+
+
+@contextlib.contextmanager
+def _nothing_assumed() -> Iterator[None]:
+    """Has what Inductor may do without answered for all sizes, not for the usual ones, which code then serves alone.
+
+    It asks whether rows of what is added to scores are of a multiple of 8, and copies them if nobody knows.
+    """
+    from trt_portable.internals import SizeVarAllocator
+
+    def is_true(sizes: Any, statement: Any) -> bool:
+        return bool(sizes.statically_known_true(statement))
+
+    def may_be_true(sizes: Any, statement: Any) -> bool:
+        return not sizes.statically_known_true(sympy.Not(statement))
+
+    with with_attributes(SizeVarAllocator, guard_or_false=is_true, guard_or_true=may_be_true):
         yield
 
 
@@ -39,9 +60,9 @@ def _divisions_by_sizes() -> Iterator[None]:
     def simplified(sizes: Any, expression: Any, loops: Mapping[Any, Any]) -> Any:
         if not expression.free_symbols - loops.keys():
             return simplify(sizes, expression, loops)
-        joined = simplify(sizes, divided(expression, loops, sizes.shape_env), loops)
-        again = divided(joined, loops, sizes.shape_env)
-        return joined if again == joined else simplified(sizes, again, loops)
+        found = simplify(sizes, joined(divided(expression, loops, sizes.shape_env)), loops)
+        again = joined(divided(found, loops, sizes.shape_env))
+        return found if again == found else simplified(sizes, again, loops)
 
     with with_attributes(SizeVarAllocator, _simplify_with_ranges=simplified):
         yield
@@ -71,6 +92,19 @@ def divided(expression: Any, loops: Mapping[Any, Any], env: Any) -> Any:
         return rest if is_below(rest, *modulus) else division
 
     return expression.replace(lambda part: isinstance(part, (FloorDiv, ModularIndexing)), done)
+
+
+def joined(expression: Any) -> Any:
+    """Returns an expression with what was divided in place of its parts: `n * (x // n) + x % n` is `x`."""
+    from trt_portable.internals import FloorDiv, ModularIndexing
+
+    for part in expression.atoms(ModularIndexing):
+        base, divisor, modulus = part.args
+        whole = FloorDiv(base, divisor * modulus)
+        if expression.has(whole):
+            whole_again = sympy.expand(expression.xreplace({part: FloorDiv(base, divisor) - modulus * whole}))
+            expression = expression if whole_again.has(whole) else whole_again
+    return expression
 
 
 def _divided(base: Any, divisor: Any) -> tuple[Any, Any]:
@@ -106,16 +140,54 @@ def _loops_ordered_by_hints() -> Iterator[None]:
     decide: Any = MemoryDep.decide_loop_order_to_match
 
     def with_numbers(access: Any) -> Any:
-        env = V.graph.sizevars.shape_env
-        sizes = [symbol for symbol in access.index.free_symbols if symbol in env.var_to_range]
-        hints = {symbol: env.create_symintnode(symbol, hint=None).node.hint for symbol in sizes}
-        usual = {symbol: hint for symbol, hint in hints.items() if hint is not None}  # data tells the others
-        return replace(access, index=access.index.xreplace(usual))
+        return replace(access, index=_usual(access.index, V.graph.sizevars.shape_env))
 
     with with_attributes(
         MemoryDep, decide_loop_order_to_match=lambda access, other: decide(with_numbers(access), with_numbers(other))
     ):
         yield
+
+
+def _usual(expression: Any, env: Any) -> Any:
+    """An expression with usual sizes in place of those that are not told by data."""
+    sizes = [symbol for symbol in expression.free_symbols if symbol in env.var_to_range]
+    hints = {symbol: env.create_symintnode(symbol, hint=None).node.hint for symbol in sizes}
+    return expression.xreplace({symbol: hint for symbol, hint in hints.items() if hint is not None})
+
+
+@contextlib.contextmanager
+def _rows_held() -> Iterator[None]:
+    """Lets kernels that sum along rows hold a row while they need it, also where it shares a mask with other rows.
+
+    Inductor decides so by whether all that a kernel reads lies densely, and only later, for the sizes of blocks, by how
+    much of it does. A softmax of scores with a mask read its rows three times. A block has room for the longest row,
+    which is wasted on short ones, so rows that may get much longer than usual are read in parts.
+    """
+    from trt_portable.internals import ReductionHint, V, triton_codegen
+
+    codegen: Any = triton_codegen
+    kernels = codegen.TritonKernel
+    decide: Any = kernels.should_use_persistent_reduction
+
+    def decided(kernel: Any) -> bool:
+        is_held = bool(decide(kernel))
+        if is_held or not kernel.inside_reduction or kernel.cooperative_reduction:
+            return is_held
+        length, sizes = sympy.sympify(kernel.features.reduction_numel), V.graph.sizevars
+        usual = sympy.sympify(_usual(length, sizes.shape_env))
+        if not usual.is_Integer or kernel.features.get_reduction_hint(kernel.tiling_scores) is not ReductionHint.INNER:
+            return False
+        room = _SPARE << max(int(usual) - 1, 0).bit_length()
+        return bool(sizes.statically_known_leq(length, min(room, _LONGEST_HELD)))
+
+    with with_attributes(kernels, should_use_persistent_reduction=decided):
+        yield
+
+
+_LONGEST_HELD: Final = 1024
+"""Elements of a row that Inductor holds where all lies densely."""
+_SPARE: Final = 2
+"""How many times the usual block a block for the longest row may be."""
 
 
 @contextlib.contextmanager
