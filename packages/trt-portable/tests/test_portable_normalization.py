@@ -11,8 +11,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import trt_portable as trt
+from trt_portable.kernels.operands import attend
 from trt_portable.layers.transformer import IKVCacheUpdateLayer
 
 K = trt.CausalMaskKind
@@ -407,3 +409,30 @@ def test_nothing_is_written_at_places_beyond_64_bits(start: int, packed: bool) -
         layer.update_form = trt.AttentionIOForm.PACKED_NHD
         operands[1], operands[3] = update[0].transpose(0, 1), torch.tensor([0, -(2**31)], dtype=torch.int32)
     assert torch.equal(layer._compute(operands)[0], cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_attention_of_open_lengths_is_handed_masks_as_fused_kernels_read_them(dtype: torch.dtype) -> None:
+    """Rows lie densely, and begin at multiples of 8 elements: PyTorch multiplies apart else, or asks about lengths."""
+
+    def compute(q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        heads = q.expand(-1, 3, -1, -1)
+        return attend(heads, heads, heads, mask.permute(2, 0, 1)[None], is_causal=False, factor=0.5)
+
+    def operands(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        numbers = torch.randn(length, length, 3)
+        shown = (numbers > 0) | torch.eye(length).bool()[..., None]
+        return torch.randn(2, 1, length, 8), shown if dtype is torch.bool else numbers
+
+    traced = make_fx(compute, tracing_mode="symbolic")(*operands(6))
+    (node,) = (node for node in traced.graph.nodes if "attn_mask" in node.kwargs)
+    mask = node.kwargs["attn_mask"].meta["val"]
+    assert mask.stride(-1) == 1 and mask.stride(-2) % 8 == 0
+    size = mask.shape[-1].node.expr
+    asked = [guard.expr for guard in mask.fake_mode.shape_env.guards if guard.expr.free_symbols == {size}]
+    assert all(guard.xreplace({size: length}) for guard in asked for length in (5, 8, 11))
+    for length in (6, 8, 11):
+        q, mask = operands(length)
+        heads = q.expand(-1, 3, -1, -1)
+        expected = F.scaled_dot_product_attention(heads, heads, heads, mask.permute(2, 0, 1)[None], scale=0.5)
+        torch.testing.assert_close(traced(q, mask), expected)

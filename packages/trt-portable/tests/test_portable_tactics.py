@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from recorded_tactic import Recorded, build_with, wanted
 from side_by_side import in_fork
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import trt_portable as trt
 from trt_portable.builder.autotune import engine_tactic
-from trt_portable.builder.inductor.tactic import TACTICS, Inductor, write_out_constants
+from trt_portable.builder.inductor.tactic import TACTICS, Inductor, _compute_masks_once, write_out_constants
 from trt_portable.builder.tactic import Subject
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.plan import artifact as artifacts
@@ -336,3 +339,36 @@ def test_a_forked_process_trusts_what_it_builds_while_a_thread_of_its_parent_did
     with artifacts._lock:
         assert in_fork(trusts)
     assert not artifacts.is_trusted(b"built in the fork")
+
+
+@pytest.mark.parametrize("kernel", ["cudnn", "efficient"])
+@pytest.mark.parametrize(("kind", "is_shared"), [("expanded", True), ("padded", True), ("own", False)])
+def test_what_a_batch_adds_to_its_scores_is_computed_once(kernel: str, kind: str, is_shared: bool) -> None:
+    """A mask is expanded for a batch before the bias of its positions is added."""
+    attend = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention").default
+
+    def bias(seen: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
+        batch, length = seen.shape
+        places = torch.arange(length)
+        table = (places[:, None, None] - places[:, None]) * slopes
+        shown = (seen[:, None, None] if kind == "own" else seen[:1, None, None]).expand(batch, 1, length, length)
+        made = torch.where(shown, table.permute(2, 0, 1)[None], -torch.inf).clone(memory_format=torch.contiguous_format)
+        return F.pad(made, (0, 3))[..., :length] if kind == "padded" else made
+
+    def compute(q: torch.Tensor, seen: torch.Tensor, slopes: torch.Tensor) -> Any:
+        queries = q.expand(-1, -1, seen.shape[1], -1)
+        return attend(queries, queries, queries, bias(seen, slopes), False)[0]
+
+    given = [torch.randn(3, 2, 1, 8), torch.tensor([[1, 1, 0, 1, 1]]).bool().repeat(3, 1), torch.randn(2)]
+    graph = make_fx(compute, tracing_mode="symbolic")(*given)
+    _compute_masks_once(graph.graph)
+    (attention,) = graph.graph.find_nodes(op="call_function", target=attend)
+    added = attention.args[3]
+    assert isinstance(added, fx.Node)
+    single = added.args[0] if added.target is torch.ops.aten.expand.default else added
+    assert isinstance(single, fx.Node)
+    assert isinstance(single.meta["val"].shape[0], int) == is_shared
+    graph.graph.output_node().args = (added,)
+    graph.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    graph.recompile()
+    assert torch.equal(graph(*given).expand(3, 2, 5, 5), bias(*given[1:]))

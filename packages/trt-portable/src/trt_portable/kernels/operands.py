@@ -7,6 +7,8 @@ called behind `require_operands`, on the extents of the tensors at hand.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from trt_portable.enums import ErrorCodeTRT
@@ -47,9 +49,36 @@ def attend(
         _require_attention(query, key, value, mask)
         if not (query.numel() and key.shape[-2] and value.shape[-1]):  # which kernels divide by
             return query.new_zeros((*query.shape[:-1], value.shape[-1]))
+    query, key, value = map(_along_rows, (query, key, value))
+    mask = None if mask is None else _along_rows(mask)
+    if mask is not None and isinstance(mask.shape[-1], torch.SymInt):
+        mask = _with_room(mask, query.dtype)
     return torch.nn.functional.scaled_dot_product_attention(
         query, key, value, mask, 0.0, is_causal, scale=factor, enable_gqa=query.shape[-3] != key.shape[-3]
     )
+
+
+def _along_rows(x: torch.Tensor) -> torch.Tensor:
+    """A tensor whose rows lie densely: PyTorch has fused kernels of attention for no others, and multiplies apart."""
+    step: int | torch.SymInt = x.stride(-1)
+    is_dense = isinstance(step, int) and (step == 1 or x.shape[-1] == 1)
+    return x if is_dense else x.clone(memory_format=torch.contiguous_format)
+
+
+def _with_room(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to scores, whose rows begin at multiples of 16 bytes whatever their length is.
+
+    PyTorch asks whether they do, and whether what was traced holds for other lengths hangs on the answer. It asks, too,
+    whether rows lie densely, so they never do.
+    """
+    if mask.dtype is torch.bool:
+        mask = torch.where(mask, 0.0, -torch.inf).to(dtype)
+    length = mask.shape[-1]
+    room = (length // _MULTIPLE + 1) * _MULTIPLE
+    return torch.nn.functional.pad(mask, (0, room - length))[..., :length]
+
+
+_MULTIPLE: Final = 8
 
 
 def _require_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> None:

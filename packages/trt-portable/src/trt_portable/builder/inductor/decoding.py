@@ -110,7 +110,7 @@ def write_decoding_operators(graph: fx.GraphModule, weights: int = 0) -> None:
             continue
         if node.target in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
             _replace_product(node, kept)
-        elif node.target in _ATTENTIONS:
+        elif node.target in ATTENTIONS:
             _replace_attention(node)
     graph.graph.eliminate_dead_code()
     for node in list(graph.graph.nodes):
@@ -343,7 +343,7 @@ def _only_user(node: fx.Node, target: Any) -> fx.Node | None:
     return users[0] if len(users) == 1 and users[0].target is target else None
 
 
-_ATTENTIONS: Final = (
+ATTENTIONS: Final = (
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
 )

@@ -1298,10 +1298,73 @@ def compile_graph(
                 raise CompilationFailure("a graph that writes to tensors is compiled for one shape")
             with config.patch(shape_padding=_has_odd_rows(graph)):
                 return CompiledGraph(whole(graph), [_compile_any(graph, arguments)])
+        _compute_masks_once(graph.graph)
         part_biases(graph)
         pieces = split(graph)
         with _kernels_compiled_together(), sizes_in_indices():
             return CompiledGraph(pieces, [compile_functional(code) for code in pieces.codes])
+
+
+def _compute_masks_once(graph: fx.Graph) -> None:
+    """Computes what is added to scores for one sequence where it is the same for all of a batch.
+
+    Exporters expand masks before biases are added to them, and what came of it was written and read for each sequence.
+    """
+    from trt_portable.builder.inductor.decoding import ATTENTIONS
+
+    aten = torch.ops.aten
+    known: dict[fx.Node, fx.Node | None] = {}
+    for target in ATTENTIONS:
+        for node in graph.find_nodes(op="call_function", target=target):
+            query, bias = node.args[0], node.args[3]
+            if not isinstance(bias, fx.Node) or bias.meta["val"].stride(0) == 0:
+                continue
+            with graph.inserting_before(node), enable_python_dispatcher():  # which sizes to pad by that vary need
+                single = _of_one_sequence(graph, bias, known)
+                if single is None or single is bias:
+                    continue
+                if target is aten._scaled_dot_product_efficient_attention.default:  # which takes whole ones
+                    single = _called(graph, aten.expand.default, single, [_extent(graph, query, 0), -1, -1, -1])
+                node.replace_input_with(bias, single)
+    graph.eliminate_dead_code()
+
+
+def _of_one_sequence(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, fx.Node | None]) -> fx.Node | None:
+    """A tensor along whose first axis all is alike, with an extent of 1 there; None where that may differ."""
+    if node not in known:
+        with graph.inserting_before(node):
+            known[node] = _made_of_one_sequence(graph, node, known)
+    return known[node]
+
+
+def _made_of_one_sequence(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, fx.Node | None]) -> fx.Node | None:
+    shape, target = node.meta["val"].shape, node.target
+    if isinstance(shape[0], int) and shape[0] == 1:
+        return node
+    if not _leaves_first_axis(node, len(shape)) and target is not torch.ops.aten.expand.default:
+        return None
+    given = list(node.args)
+    for place, each in enumerate(given):
+        value = each.meta["val"] if isinstance(each, fx.Node) else None
+        if isinstance(each, fx.Node) and isinstance(value, torch.Tensor) and value.dim() == len(shape):
+            given[place] = _of_one_sequence(graph, each, known)
+            if given[place] is None:
+                return None
+    if target is torch.ops.aten.expand.default:
+        given[1] = [1, *given[1][1:]]  # type: ignore[index,misc]
+    made: fx.Node = _called(graph, target, *given, **node.kwargs)
+    return made
+
+
+def _leaves_first_axis(node: fx.Node, rank: int) -> bool:
+    """Whether what an operator makes at a place of the first axis is of what it is given at that place alone."""
+    aten = torch.ops.aten
+    if node.target is aten.constant_pad_nd.default:
+        return len(node.args[1]) < 2 * rank  # type: ignore[arg-type]
+    if node.target is aten.slice.Tensor:
+        return node.args[1:2] not in ((), (0,))
+    is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
+    return is_pointwise or node.target is aten.clone.default
 
 
 @contextlib.contextmanager
@@ -1385,13 +1448,13 @@ def _extent(graph: fx.Graph, tensor: fx.Node, axis: int) -> fx.Node | int:
     return extent if isinstance(extent, int) else _called(graph, torch.ops.aten.sym_size.int, tensor, axis)
 
 
-def _called(graph: fx.Graph, target: Any, *given: Any) -> Any:
+def _called(graph: fx.Graph, target: Any, *given: Any, **named: Any) -> Any:
     """What a function returns: as a node where arguments are some, which knows what it stands for."""
     values = fx.map_arg(given, lambda node: node.meta["val"])
     if not any(isinstance(each, fx.Node) for each in pytree.tree_leaves(given)):
-        return target(*values)
-    made = graph.call_function(target, given)
-    made.meta["val"] = target(*values)
+        return target(*values, **named)
+    made = graph.call_function(target, given, named)
+    made.meta["val"] = target(*values, **named)
     return made
 
 
