@@ -32,7 +32,7 @@ from trt_lowering.decomposition_table import Decomposition, DecompositionRules, 
 from trt_lowering.node_metadata import provenance_of
 from trt_lowering.operator_traits import is_data_dependent, is_symbolic_function, mutated_arguments
 from trt_lowering.passes.functionalize import Functionalize
-from trt_lowering.tracing import asker_of_caller, strides_unguarded
+from trt_lowering.tracing import asked_by, strides_unguarded
 
 
 def inline_module(gm: fx.GraphModule, call: fx.Node, body: fx.GraphModule) -> None:
@@ -306,7 +306,7 @@ def sizes_left_open(gm: fx.GraphModule) -> Iterator[None]:
 
 
 def _refuse_guard(expression: Any, value: Any) -> None:
-    if asker_of_caller() is not Asker.STRIDES:  # these leave none
+    if asked_by()[0] is not Asker.STRIDES:  # these leave none
         raise RuntimeError(f"this takes for granted that {expression} is {value}, and sizes vary")
 
 

@@ -35,16 +35,15 @@ from trt_core.held_arguments import held_to_signature
 from trt_core.log import unlogged
 from trt_core.nesting import distinct_tensors
 from trt_core.paused_collection import paused_collection
-from trt_core.sizes.guards import Asker, asker_in, condition_of
+from trt_core.sizes.guards import Asker, condition_of
 from trt_core.temporary import undone_in_forks, with_attributes
 from trt_lowering.captured_collectives import CaptureRefusal, functional_collectives
 from trt_lowering.decomposition_table import declare_results
 from trt_lowering.internals import graphs_lazy
-from trt_lowering.tracing import sizes_evaluated_by, strides_unguarded, tracing_lock
+from trt_lowering.tracing import asked_by, sizes_evaluated_by, strides_unguarded, tracing_lock
 from trt_lowering.whole_operators import keep_recurrent_layers
 
 _OWN_CODE: Final = os.path.dirname(__file__) + os.sep
-_TORCH: Final = os.path.dirname(torch.__file__) + os.sep
 
 
 @dataclass(frozen=True)
@@ -285,8 +284,11 @@ def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContex
         is_general = any(args[2:]) or kwargs.get("size_oblivious") or kwargs.get("fallback_value") is not None
         if is_general or threading.get_ident() != thread or not expression.free_symbols:
             return answer
-        fixes = expression.is_Symbol  # whoever reads a size as a number leaves it no other value
-        if (key := (expression, answer)) not in known and (place := _place_in_model(of_operators=fixes)) is not None:
+        if (key := (expression, answer)) in known:
+            return answer
+        # whoever reads a size as a number leaves it no other value
+        asker, place = asked_by(past_operators=expression.is_Symbol)
+        if asker is Asker.MODEL:
             known.add(key)
             is_number = not (expression.is_Relational or expression.is_Boolean)
             found.append(SizeQuestion(condition_of(expression, answer), place, is_number))
@@ -320,24 +322,6 @@ def watch_numbers(
 
 
 _NUMBERS: Final = (int, float)
-
-
-def _place_in_model(*, of_operators: bool) -> str | None:
-    """Returns where a model asks what is being evaluated.
-
-    Args:
-        of_operators: Whether operators that the model calls ask for it, too: `for row in x` asks by `unbind`. Otherwise
-            None where an operator wants to know it.
-    """
-    from trt_lowering.internals import uninteresting_files
-
-    frame = sys._getframe(2)
-    while frame.f_back is not None and (
-        frame.f_code.co_filename in uninteresting_files()
-        or (of_operators and frame.f_code.co_filename.startswith(_TORCH))
-    ):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if asker_in(frame.f_code.co_filename) is Asker.MODEL else None
 
 
 def graphs_unprinted() -> contextlib.AbstractContextManager[None]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
+
+import torch
 
 from trt_core import LoweringError, TrtError
 from trt_core.device import on_host
@@ -72,7 +75,7 @@ def strides_unguarded() -> contextlib.AbstractContextManager[None]:
 
     def unguarded(self: Any, expression: Any, *args: Any, **kwargs: Any) -> Any:
         is_here = threading.get_ident() == thread and expression.free_symbols
-        with self.suppress_guards() if is_here and asker_of_caller() is Asker.STRIDES else contextlib.nullcontext():
+        with self.suppress_guards() if is_here and asked_by()[0] is Asker.STRIDES else contextlib.nullcontext():
             return evaluate(self, expression, *args, **kwargs)
 
     return sizes_evaluated_by(unguarded)
@@ -94,11 +97,22 @@ def sizes_evaluated_by(function: Any) -> contextlib.AbstractContextManager[None]
     return with_attributes(ShapeEnv, evaluate_expr=function)
 
 
-def asker_of_caller() -> Asker:
-    """Returns for whom PyTorch evaluates a size, in a function that it calls to."""
+def asked_by(*, past_operators: bool = False) -> tuple[Asker, str]:
+    """Returns for whom PyTorch evaluates a size, in a function that it calls to, and the line that asks.
+
+    Args:
+        past_operators: Whether whoever calls an operator asks what that asks: `for row in x` does, by `unbind`.
+    """
     from trt_lowering.internals import uninteresting_files
 
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename in uninteresting_files():
+    while frame.f_back is not None and (
+        frame.f_code.co_filename in uninteresting_files()
+        or (past_operators and frame.f_code.co_filename.startswith(_TORCH))
+    ):
         frame = frame.f_back
-    return asker_in(frame.f_code.co_filename, frame.f_code.co_name)
+    code = frame.f_code
+    return asker_in(code.co_filename, code.co_name), f"{code.co_filename}:{frame.f_lineno}"
+
+
+_TORCH: Final = os.path.dirname(torch.__file__) + os.sep
