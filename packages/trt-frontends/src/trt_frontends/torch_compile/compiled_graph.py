@@ -158,7 +158,7 @@ class CompiledGraph:
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
         self._next_search = FIRST_SEARCH
-        self._traffic = Traffic(gm, self._sizes, ended_by) or None
+        self._traffic = Traffic(gm, ended_by) or None
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -844,16 +844,16 @@ class Traffic:
 
     Args:
         gm: A graph whose nodes carry `meta["val"]`.
-        sizes: Its symbolic sizes.
         ended_by: Where and why PyTorch ended the graph; empty at the end of the model's code.
     """
 
-    def __init__(self, gm: fx.GraphModule, sizes: GraphSizes, ended_by: str = "") -> None:
-        nodes = _collectives_in(gm)
+    def __init__(self, gm: fx.GraphModule, ended_by: str = "") -> None:
+        graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
+        nodes = [node for graph in graphs for node in graph.nodes if is_collective(node)]
         found = [(group_of(node), str(node.target), terms_of(node), _bytes_of(node.args[0])) for node in nodes]
         self._calls = [(group.ranks, op, terms, size) for group, op, terms, size in found if group is not None]
         named = set().union(*(symbols_in(size) for *_, size in self._calls))
-        self._readings = [reading for reading in sizes.readings if reading.name in named]
+        self._readings = [reading for reading in _find_readings(gm) if reading.name in named] if named else []
         self._compared = Compared()
         self._note = f"graph ends at a graph break{ended_by}" if ended_by else ""
 
@@ -888,11 +888,6 @@ class Traffic:
         return digests_of_calls((ranks, op, terms, _volume([size], named)) for ranks, op, terms, size in self._calls)
 
 
-def _collectives_in(gm: fx.GraphModule) -> list[fx.Node]:
-    graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
-    return [node for graph in graphs for node in graph.nodes if is_collective(node)]
-
-
 def compared(gm: fx.GraphModule, run: Callable[..., Any], ended_by: str = "") -> Callable[..., Any]:
     """Returns what runs a graph that is left to PyTorch, and compares it with the graphs of other ranks before.
 
@@ -903,7 +898,7 @@ def compared(gm: fx.GraphModule, run: Callable[..., Any], ended_by: str = "") ->
         run: What runs it.
         ended_by: As `Traffic` takes it.
     """
-    traffic = Traffic(gm, GraphSizes(gm), ended_by) if _collectives_in(gm) else None
+    traffic = Traffic(gm, ended_by)
     if not traffic:
         return run
 
