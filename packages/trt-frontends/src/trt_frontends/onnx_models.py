@@ -39,7 +39,7 @@ from trt_core import (
 from trt_core.dtypes import from_trt
 from trt_core.errors import PlanError, Uncacheable
 from trt_core.files.opening import read_file
-from trt_core.files.typed import digits
+from trt_core.files.typed import BadField, part_of
 from trt_core.internals import FakeTensorMode, pytree
 from trt_core.log import forget_errors, logger, provider_logger, take_errors, unlogged
 from trt_core.reports import DataReport
@@ -599,7 +599,12 @@ def _content_of(file: Path, network: Any) -> dict[str, str]:
     for tensor in _tensors_in(onnx.ModelProto.FromString(data)):
         named = {entry.key: entry.value for entry in tensor.external_data}
         if named:
-            parts.setdefault(named.get("location", ""), set()).add(_part_of(named))
+            try:
+                start, length = part_of(named)
+            except BadField as error:
+                raise Uncacheable(f"the model says wrongly where a weight lies: {error}") from error
+            end = sys.maxsize if length is None else start + length
+            parts.setdefault(named.get("location", ""), set()).add((start, end))
     found = {"onnx": digest_of(data)}
     root = file.parent.resolve()
     for name in sorted(parts):  # those of parts that nobody has parsed, too
@@ -611,21 +616,6 @@ def _content_of(file: Path, network: Any) -> dict[str, str]:
         except (OSError, ValueError) as error:
             raise Uncacheable(f"the file {name!r:.80} of the model cannot be read: {error}") from error
     return found
-
-
-def _part_of(named: Mapping[str, str]) -> tuple[int, int]:
-    """Where the bytes of a tensor begin and end in its file.
-
-    Raises:
-        Uncacheable: The model does not say.
-    """
-    told = {key: digits(named[key]) for key in ("offset", "length") if key in named}
-    if None in told.values():
-        raise Uncacheable(f"the model says wrongly where a weight lies: {dict(named)!s:.80}")
-    start, length = told.get("offset") or 0, told.get("length")
-    if start >= sys.maxsize:
-        raise Uncacheable(f"the model says that a weight lies at {start}")
-    return start, sys.maxsize if length is None else start + length
 
 
 def _tensors_in(message: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from trt_core.files.folder import Folder
 from trt_core.files.opening import opened
-from trt_core.files.typed import digits
+from trt_core.files.typed import part_of
 from trt_portable.dtypes import FROM_NUMPY, PACKED, storage_bytes
 from trt_portable.enums import DataType, ErrorCode
 from trt_portable.onnx_parser.diagnostics import Unsupported
@@ -286,19 +286,6 @@ def _byte_count(proto: TensorProto, count: int) -> int:
     """How many bytes a constant of so many elements is."""
     packed = _PACKED_BITS.get(type_name(proto.data_type))
     return -(-count * packed // 8) if packed else count * _dtype_of(proto).itemsize
-
-
-def part_of(entries: Mapping[str, str]) -> tuple[int, int | None]:
-    """Where the bytes of a constant begin in its file, and how many there are; None for all that follow.
-
-    Raises:
-        ValueError: A number is none, or is below 0.
-    """
-    found = {key: digits(entries[key]) for key in ("offset", "length") if key in entries}
-    for key, number in found.items():
-        if number is None:
-            raise ValueError(f"{key} {entries[key]!r:.80} is no number from 0")
-    return found.get("offset") or 0, found.get("length")
 
 
 class _ExternalData:
