@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 
 FAILED = 1
-BAD_INPUT = 2
 INTERRUPTED = 130  # what shells say of a process that Ctrl-C has ended
-_READER_LEFT = 141  # or a pipe
 
 
 def say(text: str, *, end: str = "\n", to_errors: bool = False) -> None:
@@ -50,15 +48,8 @@ def require_new(*paths: Path | None) -> None:
     """
     given = [path for path in paths if path is not None]
     for path in given:
-        if str(path) == "-":
-            raise typer.BadParameter("'-' is no file: give the path of one")
-        if path.exists():
-            raise typer.BadParameter(f"{path} exists already; remove it, or give another path")
-        folder = path.absolute().parent
-        if not folder.is_dir():
-            raise typer.BadParameter(f"there is no folder {path.parent}")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise typer.BadParameter(f"nothing can be written to the folder {path.parent}; give another path")
+        if obstacle := _TABLE.obstacle_to(path):
+            raise typer.BadParameter("; ".join(obstacle))
     if len({path.resolve() for path in given}) < len(given):
         raise typer.BadParameter(f"two files would be one, {given[0]}; give each a path of its own")
 
@@ -859,7 +850,7 @@ class _Commands(TyperGroup):
         except BrokenPipeError:  # as a check that fails
             raise _reader_left() from None
         except OSError as error:  # of what the help is written to
-            raise _failed(str(_told(error))) from error
+            raise _failed(_TABLE.told(error)) from error
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for option in self.get_params(ctx):  # typer's own have no value, for which it would import pydantic in any help
@@ -884,40 +875,29 @@ class _Commands(TyperGroup):
         except BrokenPipeError:
             raise _reader_left() from None
         except Exception as error:
-            told = _told(error)
-            if told is None:
+            core: Any = sys.modules.get("trt_core")  # of which an error of ours is
+            is_ours = core is not None and isinstance(error, core.TrtError)
+            if not is_ours and not (isinstance(error, OSError) and error.strerror):
                 raise
-            raise _failed(told) from error
+            raise _failed(_TABLE.told(error)) from error
 
 
 def _failed(told: str) -> typer.Exit:
     with contextlib.suppress(OSError):  # nowhere to say it
         typer.secho("error:", fg="red", bold=True, err=True, nl=False)
         say(f" {told}", to_errors=True)
-    return typer.Exit(BAD_INPUT)
+    return typer.Exit(_TABLE.BAD_INPUT)
 
 
 def _reader_left() -> typer.Exit:
     """Whoever read what is printed has seen enough, as `head` has."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return typer.Exit(_READER_LEFT)
+    return typer.Exit(_TABLE.READER_LEFT)
 
 
 def _interrupted() -> typer.Exit:
     say("interrupted", to_errors=True)
     return typer.Exit(INTERRUPTED)
-
-
-def _told(error: Exception) -> str | None:
-    """What users are told of an error of ours, and of a file that cannot be read or written; None for other errors."""
-    if isinstance(error, OSError) and error.strerror:
-        named = error.filename2 or error.filename  # of a file that cannot be moved, where to
-        return f"{named}: {error.strerror}" if named else error.strerror
-    if "trt_core" not in sys.modules:
-        return None
-    from trt_core import TrtError
-
-    return str(error) if isinstance(error, TrtError) else None
 
 
 app = typer.Typer(

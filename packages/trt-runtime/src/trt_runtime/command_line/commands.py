@@ -29,7 +29,16 @@ from trt_core.sizes.expressions import evaluate_extent
 from trt_core.wording import did_you_mean, printable
 from trt_runtime import __version__, signatures
 from trt_runtime.command_line import inspection
-from trt_runtime.command_line.table import COMMANDS, EXIT_CODES, PEERS, Parameter
+from trt_runtime.command_line.table import (
+    BAD_INPUT,
+    COMMANDS,
+    EXIT_CODES,
+    PEERS,
+    READER_LEFT,
+    Parameter,
+    obstacle_to,
+    told,
+)
 from trt_runtime.command_line.tensor_files import check_ending, read_tensors, write_tensors
 from trt_runtime.interruption import INTERRUPTED
 from trt_runtime.program.fields import UNTOLD
@@ -310,9 +319,6 @@ class _Runs:
         )
 
 
-BAD_INPUT = 2
-_READER_LEFT = 141  # or a pipe
-
 Peers = Callable[[str, Sequence[str], Sequence[Any], Mapping[str, Any]], Mapping[str, Callable[..., Any]]]
 """Makes what `bench` times beside a program, by name: from the name of the model that it was compiled from, those of
 `table.PEERS` that are asked for, and what the program is called with."""
@@ -335,10 +341,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m trt_runt
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read has seen enough, as `head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _READER_LEFT
+        return READER_LEFT
     except (TrtError, OSError) as error:
         with contextlib.suppress(OSError):  # nowhere to say it
-            _say(f"error: {_told(error)}", sys.stderr)
+            _say(f"error: {told(error)}", sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         _say("interrupted", sys.stderr)
@@ -365,14 +371,6 @@ def _open_outputs() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # whoever started this has closed it
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-
-
-def _told(error: TrtError | OSError) -> str:
-    """What went wrong, without the number that the system has for it."""
-    if isinstance(error, OSError) and error.strerror:
-        named = error.filename2 or error.filename  # of a file that cannot be moved, where to
-        return f"{named}: {error.strerror}" if named else error.strerror
-    return str(error)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -831,12 +829,6 @@ def require_writable(path: Path) -> None:
 
 
 def _require_new(path: Path) -> None:
-    if str(path) == "-":
-        raise InputError("'-' is no file", hint="give the path of one")
-    if path.exists():
-        raise InputError(f"{path} exists already", hint="remove it, or give another path")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise InputError(f"there is no folder {path.parent}", hint="make it, or give another path")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"nothing can be written to the folder {path.parent}", hint="give another path")
+    if obstacle := obstacle_to(path):
+        what, hint = obstacle
+        raise InputError(what, hint=hint)

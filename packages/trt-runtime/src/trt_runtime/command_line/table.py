@@ -1,4 +1,4 @@
-"""What every command takes: `python -m trt_runtime` reads it with argparse, and `trtc` with typer.
+"""What every command takes, and how it fails: `python -m trt_runtime` reads it with argparse, and `trtc` with typer.
 
 Nothing is imported here but what every process has: `trtc` reads this file without its package, which imports PyTorch,
 so that help and completion are there at once.
@@ -6,7 +6,9 @@ so that help and completion are there at once.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ENDINGS: Final = ".npz, .npy (one tensor), .pt or .safetensors"
@@ -15,6 +17,8 @@ PEERS: Final = ("eager", "inductor", "reduce-overhead", "max-autotune")
 """Ways to run a model beside its program, the usual one first."""
 
 EXIT_CODES: Final = "Exit codes: 0 success, 1 a check failed, 2 bad usage or input, 130 interrupted."
+BAD_INPUT: Final = 2
+READER_LEFT: Final = 141  # or a pipe
 
 
 class Parameter(NamedTuple):
@@ -63,6 +67,28 @@ class Command(NamedTuple):
     name: str
     summary: str
     parameters: tuple[Parameter, ...]
+
+
+def obstacle_to(path: Path) -> tuple[str, str] | None:
+    """What keeps a new file from being written, and what to do about it; None where nothing does."""
+    if str(path) == "-":
+        return "'-' is no file", "give the path of one"
+    if path.exists():
+        return f"{path} exists already", "remove it, or give another path"
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        return f"there is no folder {path.parent}", "make it, or give another path"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"nothing can be written to the folder {path.parent}", "give another path"
+    return None
+
+
+def told(error: Exception) -> str:
+    """What went wrong, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.strerror:
+        named = error.filename2 or error.filename  # of a file that cannot be moved, where to
+        return f"{named}: {error.strerror}" if named else error.strerror
+    return str(error)
 
 
 _MOST_CALLS: Final = 10_000_000  # whose times are kept until the end
