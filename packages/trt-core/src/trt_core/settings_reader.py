@@ -49,7 +49,7 @@ def read_settings(options: Mapping[str, Any] | None = None, /, **keywords: Any) 
     if fields.get("use_explicit_typing") is False:
         _retired("use_explicit_typing=False", "nothing: networks are always strongly typed")
     if fields.get("use_python_runtime"):
-        _has_no_effect("use_python_runtime=True", "engines always run through one registered operator")
+        has_no_effect("use_python_runtime=True", "engines always run through one registered operator")
     return base.replace(**fields) if base is not None else CompilationSettings(**fields)
 
 
@@ -127,7 +127,7 @@ def _current(key: Any, value: Any) -> list[tuple[str, Any]]:
         return []
     if isinstance(fate, NoEffect):
         if not _is_among(value, fate.silent):
-            _has_no_effect(f"{key}={value!r:.60}", fate.why)
+            has_no_effect(f"{key}={value!r:.60}", fate.why)
         return []
     raise SettingsError(
         f"unknown setting {key!r}",
@@ -168,7 +168,7 @@ def _map_enabled_precisions(fields: dict[str, Any]) -> None:
     annotation = setting_annotations()["enabled_precisions"]
     enabled = read_setting("enabled_precisions", annotation, fields.pop("enabled_precisions"))
     if quantized := enabled & _QUANTIZED:
-        _has_no_effect(
+        has_no_effect(
             f"{', '.join(sorted(map(dtype_name, quantized)))} in enabled_precisions",
             "layers compute in few bits where the model quantizes, as what trt_frontends.quantize returns does",
         )
@@ -192,15 +192,17 @@ _QUANTIZED: Final = frozenset({torch.int8, torch.float8_e4m3fn})
 
 
 def _retired(what: str, instead: str) -> None:
-    warnings.warn(
-        f"{what} is retired and goes in version {REMOVAL_VERSION}; write {instead}",
-        DeprecationWarning,
-        stacklevel=level_of_caller(),
-    )
+    warn_caller(f"{what} is retired and goes in version {REMOVAL_VERSION}; write {instead}", DeprecationWarning)
 
 
-def _has_no_effect(what: str, why: str) -> None:
-    warnings.warn(f"{what} has no effect: {why}", UserWarning, stacklevel=level_of_caller())
+def has_no_effect(what: str, why: str) -> None:
+    """Warns that something is given in vain."""
+    warn_caller(f"{what} has no effect: {why}")
+
+
+def warn_caller(message: str, kind: type[Warning] = UserWarning) -> None:
+    """Warns at the line outside of this project that everything here is called from."""
+    warnings.warn(message, kind, stacklevel=level_of_caller())
 
 
 def level_of_caller() -> int:

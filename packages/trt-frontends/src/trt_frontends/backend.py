@@ -14,7 +14,6 @@ import contextlib
 import functools
 import re
 import threading
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
 
@@ -24,7 +23,7 @@ from torch import fx
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate, require_registry
 from trt_core import CompilationSettings, Device, ExecutionError, InputError, SettingsError, logger, read_settings
 from trt_core.internals import OpOverload
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_core.temporary import undone
 from trt_core.wording import kind_of
 from trt_frontends.capture import with_device
@@ -118,7 +117,7 @@ def _look_for_modules(gm: fx.GraphModule, settings: CompilationSettings, graph: 
     try:
         require_known_modules(gm, settings, graph.modules)
     except SettingsError as error:  # PyTorch may have left code alone whose modules it captures later
-        warnings.warn(str(error), UserWarning, stacklevel=level_of_caller())
+        warn_caller(str(error))
 
 
 def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
@@ -131,11 +130,9 @@ def refuse_settings_of_whole_models(settings: CompilationSettings) -> None:
         UserWarning: `require_full_compilation` is set, which changes nothing here.
     """
     if settings.require_full_compilation:  # scripts have one set of settings for this and for `compile`
-        warnings.warn(
+        warn_caller(
             "require_full_compilation=True has no effect under torch.compile, which has cut the model into graphs "
-            "before a backend sees any: fullgraph=True refuses that, and model_report tells what runs where",
-            UserWarning,
-            stacklevel=level_of_caller(),
+            "before a backend sees any: fullgraph=True refuses that, and model_report tells what runs where"
         )
     if settings.max_error is not None:
         raise SettingsError(

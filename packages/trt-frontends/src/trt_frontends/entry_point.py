@@ -6,7 +6,6 @@ Arguments are of the kinds that it takes, exceptions out of it are ours, and aut
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -14,7 +13,7 @@ from trt_core import InternalError, TrtError
 from trt_core.device import autocast_types, without_autocast
 from trt_core.dtypes import dtype_name
 from trt_core.held_arguments import held_to_signature
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,12 +59,10 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         if not any(kwargs.get(name) is not None for name in ("enable_autocast", "precision", "settings")):
             name = dtype_name(found[0])
-            warnings.warn(
+            warn_caller(
                 f"torch.autocast is on, and {function.__name__} works outside of it: models are compiled in their own "
                 f"types. Give enable_autocast=True, autocast_dtype=torch.{name} to compute in {name} where "
-                "autocast does",
-                UserWarning,
-                stacklevel=level_of_caller(),
+                "autocast does"
             )
         with without_autocast("cpu", "cuda"):
             return function(*args, **kwargs)

@@ -8,11 +8,10 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
-from warnings import warn
 
 from trt_core import InputError, logger
 from trt_core.held_arguments import held_to_signature
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import has_no_effect
 from trt_core.wording import did_you_mean, nearest_or_all
 from trt_frontends.pipeline import log_shown
 from trt_frontends.torch_tensorrt import names_of
@@ -119,8 +118,7 @@ class Debugger:
             if name not in _INSTEAD:
                 raise InputError(f"Debugger has no option {name!r}", hint=did_you_mean(name, _INSTEAD))
             if value:
-                message = f"{name} has no effect: {_INSTEAD[name]}"
-                warn(message, UserWarning, stacklevel=level_of_caller())
+                has_no_effect(name, _INSTEAD[name])
         self._level = _LEVELS[log_level]
         self._folder = None if logging_dir is None else Path(logging_dir)
         self._inside = contextlib.ExitStack()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -16,7 +15,7 @@ from trt_core.files.replacing import Path, file_name
 from trt_core.forked_lock import ForkedLock
 from trt_core.held_arguments import also_named, held_to_signature
 from trt_core.internals import pytree
-from trt_core.settings_reader import level_of_caller, present_settings
+from trt_core.settings_reader import has_no_effect, present_settings
 from trt_core.weight_recipes import opened_weights
 from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
@@ -195,11 +194,7 @@ class MutableModule:
         others = {name: given.pop(name) for name in (CALIBRATION, "settings") if given.get(name) is not None}
         present = present_settings(given)
         if not read_settings({"refit": True, **present}, settings=others.get("settings")).refit:
-            warnings.warn(
-                "refit=False has no effect: engines of a MutableModule follow its weights",
-                UserWarning,
-                stacklevel=level_of_caller(),
-            )
+            has_no_effect("refit=False", "engines of a MutableModule follow its weights")
         self._own = _State(module, registry, {**present, "refit": True, **others})
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -6,7 +6,6 @@ What those names switch on elsewhere and always holds here is taken in silence; 
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -14,7 +13,7 @@ from torch import nn
 
 from trt_core import CompilationSettings, InputError
 from trt_core.held_arguments import held_to_signature
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import has_no_effect
 from trt_frontends.torch_tensorrt import names_of
 from trt_runtime import PreAllocatedOutputs, TRTModule, weight_streaming
 from trt_runtime.context_pool import MOST_IDLE
@@ -113,10 +112,10 @@ def enable_cudagraphs(compiled_module: nn.Module | None = None) -> contextlib.Ab
         UserWarning: Nothing is recorded: the module runs on the CPU, or there is none.
     """
     if compiled_module is None:
-        _has_no_effect("enable_cudagraphs() without a module", _WHOLE)
+        has_no_effect("enable_cudagraphs() without a module", _WHOLE)
         return contextlib.nullcontext()
     if running_device(compiled_module).type != "cuda":
-        _has_no_effect("enable_cudagraphs", "the module runs on the CPU")
+        has_no_effect("enable_cudagraphs", "the module runs on the CPU")
         return contextlib.nullcontext(compiled_module)
     return cuda_graphs(compiled_module)
 
@@ -132,7 +131,7 @@ def set_cudagraphs_mode(mode: bool) -> None:
         UserWarning: The mode is True.
     """
     if mode:
-        _has_no_effect("set_cudagraphs_mode(True)", _WHOLE)
+        has_no_effect("set_cudagraphs_mode(True)", _WHOLE)
 
 
 def get_cudagraphs_mode() -> bool:
@@ -193,7 +192,7 @@ def optimization_profile(module: _Module, profile: int | str = "auto") -> contex
         UserWarning: A profile is named.
     """
     if profile != "auto":
-        _has_no_effect(
+        has_no_effect(
             f"optimization_profile(..., {profile!r})", "each call runs in the profile that fits its sizes best"
         )
     return contextlib.nullcontext(module)
@@ -217,10 +216,6 @@ class Switch:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-def _has_no_effect(what: str, why: str) -> None:
-    warnings.warn(f"{what} has no effect: {why}", UserWarning, stacklevel=level_of_caller())
 
 
 class ResourceAllocationStrategy:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +16,7 @@ from torch import nn
 
 from trt_core import InputError, logger
 from trt_core.held_arguments import also_named, held_to_signature, text_at
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_runtime import save as save_program
 from trt_runtime.module import engine_modules
 
@@ -70,11 +69,9 @@ def save(
     if format is not None and output_format is not None:
         raise InputError("format and output_format are the same thing", hint="give format alone")
     if format is None and output_format is None and Path(os.fspath(path)).suffix in _OF_PYTORCH:
-        warnings.warn(
+        warn_caller(
             f"{os.fspath(path)} becomes a saved program, which trt_runtime.load reads and torch.export.load does not; "
-            'output_format="exported_program" writes what both read',
-            UserWarning,
-            stacklevel=level_of_caller(),
+            'output_format="exported_program" writes what both read'
         )
     examples = inputs if inputs is not None else arg_inputs
     chosen = next((name for name in (format, output_format) if name is not None), "program")

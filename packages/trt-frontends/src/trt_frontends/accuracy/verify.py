@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
@@ -16,7 +15,7 @@ from trt_core import ExecutionError, InputError, TrtError, logger, operator_name
 from trt_core.dtypes import dtype_name
 from trt_core.internals import pytree
 from trt_core.reports import DataReport
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_core.wording import printable
 from trt_frontends.accuracy.subject import (
     Model,
@@ -328,10 +327,8 @@ def _require_settings(given: Mapping[str, Any], *, is_compiled: bool, depth: boo
     settings_to_build(given)
     idle = sorted(given.keys() - _OF_TYPES - {"settings", CALIBRATION}) if is_compiled and not depth else ()
     if idle:
-        warnings.warn(
-            f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect: what is compared is compiled already",
-            UserWarning,
-            stacklevel=level_of_caller(),
+        warn_caller(
+            f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect: what is compared is compiled already"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from trt_core import InputError, logger
 from trt_core.attributes import read_attribute
 from trt_core.internals import pytree
 from trt_core.nesting import tensors_in
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_frontends.capture import is_weightless
 from trt_frontends.comparison.sample_inputs import SampleInputs, read_calibration, sample_inputs
 from trt_frontends.example_inputs import ExampleInputs
@@ -56,11 +55,9 @@ def warn_of_unmatched(decomposed: DecomposedGraph) -> None:
         UserWarning: An operator or a pattern excludes nothing.
     """
     for name in sorted(decomposed.unmatched_exclusions):
-        warnings.warn(
+        warn_caller(
             f"{name!r} excludes nothing from reduced precision: no operator, node or module of the model fits it. "
-            "Names are those of the partition report, such as encoder.layer.0/linear_1",
-            UserWarning,
-            stacklevel=level_of_caller(),
+            "Names are those of the partition report, such as encoder.layer.0/linear_1"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,7 +19,7 @@ from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument, canonical_operator, operator_name, packet_name
 from trt_core.provenance import module_path, node_location
 from trt_core.quantization import quantize
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_frontends.quantization.quantization_config import Kind, Observer, QuantizationConfig
 from trt_lowering.node_metadata import fake_mode_of, insert_call
 from trt_lowering.operator_traits import axis_order
@@ -304,11 +303,9 @@ def choose_layers(editor: ProgramEditor, config: QuantizationConfig) -> list[Cho
         layer, verdict = (found, Verdict(True)) if isinstance(found, Layer) else (None, found)
         choices.append(Choice(node_location(node), operator_name(node.target), layer, verdict))
     for pattern in exclusion.unused:
-        warnings.warn(
+        warn_caller(
             f"{pattern!r} excludes nothing from quantization: no product of the model has such a name, module or "
-            "operator. Names are those of quantization_report, such as encoder.layer.0/linear_1",
-            UserWarning,
-            stacklevel=level_of_caller(),
+            "operator. Names are those of quantization_report, such as encoder.layer.0/linear_1"
         )
     return choices
 

@@ -8,7 +8,6 @@ import operator
 import os
 import re
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +30,7 @@ from trt_core.log import logger
 from trt_core.nesting import with_leaves
 from trt_core.operators import operator_name
 from trt_core.refit_table import recipe_text, why_unwritable
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import has_no_effect
 from trt_core.sizes.expressions import Extent, extent_of, is_extent, symbols_in
 from trt_core.sizes.functions import BY_TARGET
 from trt_core.sizes.guards import conditions_of
@@ -721,11 +720,7 @@ def _capture(
         program = export(compiled, arg_inputs, kwarg_inputs, dynamic_shapes)
         return _from_exported(program)
     if dynamic_shapes is not None:
-        warnings.warn(
-            "dynamic_shapes has no effect: what is saved is captured already, for the sizes that it takes",
-            UserWarning,
-            stacklevel=level_of_caller(),
-        )
+        has_no_effect("dynamic_shapes", "what is saved is captured already, for the sizes that it takes")
     if arg_inputs is not None or kwarg_inputs is not None:
         _check_examples(captured, compiled, arg_inputs or (), kwarg_inputs or {})
     return captured
