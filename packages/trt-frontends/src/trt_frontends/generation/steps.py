@@ -432,13 +432,21 @@ def _head_of(model: Any, kept: torch.Tensor | int) -> contextlib.AbstractContext
 
 def _told_masks(model: Any, masks: Any) -> contextlib.AbstractContextManager[Any]:
     """Gives the layers of text the masks of each kind of them, which not every model around them passes on."""
-    if not isinstance(masks, dict):
-        return contextlib.nullcontext()
+    return _told(decoder_of(model), "attention_mask", masks) if isinstance(masks, dict) else contextlib.nullcontext()
+
+
+def _told(
+    module: nn.Module,
+    name: str,
+    value: Any,
+    unless: Callable[[tuple[Any, ...], dict[str, Any]], bool] = lambda given, named: False,
+) -> contextlib.AbstractContextManager[Any]:
+    """Gives a module a named argument, unless what its caller gives says it."""
 
     def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return given, {**named, "attention_mask": masks}
+        return given, named if unless(given, named) else {**named, name: value}
 
-    return decoder_of(model).register_forward_pre_hook(tell, with_kwargs=True)
+    return module.register_forward_pre_hook(tell, with_kwargs=True)
 
 
 def decoder_of(model: Any) -> nn.Module:
@@ -460,26 +468,21 @@ def _added(layers: Sequence[nn.Module], terms: Sequence[torch.Tensor]) -> Iterat
 def _told_positions(model: Any, places: torch.Tensor) -> Iterator[None]:
     """Gives tables of positions the places of tokens, which some would count from a length that is a tensor here."""
 
-    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        is_told = len(given) > _AT_POSITIONS or named.get("position_ids") is not None
-        return given, named if is_told else {**named, "position_ids": places}
+    def is_named(given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        return named.get("position_ids") is not None
+
+    def is_told(given: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        return len(given) > _AT_POSITIONS or is_named(given, named)
 
     decoder = model.get_decoder()
     tables = [module for module in decoder.modules() if isinstance(module, nn.Embedding)]
     with contextlib.ExitStack() as hooks:
         if "position_ids" in inspect.signature(decoder.forward).parameters:
-            hooks.enter_context(decoder.register_forward_pre_hook(_with_positions(places[None]), with_kwargs=True))
+            hooks.enter_context(_told(decoder, "position_ids", places[None], is_named))
         for table in tables:
             if tuple(inspect.signature(table.forward).parameters)[1 : _AT_POSITIONS + 1] in _POSITIONED:
-                hooks.enter_context(table.register_forward_pre_hook(tell, with_kwargs=True))
+                hooks.enter_context(_told(table, "position_ids", places, is_told))
         yield
-
-
-def _with_positions(places: torch.Tensor) -> Callable[..., Any]:
-    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return given, named if named.get("position_ids") is not None else {**named, "position_ids": places}
-
-    return tell
 
 
 @contextlib.contextmanager
@@ -696,13 +699,7 @@ _SOURCE_MASK: Final = "encoder_attention_mask"
 
 def _told_source_mask(model: Any, mask: torch.Tensor | None) -> contextlib.AbstractContextManager[Any]:
     """Gives a decoder the mask of its source, which its model makes of one of features."""
-    if mask is None:
-        return contextlib.nullcontext()
-
-    def tell(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return given, {**named, _SOURCE_MASK: mask}
-
-    return _reader_of_sources(model).register_forward_pre_hook(tell, with_kwargs=True)
+    return contextlib.nullcontext() if mask is None else _told(_reader_of_sources(model), _SOURCE_MASK, mask)
 
 
 def source_mask_to(model: Any, masks: list[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
