@@ -481,19 +481,17 @@ def _resampled(operands: Operands) -> float:
 def _pooled(operands: Operands) -> float:
     shape, size = operands["self"], operands["kernel_size"]
     axes = next(rank for rank in (len(size), len(shape) - 2, len(shape) - 1) if rank > 0)
-
-    def each(name: str, usual: Any) -> list[int]:
-        value = operands.get(name) or usual
-        numbers = list(value) if isinstance(value, list) else [value]
-        return numbers * axes if len(numbers) == 1 else numbers
-
     made = math.prod(shape[:-axes])
-    steps = each("stride", size)
-    for extent, kernel, step, pad, gap in zip(
-        shape[-axes:], each("kernel_size", 1), steps, each("padding", 0), each("dilation", 1), strict=True
-    ):
+    told = (size or 1, operands.get("stride") or size, operands.get("padding") or 0, operands.get("dilation") or 1)
+    for extent, kernel, step, pad, gap in zip(shape[-axes:], *(_each(value, axes) for value in told), strict=True):
         made *= max(-(-(extent + 2 * pad - gap * (kernel - 1) - 1) // step) + 1, 0)
     return float(made)
+
+
+def _each(value: int | list[int], axes: int) -> list[int]:
+    """A number of each axis, of one for all of them or of as many."""
+    numbers = value if isinstance(value, list) else [value]
+    return numbers * axes if len(numbers) == 1 else numbers
 
 
 def _convolved(transposed: bool | None = None) -> Count:
@@ -501,20 +499,14 @@ def _convolved(transposed: bool | None = None) -> Count:
         x, weight = operands["input"], operands["weight"]
         axes = len(weight) - 2
         outer = x[:-axes][:-1]
-
-        def each(name: str, usual: int) -> list[int]:
-            value = operands.get(name, usual)
-            numbers = list(value) if isinstance(value, list) else [value]
-            return numbers * axes if len(numbers) == 1 else numbers
-
-        stride, dilation = each("stride", 1), each("dilation", 1)
         if isinstance(operands.get("padding"), str):
             return float(math.prod(outer) * weight[0] * math.prod(x[-axes:]))  # "same", and more than "valid" makes
-        padding = each("padding", 0)
+        told = [operands.get(name, 0) for name in ("padding", "output_padding")]
+        told += [operands.get(name, 1) for name in ("stride", "dilation")]
         is_transposed = operands.get("transposed", False) if transposed is None else transposed
         made = operands.get("groups", 1) * weight[1] if is_transposed else weight[0]
-        for extent, kernel, step, pad, gap, more in zip(
-            x[-axes:], weight[2:], stride, padding, dilation, each("output_padding", 0), strict=True
+        for extent, kernel, pad, more, step, gap in zip(
+            x[-axes:], weight[2:], *(_each(value, axes) for value in told), strict=True
         ):
             span = gap * (kernel - 1)
             if is_transposed:
