@@ -94,23 +94,20 @@ class RecognizeStoredWeights(OperatorPass):
     def call(self, gm: fx.GraphModule) -> int:
         """Looks at every product of known tensors once; other weights might not fit into the bits of these."""
         known = _known_nodes(gm)
-        products = [node for node in gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor) if node in known]
+        found = gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
+        products = [node for node in found if node in known and _is_smaller_before(node, known)]
         changes = 0
         if not self._settings.refit and not self.stays(aten.mul.Tensor):
             for node in products:
                 changes += self._rewrite(gm, node, known) or _rewrite_by_value(gm, node, known)
         why = _REPLACEABLE if self._settings.refit else _FITS_NO_LAYER
         for node in products:
-            if not node._erased and _is_unpacked_weight(node, known):
+            if not node._erased and _is_unpacked_weight(node):
                 _note_floats(node, known, why)
         return changes
 
     def _rewrite(self, gm: fx.GraphModule, node: fx.Node, known: dict[fx.Node, int]) -> int:
-        value = tensor_value(node)
-        if value is None or value.dtype not in FLOATS or value.dim() < 2:
-            return 0
-        if known[node] > _MOST_OF_FLOATS * value.numel() * value.element_size() or not value.numel():
-            return 0
+        value = node.meta["val"]
         for codes, scale in (node.args[:2], node.args[1::-1]):
             if not isinstance(codes, fx.Node) or not isinstance(scale, fx.Node) or codes is scale:
                 continue
@@ -167,15 +164,19 @@ class RecognizeStoredWeights(OperatorPass):
                 gm.graph.erase_node(gone)
 
 
-def _is_unpacked_weight(node: fx.Node, known: dict[fx.Node, int]) -> bool:
-    """Whether a product of known tensors is a weight that takes fewer bits where it comes from."""
+def _is_smaller_before(node: fx.Node, known: dict[fx.Node, int]) -> bool:
+    """Whether a product of known tensors has a weight's form, and takes fewer bytes where it comes from."""
     value = tensor_value(node)
     if value is None or value.dtype not in FLOATS or value.dim() < 2 or not value.numel():
         return False
-    if known[node] > _MOST_OF_FLOATS * value.numel() * value.element_size():
-        return False
-    shapes = [(item, tensor_value(item)) for item in node.all_input_nodes]
-    return any(found is not None and found.shape == value.shape and _is_stored_small(item) for item, found in shapes)
+    return known[node] <= _MOST_OF_FLOATS * value.numel() * value.element_size()
+
+
+def _is_unpacked_weight(node: fx.Node) -> bool:
+    """Whether such a product is of a tensor of fewer bits that has its shape."""
+    shape = node.meta["val"].shape
+    tensors = [(item, tensor_value(item)) for item in node.all_input_nodes]
+    return any(found is not None and found.shape == shape and _is_stored_small(item) for item, found in tensors)
 
 
 def _note_floats(weight: fx.Node, known: dict[fx.Node, int], why: str) -> None:
@@ -350,11 +351,7 @@ def _rewrite_by_value(gm: fx.GraphModule, node: fx.Node, known: dict[fx.Node, in
     Returns:
         1 where it did, 0 where no form with fewer bits holds the weight.
     """
-    value = tensor_value(node)
-    if value is None or value.dtype not in FLOATS or value.dim() < 2 or not value.numel():
-        return 0
-    if known[node] > _MOST_OF_FLOATS * value.numel() * value.element_size():
-        return 0
+    value = node.meta["val"]
     last, moves = _moved(node, known)
     for codes, scale in (node.args[:2], node.args[1::-1]):
         if not isinstance(codes, fx.Node) or not isinstance(scale, fx.Node) or codes is scale:
