@@ -605,7 +605,7 @@ def _scatter(e: _Exporter, layer: Any, data: str, indices: str, updates: str) ->
 _AUTO_PADS: Final = {mode: name for name, mode in AUTO_PADDINGS.items()}
 
 
-def _window_attributes(e: _Exporter, layer: Any) -> dict[str, Any]:
+def _window_attributes(layer: Any) -> dict[str, Any]:
     found: dict[str, Any] = {"strides": list(layer.stride_nd)}
     if layer.padding_mode in _AUTO_PADS:
         found["auto_pad"] = _AUTO_PADS[layer.padding_mode]
@@ -630,14 +630,14 @@ def _filter(e: _Exporter, layer: Any, x: str, kernel: str | None = None, bias: s
         kernel_shape=list(layer.kernel_size_nd),
         dilations=list(layer.dilation_nd),
         group=layer.num_groups,
-        **_window_attributes(e, layer),
+        **_window_attributes(layer),
     )
 
 
 def _pooling(e: _Exporter, layer: Any, x: str) -> None:
     if layer.type is PoolingType.MAX_AVERAGE_BLEND:
         raise e.refuse("a blend of two kinds of pooling")
-    attributes = _window_attributes(e, layer)
+    attributes = _window_attributes(layer)
     attributes["kernel_shape"] = list(layer.window_size_nd)
     if layer.padding_mode is PaddingMode.EXPLICIT_ROUND_UP:
         attributes["ceil_mode"] = 1

@@ -141,12 +141,12 @@ class HostValues:
         """The numbers with their axes reordered."""
         return self._with(self.array.transpose(tuple(order)))
 
-    def _with(self, array: Any, dtype: torch.dtype | None = None) -> HostValues:
+    def _with(self, array: Any) -> HostValues:
         if not isinstance(array, np.ndarray):
             scalar = np.empty((), dtype=object)
             scalar[()] = array
             array = scalar
-        return HostValues(array, dtype or self.dtype, self.device)
+        return HostValues(array, self.dtype, self.device)
 
     @classmethod
     def __torch_function__(

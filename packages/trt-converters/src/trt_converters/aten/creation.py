@@ -398,19 +398,18 @@ def aten_copy(ctx: ConversionContext, self: Operand, src: Operand, non_blocking:
     return expand(ctx, value, ctx.result_shape, ctx.symbolic_shape("src"))
 
 
-def _evaluating(parameter: str = "train") -> Any:
-    return argument(parameter, lambda training: training is False, "training drops elements at random")
+_EVALUATING = argument("train", lambda training: training is False, "training drops elements at random")
 
 
 @converter(
-    aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default, checks=_evaluating(), random=True
+    aten.dropout.default, aten.feature_dropout.default, aten.alpha_dropout.default, checks=_EVALUATING, random=True
 )
 def aten_dropout(ctx: ConversionContext, input: Operand, p: float, train: bool) -> Any:
     """dropout(Tensor input, float p, bool train) -> Tensor"""
     return input
 
 
-@converter(aten.native_dropout.default, checks=_evaluating(), random=True)
+@converter(aten.native_dropout.default, checks=_EVALUATING, random=True)
 def aten_native_dropout(ctx: ConversionContext, input: Operand, p: float, train: bool | None) -> Any:
     """native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)"""
     return input, filled(ctx, ctx.result[1].shape, True, torch.bool)

@@ -322,7 +322,7 @@ def _decide(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig, ex
         return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, "products of floats alone are quantized")
     layer = _with_weight(editor, node)
     if layer is None:
-        layer = _of_activations(editor, node, config)
+        layer = _of_activations(node, config)
     if layer is None:
         return Verdict.refuse(Reason.LEFT_IN_FLOAT, "it has no weight")
     if layer.kind not in config.kinds:
@@ -366,7 +366,7 @@ def _with_weight(editor: ProgramEditor, node: fx.Node) -> Layer | None:
     return Layer(node, kind, node_location(node), activations, weight, parameter)
 
 
-def _of_activations(editor: ProgramEditor, node: fx.Node, config: QuantizationConfig) -> Layer | None:
+def _of_activations(node: fx.Node, config: QuantizationConfig) -> Layer | None:
     kind, activations = _ACTIVATIONS.get(schema_name(node.target), (None, ()))
     operands = [argument(node, parameter) for parameter in activations]
     if kind is None or not config.scheme.quantizes_activations or any(map(_is_scalar, operands)):

@@ -771,7 +771,7 @@ def make_report(
         outputs=outputs,
         nodes=nodes,
         blocks=tuple(writer.describe(block) for block in plan.blocks),
-        edges=_describe_edges(graph, plan, boundaries, writer),
+        edges=_describe_edges(plan, boundaries, writer),
         min_block_size=settings.min_block_size,
         settings=settings.to_dict(),
         settings_text=str(settings),
@@ -872,9 +872,7 @@ class _BlockDescriber:
         return sum(counts), sum(count * value.dtype.itemsize for count, value in zip(counts, tensors, strict=True))
 
 
-def _describe_edges(
-    graph: fx.Graph, plan: PartitionPlan, boundaries: Boundaries, writer: _BlockDescriber
-) -> tuple[Transition, ...]:
+def _describe_edges(plan: PartitionPlan, boundaries: Boundaries, writer: _BlockDescriber) -> tuple[Transition, ...]:
     totals: dict[tuple[str, str], tuple[int, int]] = {}
     takers = [(block.name, boundaries.blocks[block.name].inputs) for block in plan.blocks]
     takers.append(("outputs", boundaries.root.inputs))

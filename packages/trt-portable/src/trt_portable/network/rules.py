@@ -154,14 +154,14 @@ def require_axis(axis: int, rank: int, what: str = "axis") -> None:
         raise Refusal(f"{what} {axis} is outside [0, {rank})")
 
 
-def axes_of_mask(mask: int, rank: int, what: str = "axes") -> tuple[int, ...]:
+def axes_of_mask(mask: int, rank: int) -> tuple[int, ...]:
     """The axes whose bits are set.
 
     Raises:
         Refusal: No bit is set, or one beyond the rank.
     """
     if mask <= 0:
-        raise Refusal(f"the mask of {what} is {mask}: at least one bit must be set")
+        raise Refusal(f"the mask of axes is {mask}: at least one bit must be set")
     if mask >> rank:
-        raise Refusal(f"the mask of {what} {mask:#b} has bits beyond rank {rank}")
+        raise Refusal(f"the mask of axes {mask:#b} has bits beyond rank {rank}")
     return tuple(axis for axis in range(rank) if mask >> axis & 1)

@@ -722,7 +722,7 @@ def _capture(
     if dynamic_shapes is not None:
         has_no_effect("dynamic_shapes", "what is saved is captured already, for the sizes that it takes")
     if arg_inputs is not None or kwarg_inputs is not None:
-        _check_examples(captured, compiled, arg_inputs or (), kwarg_inputs or {})
+        _check_examples(captured, arg_inputs or (), kwarg_inputs or {})
     return captured
 
 
@@ -788,9 +788,7 @@ def _symbols(header: PlanHeader, ranges: InputRanges) -> dict[str, Bounds]:
     return {name: ranges[index][axis] for name, (index, axis) in header.symbols.items()}
 
 
-def _check_examples(
-    captured: CapturedProgram, compiled: Any, arg_inputs: Sequence[Any], kwarg_inputs: Mapping[str, Any]
-) -> None:
+def _check_examples(captured: CapturedProgram, arg_inputs: Sequence[Any], kwarg_inputs: Mapping[str, Any]) -> None:
     device = present_device(device_of(captured.program))
 
     def example(value: Any) -> Any:

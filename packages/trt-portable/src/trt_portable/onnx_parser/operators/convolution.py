@@ -309,7 +309,7 @@ def _without_windows_in_padding(net: NetworkWriter, x: ITensor, result: ITensor,
 def _dilated(net: NetworkWriter, x: ITensor, kind: PoolingType, windows: _Windows, counts_padding: bool) -> ITensor:
     """Windows with gaps: axis after axis, the greatest or the sum of shifted slices."""
     if windows.auto_pad in AUTO_PADDINGS:
-        windows = _explicit(net, x, windows)
+        windows = _explicit(x, windows)
     if kind is PoolingType.MAX:
         lowest = {DataType.HALF: -65504.0, DataType.INT8: -128}.get(x.dtype, -3.4028234e38)
         return _slid(net, x, windows, Op.MAX, lowest)
@@ -329,7 +329,7 @@ def _dilated(net: NetworkWriter, x: ITensor, kind: PoolingType, windows: _Window
     return net.binary(total, _slid(net, ones, windows, Op.SUM, 0), Op.DIV)
 
 
-def _explicit(net: NetworkWriter, x: ITensor, windows: _Windows) -> _Windows:
+def _explicit(x: ITensor, windows: _Windows) -> _Windows:
     """Windows with the padding in numbers that SAME_UPPER or SAME_LOWER asks for."""
     before, after = [], []
     for place, extent in enumerate(x.shape[2:]):
@@ -397,7 +397,7 @@ def lp_pool(net: NetworkWriter, x: ITensor, *, kernel_shape: list[int], p: int =
     windows = _windows(net, x, kernel_shape, **lying)
     powers = _power(net, net.unary(x, UnaryOperation.ABS), p)
     if windows.rounds_up or any(dilation != 1 for dilation in windows.dilations):
-        explicit = _explicit(net, x, windows) if windows.auto_pad in AUTO_PADDINGS else windows
+        explicit = _explicit(x, windows) if windows.auto_pad in AUTO_PADDINGS else windows
         return _root(net, _slid(net, powers, explicit, Op.SUM, 0), p)
     mean = _pool(net, powers, PoolingType.AVERAGE, windows, counts_padding=True)
     return _root(net, net.with_number(mean, math.prod(windows.kernel), Op.PROD), p)
