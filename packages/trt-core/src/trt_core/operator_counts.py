@@ -555,7 +555,7 @@ def _frames(operands: Operands) -> float:
     return float(math.prod(outer) * size * (covered // step + 1) / 2)  # half of a spectrum may do
 
 
-_RESAMPLING: Final = (
+RESAMPLING: Final = (
     *(f"{kind}{rank}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)),
     *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
     *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
@@ -646,7 +646,7 @@ _BY_NAME: Final[dict[Sequence[str], Count]] = {
         *("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "max_unpool2d", "max_unpool3d"),
         *("fractional_max_pool2d", "fractional_max_pool3d", "col2im"),
     ): _resized,
-    _RESAMPLING: _resampled,
+    RESAMPLING: _resampled,
     ("conv1d", "conv2d", "conv3d", "convolution", "_convolution"): _convolved(),
     ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"): _convolved(transposed=True),
     tuple(f"fft_{way}fft{axes}" for way in ("", "i", "r", "ir", "h", "ih") for axes in ("", "2", "n")): _spectrum,

@@ -72,3 +72,8 @@ def programs_inside(data: memoryview, sections: Iterable[Section]) -> list[memor
         if {SectionKind.PROGRAM, SectionKind.SIGNATURE} & {section.kind for section in read_sections(part)}:
             raise PROGRAM.damaged("a program inside of another one has a signature, or a program inside")
     return found
+
+
+def graph_in(data: memoryview, sections: Iterable[Section]) -> bytes:
+    """Returns the typed graph of a program's file, as JSON."""
+    return next(bytes(section.of(data)) for section in sections if section.kind is SectionKind.GRAPH)

@@ -26,7 +26,7 @@ from trt_runtime.program.document import program_from_bytes
 from trt_runtime.program.graph import Program, operator_calls
 from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.model_facts import ModelFacts
-from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
+from trt_runtime.program_file import PROGRAM, SectionKind, graph_in, programs_inside, read_sections
 from trt_runtime.token_choice import TokenChoice
 
 MOST_BEYOND: Final = 1 << 28
@@ -79,8 +79,7 @@ def _program(data: memoryview) -> dict[str, Any]:
     sections = read_sections(data)
     for section in sections:
         PROGRAM.verify(data, section)
-    (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
-    program = program_from_bytes(bytes(graph.of(data)))
+    program = program_from_bytes(graph_in(data, sections))
     facts = ModelFacts.of(program.metadata)
     sizes = SizeNames(program.signature, program.symbols, facts.dimensions)
     device = device_of(program)

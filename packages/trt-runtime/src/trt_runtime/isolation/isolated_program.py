@@ -28,7 +28,6 @@ from trt_core import errors
 from trt_core.cached_property import cached_property
 from trt_core.errors import ExecutionError, InputError, TrtError
 from trt_core.files import records, typed
-from trt_core.files.container import Section
 from trt_core.files.opening import is_read, map_descriptor, opened
 from trt_core.files.replacing import Path, file_name
 from trt_core.forked_lock import ForkedLock
@@ -59,7 +58,7 @@ from trt_runtime.program.interface import TensorSpec, notebook_html
 from trt_runtime.program.load_options import LoadOptions, Trust
 from trt_runtime.program.model_call import refuse_changes
 from trt_runtime.program.model_facts import as_record
-from trt_runtime.program_file import SectionKind, read_sections
+from trt_runtime.program_file import graph_in, read_sections
 
 _C = TypeVar("_C", bound=Callable[..., Any])
 _ERRORS: Final = {
@@ -308,7 +307,7 @@ class _Source:
         data = memoryview(content)
         sections = read_sections(data)
         device, limits = options.device, options.limits
-        graph = _graph_in(data, sections)
+        graph = graph_in(data, sections)
         self.memory_bytes = isolation.memory_bytes or max(_LEAST_MEMORY, 4 * len(content))
         self.options = {
             "name": self.name,
@@ -331,7 +330,7 @@ class _Source:
         """What the file says, for which the process that runs it is not asked."""
         content = map_descriptor(self.descriptor, self.name, "a saved program", "trt_runtime.save", copy=False)
         data = memoryview(content)
-        return program_from_bytes(_graph_in(data, read_sections(data)))
+        return program_from_bytes(graph_in(data, read_sections(data)))
 
     def written(self, message: Mapping[str, Any], count: int) -> frozenset[int]:
         """Numbers of the tensors of a message that the program writes to.
@@ -603,10 +602,6 @@ def _sealed(content: mmap.mmap) -> int:
     descriptor = os.dup(arena.descriptor)
     arena.close()
     return descriptor
-
-
-def _graph_in(data: memoryview, sections: Sequence[Section]) -> bytes:
-    return next(bytes(section.of(data)) for section in sections if section.kind is SectionKind.GRAPH)
 
 
 def _code_folders(operators: Collection[str]) -> list[str]:

@@ -76,7 +76,7 @@ from trt_runtime.program.literals import Value, leaves, replace_values, values_i
 from trt_runtime.program.load_options import LoadOptions, Trust
 from trt_runtime.program.loaded_program import LoadedProgram
 from trt_runtime.program.stored_tensors import unpack
-from trt_runtime.program_file import PROGRAM, SectionKind, programs_inside, read_sections
+from trt_runtime.program_file import PROGRAM, SectionKind, graph_in, programs_inside, read_sections
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -676,8 +676,7 @@ def program_from_memory(
         )
     for section in sections:
         PROGRAM.verify(data, section)
-    (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
-    program = program_from_bytes(bytes(graph.of(data)))
+    program = program_from_bytes(graph_in(data, sections))
     targets = [find_operator(call.name, call.overload, options.operators) for call in operator_calls(program.steps)]
     if not options.any_operator:
         # whoever names the library of collectives trusts it, as any other

@@ -16,7 +16,7 @@ import torch
 
 from trt_core.errors import ExecutionError
 from trt_core.internals import FakeTensor, OpOverload
-from trt_core.operator_counts import elements_in, operands_of
+from trt_core.operator_counts import RESAMPLING, elements_in, operands_of
 from trt_core.process_groups import group_members
 from trt_runtime.program.allowed_operators import COLLECTIVES
 from trt_runtime.program.fields import MAX_EXTENT, UNTOLD
@@ -162,12 +162,17 @@ def _batch_norm(operands: Operands) -> str:
     x = operands["input"]
     if x.dim() < 2:
         return f"an input of rank {x.dim()} has no channels"
-    for name in ("weight", "bias", "running_mean", "running_var"):
-        value = operands.get(name)
-        if value is not None and tuple(value.shape) != (x.shape[1],):
-            return f"{name} has shape {tuple(value.shape)}, the input {x.shape[1]} channels"
     if not operands.get("training", False) and operands.get("running_mean") is None:
         return "there are no statistics, and none are computed"
+    return _other_channels(operands, "weight", "bias", "running_mean", "running_var")
+
+
+def _other_channels(operands: Operands, *names: str) -> str:
+    channels = operands["input"].shape[1]
+    for name in names:
+        value = operands.get(name)
+        if value is not None and tuple(value.shape) != (channels,):
+            return f"{name} has shape {tuple(value.shape)}, the input {channels} channels"
     return ""
 
 
@@ -179,11 +184,7 @@ def _group_norm(operands: Operands) -> str:
         return f"sequences, channels and elements of each {counts} for an input of shape {tuple(x.shape)}"
     if groups < 1 or x.shape[1] % groups:
         return f"{groups} groups of {x.shape[1]} channels"
-    for name in ("weight", "bias"):
-        value = operands.get(name)
-        if value is not None and tuple(value.shape) != (x.shape[1],):
-            return f"{name} has shape {tuple(value.shape)}, the input {x.shape[1]} channels"
-    return ""
+    return _other_channels(operands, "weight", "bias")
 
 
 def _weight_norm(operands: Operands) -> str:
@@ -532,14 +533,7 @@ _CHECKS: Final[dict[str, Check]] = {
     **dict.fromkeys(
         ("aten::embedding_bag", "aten::_embedding_bag", "aten::_embedding_bag_forward_only"), _embedding_bag
     ),
-    **{
-        f"aten::{name}": _resampling
-        for name in (
-            *(f"{kind}{rank}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for rank in (1, 2, 3)),
-            *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
-            *("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"),
-        )
-    },
+    **{f"aten::{name}": _resampling for name in RESAMPLING},
     **{
         f"aten::_scaled_dot_product_{name}": _attention
         for name in (
