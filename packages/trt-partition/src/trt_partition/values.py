@@ -108,7 +108,6 @@ class Group:
         return tuple(found)
 
 
-LeafSpec = TensorSpec | NumberSpec
 ValueSpec = TensorSpec | NumberSpec | Group
 
 
