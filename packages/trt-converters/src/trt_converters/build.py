@@ -382,8 +382,7 @@ def layers_of(
 
 def results_of(block: fx.GraphModule) -> Sequence[torch.Tensor]:
     """Returns the metadata of what a block returns, one tensor or several."""
-    output = next(node for node in reversed(block.graph.nodes) if node.op == "output")
-    results = output.args[0]
+    results: Any = block.graph.output_node().args[0]
     return [node.meta["val"] for node in (results if isinstance(results, (tuple, list)) else (results,))]
 
 

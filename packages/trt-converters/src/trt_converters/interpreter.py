@@ -177,7 +177,7 @@ class BlockInterpreter:
         cache, written = node.args[0], written_cache(node)
         if written is None or written not in self._values:
             raise self.context.fail("it writes to its argument")
-        if any(depends_on_data(extent) for extent in self._returned_extents()):
+        if any(map(depends_on_data, self._returned_extents())):
             raise self.context.fail("an engine with results whose sizes depend on data updates nothing in place")
         tensor = self._values[written]
         name = f"updated_{len(self.updates)}"

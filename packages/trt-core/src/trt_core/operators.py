@@ -6,7 +6,7 @@ import builtins
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -15,9 +15,6 @@ from torch import fx
 from trt_core.errors import SettingsError
 from trt_core.internals import HigherOrderOperator, OpOverload, OpOverloadPacket, all_operator_names, schema_name
 from trt_core.wording import did_you_mean
-
-Target = Callable[..., Any] | str
-"""What `fx.Node.target` holds for a call."""
 
 _PYTHON_MODULES: Final = {"_operator": operator, "math": math, "builtins": builtins}
 """Modules whose functions compute with symbolic sizes in a graph; `torch.sym_*` are the others."""

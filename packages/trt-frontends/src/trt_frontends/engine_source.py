@@ -526,5 +526,4 @@ def _expression(extent: int | torch.SymInt) -> Extent:
 
 
 def _returns_tuple(block: fx.GraphModule) -> bool:
-    output = next(node for node in reversed(block.graph.nodes) if node.op == "output")
-    return isinstance(output.args[0], (tuple, list))
+    return isinstance(block.graph.output_node().args[0], (tuple, list))

@@ -648,7 +648,7 @@ def _result_metas(graph: fx.GraphModule, results: Sequence[Any]) -> Iterator[tor
 
 def _put_engine(graph: fx.GraphModule, engine: TRTModule, results: Sequence[torch.Tensor]) -> None:
     """Makes a call of the engine, which gives certain results, of what the stand-in left in the graph."""
-    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    output = graph.graph.output_node()
     graph.add_submodule(ENGINE, engine)
     sources = list(_placeholders(graph))
     with graph.graph.inserting_before(output):

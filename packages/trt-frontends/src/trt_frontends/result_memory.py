@@ -98,7 +98,7 @@ def _relay(
         return False
     with torch.no_grad():
         moved = value.permute(order)
-    if any(isinstance(extent, torch.SymInt) and depends_on_data(extent) for extent in value.shape):
+    if any(map(depends_on_data, value.shape)):
         return _copy_received(node, received, moved, order, engines)
     inverse = [order.index(axis) for axis in range(len(order))]
     with block.graph.inserting_before(output):

@@ -312,9 +312,10 @@ def is_same_size(left: Any, right: Any) -> bool:
     return bool(one == other)
 
 
-def depends_on_data(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
+def depends_on_data(value: Any) -> bool:
     """Whether a dimension, or what is asked of one, follows from values of tensors, not from shapes alone."""
-    return any(_is_unbacked(symbol) for symbol in value.node.expr.free_symbols)
+    is_symbolic = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+    return is_symbolic and any(_is_unbacked(symbol) for symbol in value.node.expr.free_symbols)
 
 
 def extent_of_expression(expr: Any) -> Extent:

@@ -155,8 +155,7 @@ class RemoveAssertions(GraphPass):
 def checks_values(node: fx.Node) -> bool:
     """Whether the node checks values of tensors, or numbers that were read from them; guards check sizes of inputs."""
     if node.target is torch.ops.aten._assert_scalar.default:
-        condition = node.args[0].meta.get("val") if isinstance(node.args[0], fx.Node) else None
-        return isinstance(condition, (torch.SymBool, torch.SymInt, torch.SymFloat)) and depends_on_data(condition)
+        return isinstance(node.args[0], fx.Node) and depends_on_data(node.args[0].meta.get("val"))
     return node.target in _CHECKS_OF_TENSORS
 
 

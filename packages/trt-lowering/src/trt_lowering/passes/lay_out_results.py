@@ -161,7 +161,7 @@ def _is_made(item: fx.Node) -> bool:
     value = tensor_value(item)
     if base_of(item).op in ("placeholder", "get_attr") or value is None or value.layout is not torch.strided:
         return False
-    return not any(isinstance(extent, torch.SymInt) and depends_on_data(extent) for extent in value.shape)
+    return not any(map(depends_on_data, value.shape))
 
 
 def _laid_out(graph: fx.Graph, item: fx.Node, order: list[int]) -> fx.Node:
