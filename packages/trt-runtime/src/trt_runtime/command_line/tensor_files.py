@@ -20,6 +20,7 @@ import torch
 from trt_core.errors import FileError, InputError
 from trt_core.files.opening import opened
 from trt_core.files.replacing import replacing
+from trt_core.nesting import reach_of
 from trt_core.wording import kind_of
 from trt_runtime.bindings import MAX_RANK
 from trt_runtime.command_line.table import ENDINGS
@@ -326,8 +327,7 @@ def _tensor(
     if any(type(number) is not int or number < 0 for number in (offset, *size, *stride)):
         raise ValueError("a tensor has a size, a stride or an offset that is none")
     flat = stored.content.view(stored.dtype)
-    last = sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
-    if 0 not in size and offset + last >= flat.numel():
+    if 0 not in size and offset + reach_of(size, stride) > flat.numel():
         raise ValueError("a tensor does not lie in its memory")
     tensor = flat.as_strided(size, stride, 0 if 0 in size else offset)
     told = metadata or {}

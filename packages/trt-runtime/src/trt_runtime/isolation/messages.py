@@ -26,6 +26,7 @@ from trt_core.errors import InputError
 from trt_core.files import records, typed
 from trt_core.files.records import Form, Row
 from trt_core.files.strict_json import MAX_DEPTH, has_more_values, parse_json
+from trt_core.nesting import reach_of
 from trt_core.wording import kind_of
 from trt_runtime.program import fields
 from trt_runtime.program.fields import DTYPES, DeviceKind, Dtype
@@ -252,17 +253,17 @@ class Arena:
         if len(sizes) != len(steps):
             raise ValueError("strides do not fit the shape")
         count = math.prod(sizes)
-        last = sum((extent - 1) * step for extent, step in zip(sizes, steps, strict=True)) if count else -1
-        if count and (last + 1) * dtype.itemsize > self.size - begin:
+        end = reach_of(sizes, steps) if count else 0
+        if end * dtype.itemsize > self.size - begin:
             raise ValueError("a tensor ends behind the memory")
-        if count > last + 1:
+        if count > end:
             raise ValueError("elements of a tensor lie one upon the other")
         if not count or begin % dtype.itemsize:
             if count:
                 raise ValueError("a tensor begins between elements")
             return torch.empty(sizes, dtype=dtype, device="cpu")
         # no view of `bytes`: then all of them would count as written where one is
-        memory, length = memoryview(self._memory), (last + 1) * dtype.itemsize
+        memory, length = memoryview(self._memory), end * dtype.itemsize
         flat = torch.frombuffer(memory, dtype=torch.uint8, count=length, offset=begin)
         return flat.view(dtype).as_strided(sizes, steps)
 
