@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from low_precision_networks import constant, layers_of, rounded, through
 
 import trt_portable as trt
 from trt_portable.builder.autotune.low_precision_choice import Case
@@ -33,33 +33,12 @@ CASES = {
 }
 
 
-def _constant(network: Any, value: torch.Tensor, dtype: Any = trt.float32) -> Any:
-    raw = value.contiguous().view(torch.uint8).clone() if value.dim() else value.reshape(1).view(torch.uint8).clone()
-    weights = trt.Weights(dtype, raw.data_ptr(), value.numel())
-    weights._owner = raw
-    return network.add_constant(tuple(value.shape), weights).get_output(0)
-
-
-def _through(network: Any, x: Any, scale: float, code_type: Any) -> Any:
-    factor = _constant(network, torch.tensor(scale))
-    codes = network.add_quantize(x, factor, code_type).get_output(0)
-    return network.add_dequantize(codes, factor, trt.float32).get_output(0)
-
-
-def _rounded(x: torch.Tensor, scale: float, code_type: Any) -> torch.Tensor:
-    steps = x / scale
-    codes = steps.round().clamp(-128, 127) if code_type is trt.int8 else steps.clamp(-448, 448).to(torch.float8_e4m3fn)
-    return codes.float() * scale
-
-
 def _build(builder: Any, load: Any, case: dict[str, Any], codes: Any, scale: Any, bias: Any, flags: Any = ()) -> Any:
     network = builder.create_network()
     x = network.add_input("x", trt.float32, (-1, CHANNELS, 6, 5))
-    kernel = network.add_dequantize(
-        _constant(network, codes, case["code_type"]), _constant(network, scale), trt.float32
-    )
+    kernel = network.add_dequantize(constant(network, codes, case["code_type"]), constant(network, scale), trt.float32)
     kernel.axis = 0
-    left = x if case["weight_only"] else _through(network, x, 0.05, case["code_type"])
+    left = x if case["weight_only"] else through(network, x, 0.05, case["code_type"])
     given = bias.numpy() if case["bias"] == "weights" else None
     empty = trt.Weights(trt.float32)
     layer = network.add_convolution_nd(left, MAPS, (case["extent"],) * 2, empty, given)
@@ -71,12 +50,12 @@ def _build(builder: Any, load: Any, case: dict[str, Any], codes: Any, scale: Any
     layer.num_groups = case["groups"]
     y = layer.get_output(0)
     if case["bias"] == "sum":
-        added = _constant(network, bias.reshape(1, MAPS, 1, 1))
+        added = constant(network, bias.reshape(1, MAPS, 1, 1))
         y = network.add_elementwise(y, added, trt.ElementWiseOperation.SUM).get_output(0)
     if case["relu"]:
         y = network.add_activation(y, trt.ActivationType.RELU).get_output(0)
     if case["requantize"]:
-        y = _through(network, y, 0.1, case["code_type"])
+        y = through(network, y, 0.1, case["code_type"])
     y.name = "y"
     network.mark_output(y)
     config = builder.create_builder_config()
@@ -84,12 +63,6 @@ def _build(builder: Any, load: Any, case: dict[str, Any], codes: Any, scale: Any
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     ranges = {"x": tuple((batch, CHANNELS, 6, 5) for batch in (1, 2, 4))}
     return load(network, ranges, flags=flags, config=config)
-
-
-def _layers(engine: Any) -> list[dict[str, Any]]:
-    text = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    found: list[dict[str, Any]] = json.loads(text)["Layers"]
-    return found
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -106,12 +79,12 @@ def test_a_convolution_of_codes_is_what_q_and_dq_say(
     scale = torch.rand(MAPS if case["is_per_channel"] else 1) / 50 + 0.001
     bias = torch.randn(MAPS)
     engine = _build(builder, load, case, codes, scale, bias)
-    kinds = [layer["LayerType"] for layer in _layers(engine)]
+    kinds = [layer["LayerType"] for layer in layers_of(engine)]
     assert kinds.count("LOW_PRECISION_CONVOLUTION") == 1 and not {"CONVOLUTION", "ELEMENTWISE", "ACTIVATION"} & set(
         kinds
     )
     x = torch.randn(3, CHANNELS, 6, 5)
-    left = x if case["weight_only"] else _rounded(x, 0.05, case["code_type"])
+    left = x if case["weight_only"] else rounded(x, 0.05, case["code_type"])
     geometry = (case["stride"], case["padding"], case["dilation"], case["groups"])
     y = F.conv2d(left, codes.float() * scale.reshape(-1, 1, 1, 1), None if case["bias"] == "none" else bias, *geometry)
     y = torch.relu(y) if case["relu"] else y
@@ -119,7 +92,7 @@ def test_a_convolution_of_codes_is_what_q_and_dq_say(
     if not case["requantize"]:
         torch.testing.assert_close(found, y, rtol=1e-4, atol=1e-4 * (1 + y.abs().max().item()))
         return
-    y = _rounded(y, 0.1, case["code_type"])
+    y = rounded(y, 0.1, case["code_type"])
     assert ((found - y).abs() <= 0.101 + 0.15 * y.abs()).all()
     assert (found - y).norm() <= 0.04 * y.norm() + 1e-6
 
@@ -137,7 +110,7 @@ def test_a_refit_finds_bias_and_codes(builder: Any, load: Any, execute: Any, log
     assert refitter.set_weights(slot.layer_name, trt.WeightsRole.CONSTANT, trt.Weights((-codes).numpy()))
     assert refitter.refit_cuda_engine()
     kernel = -codes.float() * scale.reshape(-1, 1, 1, 1)
-    wanted = torch.relu(F.conv2d(_rounded(x, 0.05, trt.int8), kernel, torch.from_numpy(fresh), 1, 1))
+    wanted = torch.relu(F.conv2d(rounded(x, 0.05, trt.int8), kernel, torch.from_numpy(fresh), 1, 1))
     torch.testing.assert_close(execute(context, {"x": x})["y"], wanted, rtol=1e-4, atol=1e-3)
 
 
