@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from low_precision_networks import weights_of
 
 import trt_portable as trt
 from trt_portable.builder.autotune import low_precision_choice
 from trt_portable.builder.inductor import decoding
 from trt_portable.builder.inductor.tactic import Inductor
-from trt_portable.dtypes import pack
 from trt_portable.execution.launch_list import SpecializedProgram
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, REFERENCE, IntegerProduct, ProductForm
 
@@ -79,14 +79,6 @@ def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any
         pytest.skip(f"PyTorch lacks {len(refused)} of them here: {refused[0]}")
 
 
-def _weights(tensor: torch.Tensor, dtype: Any) -> Any:
-    flat = tensor.contiguous().reshape(-1)
-    raw = (pack(flat, dtype) if dtype in (trt.int4, trt.fp4) else flat.view(torch.uint8)).clone()
-    weights = trt.Weights(dtype, raw.data_ptr(), tensor.numel())
-    weights._owner = raw
-    return weights
-
-
 def _codes(dtype: Any) -> torch.Tensor:
     if dtype is trt.int8:
         return torch.randint(-127, 128, (COLUMNS, DEPTH), dtype=torch.int8)
@@ -98,7 +90,7 @@ def _network(builder: Any, codes: torch.Tensor, scale: torch.Tensor, dtype: Any,
     network = builder.create_network()
 
     def constant(value: torch.Tensor, kind: Any) -> Any:
-        return network.add_constant(tuple(value.shape), _weights(value, kind)).get_output(0)
+        return network.add_constant(tuple(value.shape), weights_of(value, kind)).get_output(0)
 
     x = network.add_input("x", floats, (-1, DEPTH))
     step = constant(torch.tensor(STEP), trt.float32)
@@ -174,7 +166,7 @@ def test_an_engine_multiplies_codes(
     refitter = trt.Refitter(engine, logger)
     codes = _codes(dtype)
     (slot,) = [slot for slot in engine._state.info.weight_slots if slot.count == COLUMNS * DEPTH]
-    assert refitter.set_named_weights(f"{slot.layer_name} {slot.role}", _weights(codes, dtype))
+    assert refitter.set_named_weights(f"{slot.layer_name} {slot.role}", weights_of(codes, dtype))
     assert refitter.refit_cuda_engine()
     check(32, 8)
 
