@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from control_flow_models import Mapped, Scanned, rows_of
 from torch import nn
-from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
@@ -53,33 +53,6 @@ class Newton(nn.Module):
             return count + 1, torch.nn.functional.layer_norm(self.layer(y), (4,)) + 0.25
 
         found: tuple[torch.Tensor, torch.Tensor] = while_loop(goes_on, step, (torch.zeros((), dtype=torch.int64), x))
-        return found
-
-
-class Scanned(nn.Module):
-    """Two states, two sequences, a result that is no state; from the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        def combine(state: Any, item: Any) -> Any:
-            one = torch.tanh(self.layer(state[0]) + item[0])
-            two = state[1] + item[1].sum()
-            return (one, two), (one * 2, two.clone())
-
-        init = (x[0] * 0, x.new_zeros(()))
-        return scan(combine, init, (x, x + 1), dim=0, reverse=True)
-
-
-class Mapped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = map_over(lambda row, bias: self.layer(row) * bias + 1, x, self.layer.bias * 2)
         return found
 
 
@@ -139,11 +112,6 @@ class InARow(nn.Module):
 MODELS = [Branch, Newton, Scanned, Mapped, Nested, OtherTypes, FoldedWeights, InARow]
 
 
-def _inputs(rows: int) -> list[torch.Tensor]:
-    torch.manual_seed(rows)
-    return [torch.rand(rows, 4) + 0.5, torch.rand(rows, 4) - 1.5]
-
-
 def _compile(model: nn.Module, **settings: Any) -> Any:
     varying = Input(min_shape=(2, 4), opt_shape=(3, 4), max_shape=(9, 4))
     return trt_frontends.compile(model, arg_inputs=[varying], **{"min_block_size": 1, "device": "cpu", **settings})
@@ -165,7 +133,7 @@ def test_a_model_with_control_flow_is_one_engine(kind: Callable[[], nn.Module], 
     report = compiled.meta["partition_report"]
     assert (len(report.engines), report.coverage) == (1, 1.0)
     for rows in (2, 3, 9):
-        for x in _inputs(rows):
+        for x in rows_of(rows):
             torch.testing.assert_close(compiled(x), model(x))
 
 
@@ -174,7 +142,7 @@ def test_a_saved_program_runs_branches_and_loops(kind: Callable[[], nn.Module], 
     model, compiled = _whole(kind, 0)
     trt_frontends.save(compiled, tmp_path / "model.trtp")
     loaded = trt_frontends.load(tmp_path / "model.trtp")
-    for x in _inputs(5):
+    for x in rows_of(5):
         torch.testing.assert_close(loaded(x), model(x))
 
 
@@ -188,7 +156,7 @@ def test_a_saved_program_runs_what_stays_in_pytorch(kind: Callable[[], nn.Module
     trt_frontends.save(compiled, tmp_path / "model.trtp")
     loaded = trt_frontends.load(tmp_path / "model.trtp")
     for rows in (2, 9):
-        for x in _inputs(rows):
+        for x in rows_of(rows):
             torch.testing.assert_close(loaded(x), model(x))
 
 
@@ -200,7 +168,7 @@ def test_a_branch_that_does_not_convert_runs_in_pytorch_with_its_reason(tmp_path
     assert refusal.code == "TRT-F053" and "aten.relu" in refusal.message
     trt_frontends.save(compiled, tmp_path / "model.trtp")
     loaded = trt_frontends.load(tmp_path / "model.trtp")
-    for x in _inputs(4):
+    for x in rows_of(4):
         torch.testing.assert_close(compiled(x), model(x))
         torch.testing.assert_close(loaded(x), model(x))
 
@@ -214,7 +182,7 @@ def test_a_body_that_draws_random_numbers_stays_in_pytorch() -> None:
     compiled = _compile(Noisy().eval(), optimization_level=0)
     verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
     assert not verdicts["torch.ops.higher_order.cond"].supported
-    torch.testing.assert_close(compiled(x := _inputs(3)[1]), x * 2)
+    torch.testing.assert_close(compiled(x := rows_of(3)[1]), x * 2)
 
 
 def test_extents_that_depend_on_data_in_a_body_keep_it_in_pytorch() -> None:
@@ -228,7 +196,7 @@ def test_extents_that_depend_on_data_in_a_body_keep_it_in_pytorch() -> None:
     compiled = _compile(model, optimization_level=0)
     verdicts = {node.op: node.verdict for node in compiled.meta["partition_report"].nodes}
     assert "has shape (u0, 2)" in verdicts["torch.ops.higher_order.cond"].message
-    for x in _inputs(4):
+    for x in rows_of(4):
         torch.testing.assert_close(compiled(x), model(x))
 
 
@@ -248,7 +216,7 @@ def test_engines_of_other_bodies_are_other_engines(tmp_path: Path) -> None:
         "reuse_cached_engines": True,
         "engine_cache_dir": str(tmp_path),
     }
-    x = _inputs(3)[0]
+    x = rows_of(3)[0]
     for factor in (2.0, 3.0, 2.0):
         torch.testing.assert_close(_compile(Scaled(factor).eval(), **settings)(x), x * factor)
 
@@ -264,7 +232,7 @@ def test_refitted_weights_reach_bodies() -> None:
     torch.manual_seed(0)
     model, other = Branch().eval(), Branch().eval()
     refitted = trt_frontends.refit_module_weights(_compile(model, optimization_level=0, refit=True), other.state_dict())
-    for x in _inputs(3):
+    for x in rows_of(3):
         torch.testing.assert_close(refitted(x), other(x))
 
 
@@ -275,5 +243,5 @@ def test_torch_compile_takes_control_flow(kind: Callable[[], nn.Module]) -> None
     options = {"min_block_size": 1, "device": "cpu", "optimization_level": 0}
     optimized = torch.compile(model, backend="torch_tensorrt", options=options)
     with torch.no_grad():
-        for x in _inputs(3):
+        for x in rows_of(3):
             torch.testing.assert_close(optimized(x), model(x))

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from control_flow_models import Mapped, Scanned, rows_of
 from fresh_process import run_python
 from program_files import ProgramFile
 from torch import nn
 from torch._higher_order_ops.map import map as map_over
-from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from trt_core import ExecutionError, ExportError, PlanError
@@ -65,29 +65,6 @@ class Loop(nn.Module):
         return while_loop(goes_on, turn, (torch.zeros((), dtype=torch.int64), x))
 
 
-class Scanned(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        def combine(state: Any, item: Any) -> Any:
-            one = torch.tanh(self.layer(state[0]) + item[0])
-            two = state[1] + item[1].sum()
-            return (one, two), (one * 2, two.clone())
-
-        return scan(combine, (x[0] * 0, x.new_zeros(())), (x, x + 1), dim=0, reverse=True)
-
-
-class Mapped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return map_over(lambda row, bias: self.layer(row) * bias + 1, x, self.layer.bias * 2)
-
-
 class Nested(nn.Module):
     """A branch in a loop in a branch, with weights in the innermost."""
 
@@ -108,17 +85,12 @@ class Nested(nn.Module):
 MODELS = [Branch, Loop, Scanned, Mapped, Nested]
 
 
-def _inputs(rows: int) -> list[torch.Tensor]:
-    torch.manual_seed(rows)
-    return [torch.rand(rows, 4) + 0.5, torch.rand(rows, 4) - 1.5]
-
-
 @functools.cache
 def _exported(kind: Callable[[], nn.Module]) -> tuple[nn.Module, torch.export.ExportedProgram]:
     torch.manual_seed(0)
     model = kind().eval()
     rows = torch.export.Dim("rows", min=2, max=9)
-    return model, torch.export.export(model, (_inputs(3)[0],), dynamic_shapes=({0: rows},))
+    return model, torch.export.export(model, (rows_of(3)[0],), dynamic_shapes=({0: rows},))
 
 
 @pytest.fixture
@@ -136,7 +108,7 @@ def test_what_stays_in_pytorch_is_saved(kind: Callable[[], nn.Module], tmp_path:
     save(loaded, tmp_path / "again.trtp", sign=False)
     twins = [loaded, load(tmp_path / "again.trtp"), copy.deepcopy(loaded), pickle.loads(pickle.dumps(loaded))]
     for rows in (2, 9):
-        for x in _inputs(rows):
+        for x in rows_of(rows):
             wanted = model(x)
             for twin in twins:
                 torch.testing.assert_close(twin(x), wanted)
@@ -146,7 +118,7 @@ def test_what_stays_in_pytorch_is_saved(kind: Callable[[], nn.Module], tmp_path:
 def test_loading_needs_only_torch_and_trt_runtime(tmp_path: Path) -> None:
     model, program = _exported(Nested)
     save(program, tmp_path / "model.trtp")
-    x = _inputs(5)[0]
+    x = rows_of(5)[0]
     torch.save({"x": x, "y": model(x).detach()}, tmp_path / "example.pt")
     script = textwrap.dedent("""
         import sys, torch
@@ -165,7 +137,7 @@ def test_loading_needs_only_torch_and_trt_runtime(tmp_path: Path) -> None:
 
 def test_results_of_a_loop_without_a_turn_are_copies(tmp_path: Path) -> None:
     save(_exported(Loop)[1], tmp_path / "model.trtp")
-    x = _inputs(3)[1]
+    x = rows_of(3)[1]
     count, y = load(tmp_path / "model.trtp")(x)
     assert count == 0
     assert y.data_ptr() != x.data_ptr()
@@ -188,14 +160,14 @@ def test_numbers_and_tensors_made_in_bodies(tmp_path: Path) -> None:
 
     model, program = _exported(Held)
     save(program, tmp_path / "model.trtp")
-    for x in _inputs(7):
+    for x in rows_of(7):
         torch.testing.assert_close(load(tmp_path / "model.trtp")(x), model(x))
 
 
 def test_a_trace_of_what_branches_says_what_to_trace(tmp_path: Path) -> None:
     save(_exported(Branch)[1], tmp_path / "model.trtp")
     with pytest.raises(ExecutionError, match="a program with cond outside of engines cannot be traced"):
-        torch.export.export(load(tmp_path / "model.trtp"), (_inputs(3)[0],))
+        torch.export.export(load(tmp_path / "model.trtp"), (rows_of(3)[0],))
 
 
 def test_what_bodies_call_is_named(tmp_path: Path) -> None:
@@ -218,7 +190,7 @@ def _loop_of(parts: ProgramFile) -> dict[str, Any]:
 
 
 def test_turns_of_a_strangers_loops_are_counted(looped: ProgramFile, tmp_path: Path) -> None:
-    x = _inputs(3)[0]
+    x = rows_of(3)[0]
     path = looped.write(tmp_path / "stranger.trtp")
     load(path)(x)
     with pytest.raises(ExecutionError, match="takes more than 3 turns of loops"):
@@ -234,7 +206,7 @@ def test_an_endless_loop_of_a_stranger_ends(looped: ProgramFile, tmp_path: Path)
     program = load(looped.write(tmp_path / "endless.trtp"), limits=CallLimits(loop_turns=1000))
     for _ in range(2):  # whether sizes have been seen or not
         with pytest.raises(ExecutionError, match="turns of loops"):
-            program(_inputs(3)[0])
+            program(rows_of(3)[0])
 
 
 def test_a_loop_that_grows_is_stopped(looped: ProgramFile, tmp_path: Path) -> None:
@@ -248,11 +220,11 @@ def test_a_loop_that_grows_is_stopped(looped: ProgramFile, tmp_path: Path) -> No
         output=[{"value": 0}, {"value": len(loop["bodies"][1]["inputs"])}],
     )
     with pytest.raises(ExecutionError, match="input 1 made a tensor of shape"):
-        load(looped.write(tmp_path / "growing.trtp"))(_inputs(3)[0])
+        load(looped.write(tmp_path / "growing.trtp"))(rows_of(3)[0])
     for body in loop["bodies"]:
         body["inputs"][1]["shape"] = [None, 4]
     with pytest.raises(ExecutionError, match="bytes"):
-        load(looped.write(tmp_path / "growing.trtp"), limits=CallLimits(bytes_alive=1 << 24))(_inputs(3)[0])
+        load(looped.write(tmp_path / "growing.trtp"), limits=CallLimits(bytes_alive=1 << 24))(rows_of(3)[0])
 
 
 def test_operators_without_a_contract_need_trust_in_bodies(looped: ProgramFile, tmp_path: Path) -> None:
@@ -340,7 +312,7 @@ def test_loops_that_contradict_themselves_are_refused(
 def test_what_decides_is_one_value(looped: ProgramFile, tmp_path: Path) -> None:
     _loop_of(looped)["bodies"][0].update(steps=[], output=[{"value": 1}])
     with pytest.raises(ExecutionError, match="while_loop is decided by one value"):
-        load(looped.write(tmp_path / "forged.trtp"))(_inputs(3)[0])
+        load(looped.write(tmp_path / "forged.trtp"))(rows_of(3)[0])
 
 
 def test_what_is_no_tensor_cannot_be_taken(tmp_path: Path) -> None:
