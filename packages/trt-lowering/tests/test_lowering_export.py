@@ -88,6 +88,18 @@ def test_dynamic_dimensions_stay_symbolic():
     assert isinstance(value.shape[0], torch.SymInt)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_operators_make_is_remembered_for_fixed_sizes_alone(strict: bool) -> None:
+    """Of sizes that vary it is sooner asked again than found."""
+    found = []
+    for dims in (None, {"input": {0: Dim("rows", min=2, max=8)}}):
+        program = export_module(torch.nn.ReLU(), [torch.randn(4, 3)], dynamic_shapes=dims, strict=strict)
+        (node,) = program.graph.find_nodes(op="placeholder")
+        found.append(node.meta["val"].fake_mode.cache_enabled)
+    assert found == [True, False]
+    assert torch._dynamo.config.fake_tensor_cache_enabled
+
+
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_unshuffled_pixels_of_pictures_of_any_size_have_known_channels(batch):
     varies = {len(batch) + 1: Dim.DYNAMIC, len(batch) + 2: Dim.DYNAMIC}

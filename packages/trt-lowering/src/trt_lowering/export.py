@@ -267,6 +267,16 @@ def frames_read_once() -> contextlib.AbstractContextManager[None]:
     return with_attributes(tracebacks, _extract_symbolized_tb=summarize)
 
 
+def operators_asked_anew() -> contextlib.AbstractContextManager[Any]:
+    """Keeps fake tensors from remembering what operators make of sizes that vary; hold the `tracing_lock` around it.
+
+    A third of a capture goes into the keys, and into making the same extents and strides of what is found again.
+    """
+    from trt_lowering.internals import dynamo_config
+
+    return dynamo_config.patch(fake_tensor_cache_enabled=False)
+
+
 def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContextManager[None]:
     """Notes what code of models asks of sizes in this thread; hold the `tracing_lock` around it.
 
@@ -372,10 +382,10 @@ def export_module(
             masks_as_they_are(),
             copies_recorded(),
             data_followed(),
-            contextlib.nullcontext() if strict else infinities_clamped(),
+            contextlib.nullcontext() if strict else _code_followed(),
             transforms_traced_through(),
-            contextlib.nullcontext() if strict else steps_left_open(),
             frames_read_once(),
+            contextlib.nullcontext() if dynamic_shapes is None else operators_asked_anew(),
             graphs_unprinted(),
             graphs_lazy(not strict),  # nobody runs the code of a graph between steps; only Dynamo wants it
             undone_in_forks(_weights_returned(module)),  # a capture has others in their places, without data
@@ -390,6 +400,13 @@ def export_module(
             why=f"{type(error).__name__}: {_summary(error)}",
             hint=_advice(error, module, strict=strict, has_dynamic_shapes=dynamic_shapes is not None),
         ) from error
+
+
+@contextlib.contextmanager
+def _code_followed() -> Iterator[None]:
+    """What running the code of a model would decide for the example alone."""
+    with infinities_clamped(), steps_left_open():
+        yield
 
 
 def _put_absent_buffers_last(module: torch.nn.Module) -> None:

@@ -4,6 +4,7 @@
 |---|---|---|
 | `torch._C` | composite kernels, run as they are, and operators below the dispatch that export records | |
 | `torch._decomp` | PyTorch's tables of decompositions, and the shapes of recurrent layers | |
+| `torch._dynamo` | a setting: whether fake tensors remember what operators make | |
 | `torch._export.utils` | the composite kernel of an operator | |
 | `torch._functorch` | where transforms such as `torch.func.grad` begin and end | |
 | `torch._prims_common` | the order in memory that an operator's result follows | |
@@ -39,6 +40,7 @@ from torch.fx._lazy_graph_module import _use_lazy_graph_module as graphs_lazy
 from trt_core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from torch._dynamo import config as dynamo_config
     from torch._export.utils import _get_decomp_for_cia as composite_kernel
     from torch._functorch import eager_transforms
     from torch._functorch import vmap as mapping
@@ -79,6 +81,7 @@ ATTRIBUTES: Final = {
 """Private attributes of PyTorch's objects that this package reads or sets, and what has them."""
 
 LATE: Final = {
+    "torch._dynamo": "config as dynamo_config",
     "torch._export.utils": "_get_decomp_for_cia as composite_kernel",
     "torch._functorch": "eager_transforms, vmap as mapping",
     "torch.distributed.tensor": "_utils as parts_of_tensors",
