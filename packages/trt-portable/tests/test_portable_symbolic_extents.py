@@ -33,6 +33,27 @@ def _matrix_products(network: Any, x: Any, y: Any) -> list[Any]:
     return [*layers, network.add_matrix_multiply(one, M.NONE, y, M.TRANSPOSE)]
 
 
+def _attentions(network: Any) -> list[Any]:
+    """Attentions of four heads with keys of their own length, with two heads of keys, and masks, to begin with."""
+    queries = network.add_input("queries", trt.float32, (-1, 4, -1, 8))
+    length = network.add_input("keys", trt.float32, (-1, 2, -1, 8))
+    keys = network.add_elementwise(length, length, E.SUM).get_output(0)
+    one, few = (network.add_input(name, trt.float32, (1, 4, rows, 8)) for name, rows in (("one", -1), ("few", 1)))
+    mask = network.add_input("mask", trt.bool, (-1, 1, 1, 1))
+    row = network.add_input("row", trt.float32, (-1, 4, -1, 5))
+    keys_of_row = network.add_input("keys_of_row", trt.float32, (1, 4, 5, 8))
+    kind, causal = trt.AttentionNormalizationOp.SOFTMAX, trt.CausalMaskKind.LOWER_RIGHT
+    added = [
+        network.add_attention_v2(queries, queries, queries, kind, trt.CausalMaskKind.NONE),
+        network.add_attention_v2(queries, keys, length, kind, causal),
+        network.add_attention_v2(queries, one, one, kind, causal),
+        network.add_attention_v2(one, one, one, kind, trt.CausalMaskKind.NONE),
+        network.add_attention_v2(few, keys_of_row, keys_of_row, kind, trt.CausalMaskKind.NONE),
+    ]
+    added[-2].mask, added[-1].mask = mask, row
+    return [layer for each in added for layer in (each._input, each._output)]
+
+
 def _along_last(layer: Any) -> Any:
     layer.axis = 2
     return layer
@@ -81,6 +102,7 @@ def layers(network: Any, constant: Any) -> list[Any]:
         _shared(network.add_gather_v2(x, pairs, trt.GatherMode.ND)),
         network.add_einsum([x, y, column], "abc,dbc,ebf->adf"),
         *_matrix_products(network, x, y),
+        *_attentions(network),
     ]
 
 
@@ -191,6 +213,12 @@ def test_extents_that_may_differ_are_left_to_the_definition(network: Any) -> Non
     layer = network.add_elementwise(network.add_concatenation([x, y]).get_output(0), x, E.SUM)
     assert layer._known_facts(network._inference.symbols) is None
     assert tuple(layer.get_output(0).shape) == (-1, 4)
+    queries = network.add_input("queries", trt.float32, (2, 4, -1, 8))
+    kinds = trt.AttentionNormalizationOp.SOFTMAX, trt.CausalMaskKind.NONE
+    attention = network.add_attention_v2(queries, queries, queries, *kinds)
+    attention.mask = network.add_input("mask", trt.bool, (2, 4, -1, -1))
+    assert attention._output._known_facts(network._inference.symbols) is None
+    assert tuple(attention.get_output(0).shape) == (2, 4, -1, 8)
 
 
 def test_layers_know_the_symbols_alone_that_they_are_given(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:

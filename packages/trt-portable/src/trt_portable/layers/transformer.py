@@ -6,7 +6,7 @@ Attention is a facade over two boundary layers, of which the second one computes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
 import torch.nn.functional as F
@@ -30,10 +30,14 @@ from trt_portable.layers.contracts import Bound
 from trt_portable.layers.products import multiply
 from trt_portable.layers.quantization import quantize_blocks
 from trt_portable.network.definition import LayerFactory, expect_tensor
-from trt_portable.network.layer import ILayer, ITensor
+from trt_portable.network.inference import are_symbolic, attended
+from trt_portable.network.layer import Facts, ILayer, ITensor
 from trt_portable.network.rules import require, require_equal_types, require_rank, require_tensor, require_type
 from trt_portable.pybind import Sealed, forwarded, to_boolean, to_integer
 from trt_portable.shape_tensors import Value, as_tensor, tensor_at
+
+if TYPE_CHECKING:
+    from trt_portable.network.symbols import Symbols
 
 
 class IRotaryEmbeddingLayer(ILayer):
@@ -415,6 +419,9 @@ class IAttentionInputLayer(IAttentionBoundaryLayer):
     _KIND = LayerType.ATTENTION_INPUT
     _MAX_INPUTS = _SLOTS
 
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        return () if are_symbolic([tensor for tensor in self._inputs if tensor is not None]) else None
+
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         return 0, 0
 
@@ -502,6 +509,14 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
                     not fixed or have in ((1, want) if axis < 2 else (want, 1)),
                     f"the mask has extent {have} on axis {axis}, not {want}",
                 )
+
+    def _known_facts(self, symbols: Symbols) -> tuple[Facts, ...] | None:
+        query, key, value, *others = self._inputs
+        padded = AttentionIOForm.PADDED_BHND
+        if (self.query_form, self.key_value_form) != (padded, padded) or any(other is not None for other in others[1:]):
+            return None  # lengths decide
+        query = present(query)
+        return attended(query, present(key), present(value), others[0] if others else None, query._dtype)
 
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         query, key, value, *others = inputs

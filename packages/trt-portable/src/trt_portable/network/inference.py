@@ -293,3 +293,30 @@ def multiplied(
         return None
     kept = (*(() if rows is None else (ours[rows],)), *(() if columns is None else (theirs[columns],)))
     return (Facts((*batch, *kept), left._dtype, None),)
+
+
+def attended(
+    query: ITensor, key: ITensor, value: ITensor, mask: ITensor | None, dtype: DataType
+) -> tuple[Facts, ...] | None:
+    """The output of an attention of padded queries, keys and values, whose heads are repeated where these have fewer.
+
+    Args:
+        query: (B, H, S, D).
+        key: (B, H', S', D).
+        value: (B, H', S', D').
+        mask: Broadcast to (B, H, S, S').
+        dtype: The type of the output.
+    """
+    if not are_symbolic([query, key, value, *(() if mask is None else (mask,))]):
+        return None
+    ours, keys, values = (tensor._extents or () for tensor in (query, key, value))
+    around = broadcast([ours[:1], keys[:1], values[:1]])
+    if around is None or not may_agree(ours[3], keys[3]):
+        return None
+    weights: tuple[Any, ...] = (*around, ours[1], ours[2], keys[2])
+    if mask is not None:
+        pairs = list(zip(weights, mask._extents or (), strict=True))
+        if not all(1 in pair or pair[0] == pair[1] for pair in pairs):
+            return None  # it depends on the mask's type which of them the definition goes on with
+        weights = tuple(own if other == 1 else other for own, other in pairs)
+    return (Facts((*weights[:3], values[3]), dtype, None),) if may_agree(weights[3], values[2]) else None
