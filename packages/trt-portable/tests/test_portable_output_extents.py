@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import trt_portable as trt
 from trt_portable.builder import builder as builder_module
 from trt_portable.errors import Refusal
+from trt_portable.network.layer import LAYER_CLASSES
 from trt_portable.plan.extents import evaluate, expression_of, sizes_by_symbol
 from trt_portable.plan.plan_file import read_plan, write_plan
 
@@ -138,6 +139,33 @@ def test_very_many_sizes_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatc
     assert not tried
     assert state.output_shapes(shapes * 4) is None
     assert tuple(state.infer(shapes * 4, {}).outputs[0].shape) == shapes[0]
+
+
+def test_equal_layers_are_asked_once_what_they_make_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, ...]] = []
+    kind = LAYER_CLASSES["UNARY"]
+    compute = kind._compute
+
+    def noted(layer: Any, inputs: Any) -> Any:
+        if inputs[0].is_meta:
+            asked.append(tuple(inputs[0].shape))
+        return compute(layer, inputs)
+
+    monkeypatch.setattr(kind, "_compute", noted)
+    builder = trt.Builder(trt.Logger())
+    network = builder.create_network()
+    x = network.add_input("x", trt.DataType.FLOAT, (-1, 4))
+    for operation in [trt.UnaryOperation.EXP, trt.UnaryOperation.SIN] * 3:
+        x = network.add_unary(x, operation).get_output(0)
+    network.mark_output(x)
+    config, profile = builder.create_builder_config(), builder.create_optimization_profile()
+    config.builder_optimization_level = 0
+    profile.set_shape("x", (1, 4), (2, 4), (8, 4))
+    config.add_optimization_profile(profile)
+    state = _engine(builder.build_serialized_network(network, config))._state
+    assert sorted(asked) == [(rows, 4) for rows in (1, 2, 8) for _ in range(2)]
+    assert state.infer(((5, 4),), {}).outputs[0].shape == (5, 4)
+    assert asked[6:] == [(5, 4)] * 2
 
 
 def test_shapes_that_layers_refuse_are_still_refused_before_a_run() -> None:

@@ -44,7 +44,7 @@ from trt_portable.enums import (
 )
 from trt_portable.errors import PortableError, Refusal, is_out_of_memory
 from trt_portable.execution.program import Program
-from trt_portable.execution.shapes import load_shape_program, report_shapes
+from trt_portable.execution.shapes import Made, load_shape_program, report_shapes
 from trt_portable.formats import choose_format
 from trt_portable.host_settings import HostSettings
 from trt_portable.layers.collective import rehearsal
@@ -383,12 +383,13 @@ def add_output_extents(
     numbers = [tensors[slot.weights] if is_host_constant(slot) else None for slot in info.weight_slots]
     program = load_shape_program(structure, info, numbers)
     tried: set[tuple[Shape, ...]] = set()
+    by_layers: Made = {}
     for profile in range(len(info.profiles)):
         for number, shapes in enumerate(_ends(info, inputs, profile, groups)):
             if shapes in tried:  # where one extent varies, its ends are those of the profile
                 continue
             tried.add(shapes)
-            made = _made(program, inputs, shapes)
+            made = _made(program, inputs, shapes, by_layers)
             if made is None and number < _WHOLE_ENDS:
                 return info  # layers refuse shapes that the profile allows: only inferring can say which
             if made is not None:
@@ -451,15 +452,17 @@ def _greatest(typical: Sequence[Shape], most: Sequence[Shape]) -> tuple[Shape, .
         limit //= 2
 
 
-def _made(program: Program, inputs: Sequence[IOTensor], shapes: Sequence[Shape]) -> list[Shape | None] | None:
-    """What the layers make of shapes; None where they refuse them."""
+def _made(
+    program: Program, inputs: Sequence[IOTensor], shapes: Sequence[Shape], by_layers: Made
+) -> list[Shape | None] | None:
+    """What the layers make of shapes; None where they refuse them; see `report_shapes`."""
     if any(math.prod(shape) > _COUNTABLE for shape in shapes):
         return None
     values = [
         torch.empty(shape, dtype=tensor.torch_dtype, device=META) for tensor, shape in zip(inputs, shapes, strict=True)
     ]
     try:
-        report = report_shapes(program, values)
+        report = report_shapes(program, values, by_layers)
     except PortableError:
         return None
     return [None if value is None else tuple(int(extent) for extent in value.shape) for value in report.outputs]

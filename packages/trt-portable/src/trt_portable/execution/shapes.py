@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -34,7 +34,11 @@ class ShapeReport:
     peak_bytes: int
 
 
-def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
+Made: TypeAlias = dict[Any, Sequence[Value]]
+"""What layers made of operands, by what decides about it."""
+
+
+def report_shapes(program: Program, values: Sequence[Value], made: Made | None = None) -> ShapeReport:
     """Runs a program whose weights are bound to no data.
 
     Extents that depend on data are unknown, and so is what follows from them. Beside each unknown value
@@ -43,6 +47,7 @@ def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
     Args:
         program: Its layers live on the ``meta`` device.
         values: Meta tensors, or host values for shape inputs.
+        made: What layers made in other runs of the program, to which this one adds: layers of one kind ask the same.
 
     Raises:
         LayerFailure: A layer refused the shapes.
@@ -51,14 +56,15 @@ def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
     bounds = list(exact)
     live = peak = 0
     sizes: dict[int, int] = {}
+    made = {} if made is None else made
     for inputs, (_, _, outputs, dying, call) in zip(program.reads, program.steps, strict=True):
-        results = _results(call, inputs, exact, len(outputs))
+        results = _results(call, inputs, exact, len(outputs), made)
         limits: Sequence[Value | None] = results
         if None in results:
             limits = _limits(call, inputs, bounds, len(outputs))
         if not len(results) == len(limits) == len(outputs):
-            made = ValueError(f"it makes {len(limits)} results, and has {len(outputs)}")
-            raise LayerFailure(call.name, made)
+            cause = ValueError(f"it makes {len(limits)} results, and has {len(outputs)}")
+            raise LayerFailure(call.name, cause)
         for at, result, limit in zip(outputs, results, limits, strict=True):
             exact[at], bounds[at] = result, limit
             if isinstance(limit, torch.Tensor):
@@ -76,7 +82,7 @@ def report_shapes(program: Program, values: Sequence[Value]) -> ShapeReport:
 
 
 def _results(
-    call: LayerCall, inputs: Sequence[int], slots: Sequence[Value | None], count: int
+    call: LayerCall, inputs: Sequence[int], slots: Sequence[Value | None], count: int, made: Made
 ) -> Sequence[Value | None]:
     unknown = (None,) * count
     operands = [slots[at] for at in inputs]
@@ -86,11 +92,33 @@ def _results(
             return unknown
         return (_empty(tuple(first.shape), CARRIERS[call.layer._outputs[0].dtype]),)
     try:
-        return call.compute(operands)
+        key = _decisive(call.layer, operands)
+        if key is None:
+            return call.compute(operands)
+        if key not in made:
+            made[key] = call.compute(operands)
+        return made[key]
     except Exception as error:
         if call.layer._DATA_DEPENDENT or _needs_data(error):
             return unknown
         raise LayerFailure(call.name, error) from error
+
+
+def _decisive(layer: ILayer, operands: Sequence[Value | None]) -> Any:
+    """What decides about the results of a layer; None where there is more to it."""
+    if not layer._CACHEABLE or layer._DATA_DEPENDENT:
+        return None
+    given = tuple(
+        (value.dtype, tuple(value.shape), tuple(value.numbers()))
+        if isinstance(value, HostValues)
+        else None
+        if value is None
+        else (value.dtype, tuple(value.shape), value.stride())
+        for value in operands
+    )
+    tensors = (*layer._inputs, *layer._outputs)
+    described = tuple(None if tensor is None else (tensor._dtype, tensor._extents) for tensor in tensors)
+    return layer._signature(), tuple(layer._weight_specs.items()), described, given
 
 
 def _limits(
