@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,10 +98,16 @@ def number_at(size: int | torch.SymInt, sizes: Mapping[Any, int]) -> int:
     """
     if isinstance(size, int):
         return size
-    found = size.node.expr.xreplace(dict(sizes))
+    found = _replaced(size.node.expr, frozenset(sizes.items()))
     if not found.is_Integer:
         raise UnknownSizeError
     return int(found)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _replaced(expression: Any, sizes: frozenset[tuple[Any, Any]]) -> Any:
+    """An expression of sympy with numbers for symbols: the values of a graph have the same few extents."""
+    return expression.xreplace(dict(sizes))
 
 
 def shapes_in(value: Any) -> tuple[Any, ...]:

@@ -72,16 +72,17 @@ def settle_smallest_sizes(
     demanded = _demanded(env, _is_of_small)
     kept: dict[Any, str] = {}
     asked = (*questions, *_name_squeezed_axes(program.graph_module))
+    operators = OperatorForms()
     for sizes in smallest_sizes(program.graph, ranges):
         if not _all_hold((*demanded, *kept), sizes):
             continue  # such sizes are refused anyway
         broken = [question for question in asked if not _all_hold((question.answer,), sizes)]
         if broken and not is_the_model(program, module, examples, sizes, device):
             kept.update((question.answer, question.place) for question in broken)
-        elif (node := first_other_result(program.graph, sizes)) is not None:
+        elif (node := first_other_result(program.graph, sizes, operators)) is not None:
             kept[no_such_sizes(sizes)] = f"{node.target}, {source_line(node) or node.name}"
     _add_guards(env, kept)
-    drop_assumptions(program.graph, ranges, [question.answer for question in questions])
+    drop_assumptions(program.graph, ranges, [question.answer for question in questions], operators)
     rewrite_guard_text(program)
 
 
@@ -162,7 +163,9 @@ def _demanded(env: Any, is_assumed: Callable[[Any], bool]) -> list[Any]:
     return [env.replace(guard.expr) for guard in env.guards if not (is_assumed(guard) or is_of_strides(guard))]
 
 
-def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any] = ()) -> None:
+def drop_assumptions(
+    graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any] = (), operators: OperatorForms | None = None
+) -> None:
     """Removes guards by which operators told small and equal extents from others, where the graph is the same for all.
 
     A slice of all rows but the first is one row where there are two; PyTorch notes that there were not two. A picture
@@ -172,7 +175,9 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
         graph: The graph of a program that was captured here; its shape environment is changed.
         ranges: What its sizes may be.
         answers: What else holds for the sizes that it was captured for.
+        operators: See `first_other_result`.
     """
+    operators = operators or OperatorForms()
     env = shape_environment(graph.nodes)
     if env is None:
         return
@@ -181,7 +186,7 @@ def drop_assumptions(graph: fx.Graph, ranges: ShapeRanges, answers: Sequence[Any
     def is_the_same(sizes: Mapping[Any, Any]) -> bool:
         key = tuple(sizes.values())
         if key not in same:
-            same[key] = first_other_result(graph, sizes) is None
+            same[key] = first_other_result(graph, sizes, operators) is None
         return same[key]
 
     assumed = [guard for guard in env.guards if _is_of_operators(guard)]
@@ -206,10 +211,11 @@ def conditions_of_structure(program: ExportedProgram, ranges: ShapeRanges) -> li
         program: Any program.
         ranges: What it is compiled for.
     """
+    operators = OperatorForms()
     return [
         no_such_sizes(sizes)
         for sizes in smallest_sizes(program.graph, ranges)
-        if first_other_result(program.graph, sizes) is not None
+        if first_other_result(program.graph, sizes, operators) is not None
     ]
 
 
@@ -418,14 +424,17 @@ def _place(place: str) -> Any:
     return SLoc(place, None)
 
 
-def first_other_result(graph: fx.Graph, sizes: Mapping[Any, int]) -> fx.Node | None:
+def first_other_result(
+    graph: fx.Graph, sizes: Mapping[Any, int], operators: OperatorForms | None = None
+) -> fx.Node | None:
     """Returns the first node whose results have other shapes than the graph says, or which fails; None for no such.
 
     Args:
         graph: A graph of operators with `meta["val"]`.
         sizes: The size in question of each symbol, as sympy knows them.
+        operators: Asked before, about other sizes or graphs.
     """
-    operators = OperatorForms()
+    operators = operators or OperatorForms()
     for node in graph.nodes:
         if _may_differ(node) and not _is_as_said(node, sizes, operators):
             found: fx.Node = node
