@@ -274,7 +274,9 @@ def operators_asked_anew() -> contextlib.AbstractContextManager[Any]:
     """
     from trt_lowering.internals import dynamo_config
 
-    return dynamo_config.patch(fake_tensor_cache_enabled=False)
+    settings: Any = dynamo_config
+    patched: contextlib.AbstractContextManager[Any] = settings.patch(fake_tensor_cache_enabled=False)
+    return patched
 
 
 def watch_size_questions(found: list[SizeQuestion]) -> contextlib.AbstractContextManager[None]:
