@@ -312,6 +312,8 @@ def _refuse_guard(expression: Any, value: Any) -> None:
 
 def _is_usable(module: fx.GraphModule) -> bool:
     for node in module.graph.nodes:
+        if node.meta.get("unbacked_bindings"):  # sizes of its own, which two calls that share the trace would share
+            return False
         if node.op == "get_attr":
             attribute = getattr(module, str(node.target), None)
             if not isinstance(attribute, torch.Tensor) or isinstance(attribute, FakeTensor):

@@ -131,6 +131,18 @@ def test_random_and_data_dependent_operators_stay_whole(captured, settings, oper
     assert operators(gm)["dropout"] == 1
 
 
+def test_calls_whose_results_have_sizes_of_their_own_share_no_trace(captured, settings, operators):
+    def function(x):
+        (positive,), (large,) = torch.where(x > 0), torch.where(x > 1)
+        return x[positive], x[large]
+
+    gm = captured(function, torch.randn(4))
+    decompose(gm, lambda op: False, settings)
+    assert operators(gm)["where"] == 2
+    first, second = (node.meta["val"] for node in gm.graph.nodes if node.target is aten.where.default)
+    assert str(first[0].shape[0]) != str(second[0].shape[0])
+
+
 def test_running_statistics_are_not_lost(captured, settings, operators):
     model = torch.nn.BatchNorm1d(3)
     program = torch.export.export(model.train(), (torch.randn(4, 3),))
