@@ -173,6 +173,25 @@ def test_inputs_written_to_in_place() -> None:
     torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_inputs_that_were_written_to(reports: list[Any], dynamic: bool) -> None:
+    def shift(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x.add_(1)
+        return x.view(-1), x.relu()
+
+    mine = torch.randn(3, 4)
+    theirs = mine.clone()
+    optimized = torch.compile(
+        shift, backend=torch_tensorrt_backend, dynamic=dynamic, options={"min_block_size": 1, "optimization_level": 0}
+    )
+    with torch.no_grad():
+        found = optimized(mine)
+    torch.testing.assert_close(found, shift(theirs))
+    torch.testing.assert_close(mine, theirs)
+    assert found[0].data_ptr() == mine.data_ptr()
+    assert [len(report.engines) for report in reports] == [1]
+
+
 def test_graph_breaks_make_several_graphs(reports: list[Any]) -> None:
     class Broken(nn.Module):
         def __init__(self) -> None:

@@ -50,7 +50,13 @@ from trt_lowering.node_metadata import (
     same_layout,
     settle_extents,
 )
-from trt_lowering.operator_traits import SILENT_ALIASES, copies_as_it_lies, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import (
+    SILENT_ALIASES,
+    copies_as_it_lies,
+    is_symbolic_function,
+    mutated_arguments,
+    tensor_value,
+)
 from trt_lowering.pass_order import DecomposedGraph
 from trt_lowering.passes.decompose import Decompose
 from trt_lowering.passes.flatten import InlineWrappedRegions, RemoveAssertions, find_autocast_region, wrapped_region
@@ -762,12 +768,25 @@ def begin_lowering_graph(
         states: Placeholders (by target) that hold what lasts from call to call; the graph may return their next values.
     """
     lowered = _copy(gm)
+    _write_back_last(lowered.graph)
     for node in lowered.graph.find_nodes(op="placeholder"):
         if str(node.target) in states:
             node.meta[STATE] = True
     _fix_constants(lowered, dict(constants or {}))
     run_passes(lowered, [RemoveAssertions(keep_values=True)], recompile=False)
     return DecomposedGraph(lowered, DecompositionRules(preserve, settings), settings, keep_checks=True)
+
+
+def _write_back_last(graph: fx.Graph) -> None:
+    """AOTAutograd takes views of results, which read nothing, behind the writes to inputs."""
+    writes = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    if not writes or any(write.users for write in writes):
+        return
+    nodes = list(graph.nodes)
+    behind = nodes[nodes.index(writes[0]) : -1]
+    if all(node in writes or viewed_by(node) or is_symbolic_function(node.target) for node in behind):
+        for write in writes:
+            graph.output_node().prepend(write)
 
 
 def _copy(gm: fx.GraphModule) -> fx.GraphModule:
