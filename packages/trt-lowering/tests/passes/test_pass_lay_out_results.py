@@ -95,6 +95,10 @@ OTHERWISE = {
     "copysign": (lambda x: torch.copysign(x, torch.tensor(1.0)), _COLUMNS),
     "floor division": (lambda x: torch.div(x, torch.tensor(2.0), rounding_mode="floor"), _COLUMNS),
     "floor": (lambda x: x // torch.tensor(2.0), _COLUMNS),
+    "angle": (lambda x: torch.angle(x + 1j), _COLUMNS),
+    "isin": (lambda x: torch.isin(x, torch.tensor([1.0, 2.0])), _COLUMNS),
+    "logsigmoid": (torch.nn.functional.logsigmoid, _COLUMNS),
+    "power of 1": (lambda x: 1**x, _COLUMNS),
     "fft": (lambda x: torch.fft.fft(x, dim=0), torch.ones(5, 6, 7)),
     "irfft": (lambda x: torch.fft.irfft(x, dim=1), torch.ones(5, 6, 7)),
     **{

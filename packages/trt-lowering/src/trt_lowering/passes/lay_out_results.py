@@ -28,6 +28,7 @@ LAID_OTHERWISE: Final = frozenset(
         *("_batch_norm_with_update", "_batch_norm_impl_index", "index", "one_hot", "channel_shuffle", "max_pool1d"),
         *("pad", "reflection_pad2d", "replication_pad2d", "copysign", "div", "floor_divide", "heaviside", "ldexp"),
         *("logaddexp", "logical_and", "logical_or", "logical_xor", "xlogy", "special_xlog1py"),
+        *("angle", "isin", "log_sigmoid", "log_sigmoid_forward", "pow"),
     )
 )
 """Operators whose kernels on the CPU lay results otherwise than fake tensors say, where axes have another order in
