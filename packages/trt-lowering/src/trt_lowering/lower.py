@@ -782,9 +782,12 @@ def _write_back_last(graph: fx.Graph) -> None:
     writes = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     if not writes or any(write.users for write in writes):
         return
-    nodes = list(graph.nodes)
-    behind = nodes[nodes.index(writes[0]) : -1]
-    if all(node in writes or viewed_by(node) or is_symbolic_function(node.target) for node in behind):
+    nodes, written = list(graph.nodes), {write.args[0] for write in writes}
+    behind = [node for node in nodes[nodes.index(writes[0]) : -1] if node not in writes]
+    if all(
+        (viewed_by(node) or is_symbolic_function(node.target)) and written.isdisjoint(node.all_input_nodes)
+        for node in behind
+    ):
         for write in writes:
             graph.output_node().prepend(write)
 
