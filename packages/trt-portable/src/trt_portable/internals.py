@@ -13,6 +13,7 @@
 | `torch._inductor.fx_passes.joint_graph` | passes over a whole graph | |
 | `torch._inductor.lowering` | operators that the compiler calls as they are | |
 | `torch._inductor.runtime.cache_dir_utils` | where compiled Triton kernels lie | |
+| `torch._inductor.runtime.hints` | along which axis a kernel mostly reads | |
 | `torch._inductor.sizevars` | what the compiler knows of sizes | |
 | `torch._inductor.utils` | whether the compiler fuses what reads a product | |
 | `torch._inductor.virtualized` | the fake mode that the compiler works in | |
