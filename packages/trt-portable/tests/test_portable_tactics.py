@@ -342,7 +342,9 @@ def test_a_forked_process_trusts_what_it_builds_while_a_thread_of_its_parent_did
 
 
 @pytest.mark.parametrize("kernel", ["cudnn", "efficient"])
-@pytest.mark.parametrize(("kind", "is_shared"), [("expanded", True), ("padded", True), ("own", False)])
+@pytest.mark.parametrize(
+    ("kind", "is_shared"), [("expanded", True), ("padded", True), ("own", False), ("drawn", False)]
+)
 def test_what_a_batch_adds_to_its_scores_is_computed_once(kernel: str, kind: str, is_shared: bool) -> None:
     """A mask is expanded for a batch before the bias of its positions is added."""
     attend = getattr(torch.ops.aten, f"_scaled_dot_product_{kernel}_attention").default
@@ -353,6 +355,8 @@ def test_what_a_batch_adds_to_its_scores_is_computed_once(kernel: str, kind: str
         table = (places[:, None, None] - places[:, None]) * slopes
         shown = (seen[:, None, None] if kind == "own" else seen[:1, None, None]).expand(batch, 1, length, length)
         made = torch.where(shown, table.permute(2, 0, 1)[None], -torch.inf).clone(memory_format=torch.contiguous_format)
+        if kind == "drawn":
+            return made + torch.bernoulli(torch.zeros_like(made))  # for each sequence anew
         return F.pad(made, (0, 3))[..., :length] if kind == "padded" else made
 
     def compute(q: torch.Tensor, seen: torch.Tensor, slopes: torch.Tensor) -> Any:

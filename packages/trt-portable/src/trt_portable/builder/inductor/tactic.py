@@ -1317,7 +1317,7 @@ def _compute_masks_once(graph: fx.Graph) -> None:
     for target in ATTENTIONS:
         for node in graph.find_nodes(op="call_function", target=target):
             query, bias = node.args[0], node.args[3]
-            if not isinstance(bias, fx.Node) or bias.meta["val"].stride(0) == 0:
+            if not isinstance(bias, fx.Node) or bias.meta["val"].dim() != _RANK or bias.meta["val"].stride(0) == 0:
                 continue
             with graph.inserting_before(node), enable_python_dispatcher():  # which sizes to pad by that vary need
                 single = _of_one_sequence(graph, bias, known)
@@ -1327,6 +1327,9 @@ def _compute_masks_once(graph: fx.Graph) -> None:
                     single = _called(graph, aten.expand.default, single, [_extent(graph, query, 0), -1, -1, -1])
                 node.replace_input_with(bias, single)
     graph.eliminate_dead_code()
+
+
+_RANK: Final = 4  # of scores: batch, heads, queries, keys
 
 
 def _of_one_sequence(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, fx.Node | None]) -> fx.Node | None:
@@ -1362,8 +1365,9 @@ def _leaves_first_axis(node: fx.Node, rank: int) -> bool:
     if node.target is aten.constant_pad_nd.default:
         return len(node.args[1]) < 2 * rank  # type: ignore[arg-type]
     if node.target is aten.slice.Tensor:
-        return node.args[1:2] not in ((), (0,))
-    is_pointwise = isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
+        return node.args[1:2] not in ((), (0,), (-rank,))
+    tags = node.target.tags if isinstance(node.target, OpOverload) else ()
+    is_pointwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
     return is_pointwise or node.target is aten.clone.default
 
 
