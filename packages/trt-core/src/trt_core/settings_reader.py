@@ -202,15 +202,10 @@ def has_no_effect(what: str, why: str) -> None:
 
 def warn_caller(message: str, kind: type[Warning] = UserWarning) -> None:
     """Warns at the line outside of this project that everything here is called from."""
-    warnings.warn(message, kind, stacklevel=level_of_caller())
-
-
-def level_of_caller() -> int:
-    """Stack level, seen from the caller of this function, of the first frame outside this project."""
-    level, frame = 1, sys._getframe(1)
+    level, frame = 1, sys._getframe()
     while frame.f_back is not None and _PROJECT.match(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
-    return level
+    warnings.warn(message, kind, stacklevel=level)
 
 
 _PROJECT = re.compile(r"trt_[a-z]+(\.|$)")

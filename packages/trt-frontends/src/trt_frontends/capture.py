@@ -8,7 +8,6 @@ import inspect
 import itertools
 import re
 import sys
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -25,7 +24,7 @@ from trt_core.nesting import children_of
 from trt_core.operator_counts import is_product
 from trt_core.operators import draws_random_numbers
 from trt_core.provenance import source_line
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_core.sizes.guards import forget_assumptions
 from trt_core.sizes.ranges import ShapeRanges, constrain_to_inputs
 from trt_core.temporary import undone
@@ -318,11 +317,9 @@ def _warn_of_training(program: torch.export.ExportedProgram, mod: nn.Module) -> 
     found = next((node for node in program.graph.nodes if _is_of_training(node)), None)
     if found is not None and any(module.training for module in nn.Module.modules(mod)):
         place = source_line(found)
-        warnings.warn(
+        warn_caller(
             "the model is in training mode, so dropout and batch statistics become part of what is compiled"
             f"{f' ({place})' if place else ''}; call model.eval() first",
-            UserWarning,
-            stacklevel=level_of_caller(),
         )
 
 
@@ -331,11 +328,9 @@ def _warn_of_changes(changes: Mapping[str, tuple[float, float]]) -> None:
     if changes:
         (name, (before, after)), *others = changes.items()
         more = f" and {len(others)} more" if others else ""
-        warnings.warn(
+        warn_caller(
             f"calls change numbers that the model keeps ({name}: {before} to {after}{more}), and compiled calls go on "
             "with what they were; keep them in buffers, or use torch.compile",
-            UserWarning,
-            stacklevel=level_of_caller(),
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,7 +16,7 @@ from trt_core import Device, Input, InputError
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import pytree
 from trt_core.nesting import LEAST_DYNAMIC
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_core.sizes.expressions import extent_of, linear_form
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime.program.graph import Signature
@@ -382,7 +381,7 @@ def _require_name(leaf: Any, allowed: tuple[str, str], known: Sequence[str], tit
     if leaf.name in known:
         raise InputError(what, hint="give inputs in the order of the parameters, or by name in kwarg_inputs")
     if len(known) == 1:
-        warnings.warn(f"{what}, which knows no such name", UserWarning, stacklevel=level_of_caller())
+        warn_caller(f"{what}, which knows no such name")
         return
     near = did_you_mean(leaf.name, known)
     raise InputError(

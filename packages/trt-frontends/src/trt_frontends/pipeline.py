@@ -20,7 +20,6 @@ import dataclasses
 import logging
 import operator
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -47,7 +46,7 @@ from trt_core import (
 from trt_core.internals import pytree
 from trt_core.paused_collection import paused_collection
 from trt_core.provenance import source_line
-from trt_core.settings_reader import level_of_caller
+from trt_core.settings_reader import warn_caller
 from trt_core.sizes.conditions import Condition, require_varying
 from trt_core.sizes.guards import conditions_of
 from trt_core.sizes.ranges import ShapeRanges
@@ -416,8 +415,7 @@ def _refuse_settings_of_graphs(settings: CompilationSettings) -> None:
     if not settings.check_weights:
         idle.append(("check_weights=False", "a compiled model has the weights of its time, and looks at no others"))
     for what, why in idle:
-        text = f"{what} has no effect outside torch.compile: {why}"
-        warnings.warn(text, UserWarning, stacklevel=level_of_caller())
+        warn_caller(f"{what} has no effect outside torch.compile: {why}")
 
 
 def _require_device(device: Device) -> None:
