@@ -76,4 +76,5 @@ def programs_inside(data: memoryview, sections: Iterable[Section]) -> list[memor
 
 def graph_in(data: memoryview, sections: Iterable[Section]) -> bytes:
     """Returns the typed graph of a program's file, as JSON."""
-    return next(bytes(section.of(data)) for section in sections if section.kind is SectionKind.GRAPH)
+    (graph,) = (section for section in sections if section.kind is SectionKind.GRAPH)
+    return bytes(graph.of(data))

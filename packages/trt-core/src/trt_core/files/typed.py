@@ -118,11 +118,11 @@ def part_of(entries: Mapping[str, str]) -> tuple[int, int | None]:
     """Where the bytes of a constant of ONNX's begin in its file, and how many there are; None for all that follow.
 
     Raises:
-        BadField: A number is none, is below 0, or above `LARGEST`.
+        BadField: A number is none, is below 0, or `LARGEST` or more.
     """
     found = {key: digits(entries[key]) for key in ("offset", "length") if key in entries}
     for key, number in found.items():
-        if number is None or number > LARGEST:
+        if number is None or number >= LARGEST:
             raise BadField(key, f"{entries[key]!r:.80} is no number of bytes")
     return found.get("offset") or 0, found.get("length")
 

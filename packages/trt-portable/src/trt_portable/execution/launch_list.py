@@ -49,6 +49,7 @@ from trt_portable.errors import PortableError
 from trt_portable.execution.loaded_network import WeightLayout
 from trt_portable.execution.program import LayerFailure, Program
 from trt_portable.kernels.device_kernels import DeviceKernel, Launches
+from trt_portable.kernels.operands import BIAS_MULTIPLE
 from trt_portable.layers.collective import OPERATOR, begin, copies_its_operand, finish
 from trt_portable.memory import wrap_address
 from trt_portable.plan import tables
@@ -780,15 +781,12 @@ def _attended(
     return attend(q, k, v, bias, needs_sums, dropout, is_causal, *others, **keywords)
 
 
-_BIAS_MULTIPLE: Final = 8  # rows of what is added to scores begin at multiples of 16 bytes
-
-
 def _attended_with_bias(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor, is_causal: bool, **keywords: Any
 ) -> torch.Tensor:
     count = bias.shape[-1]
-    if count % _BIAS_MULTIPLE or any(step % _BIAS_MULTIPLE for step in bias.stride()[:-1]) or bias.stride(-1) != 1:
-        bias = torch.nn.functional.pad(bias, (0, -count % _BIAS_MULTIPLE))[..., :count]
+    if count % BIAS_MULTIPLE or any(step % BIAS_MULTIPLE for step in bias.stride()[:-1]) or bias.stride(-1) != 1:
+        bias = torch.nn.functional.pad(bias, (0, -count % BIAS_MULTIPLE))[..., :count]
     wide = bias.expand(*q.shape[:-1], k.shape[-2])
     found: Sequence[torch.Tensor] = torch.ops.aten._scaled_dot_product_efficient_attention.default(
         q, k, v, wide, False, 0.0, is_causal, **{key: value for key, value in keywords.items() if key == "scale"}

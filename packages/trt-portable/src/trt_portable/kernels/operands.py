@@ -74,11 +74,12 @@ def _with_room(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if mask.dtype is torch.bool:
         mask = torch.where(mask, 0.0, -torch.inf).to(dtype)
     length = mask.shape[-1]
-    room = (length // _MULTIPLE + 1) * _MULTIPLE
+    room = (length // BIAS_MULTIPLE + 1) * BIAS_MULTIPLE
     return torch.nn.functional.pad(mask, (0, room - length))[..., :length]
 
 
-_MULTIPLE: Final = 8
+BIAS_MULTIPLE: Final = 8
+"""Elements at multiples of which rows of what is added to scores begin for fused kernels: 16 bytes."""
 
 
 def _require_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None) -> None:

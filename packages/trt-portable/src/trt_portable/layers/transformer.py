@@ -515,8 +515,7 @@ class IAttentionOutputLayer(IAttentionBoundaryLayer):
         padded = AttentionIOForm.PADDED_BHND
         if (self.query_form, self.key_value_form) != (padded, padded) or any(other is not None for other in others[1:]):
             return None  # lengths decide
-        query = present(query)
-        return attended(query, present(key), present(value), others[0] if others else None, query._dtype)
+        return attended(present(query), present(key), present(value), others[0] if others else None)
 
     def _contract(self, inputs: Sequence[Value | None]) -> Bound | None:
         query, key, value, *others = inputs

@@ -295,9 +295,7 @@ def multiplied(
     return (Facts((*batch, *kept), left._dtype, None),)
 
 
-def attended(
-    query: ITensor, key: ITensor, value: ITensor, mask: ITensor | None, dtype: DataType
-) -> tuple[Facts, ...] | None:
+def attended(query: ITensor, key: ITensor, value: ITensor, mask: ITensor | None) -> tuple[Facts, ...] | None:
     """The output of an attention of padded queries, keys and values, whose heads are repeated where these have fewer.
 
     Args:
@@ -305,7 +303,6 @@ def attended(
         key: (B, H', S', D).
         value: (B, H', S', D').
         mask: Broadcast to (B, H, S, S').
-        dtype: The type of the output.
     """
     if not are_symbolic([query, key, value, *(() if mask is None else (mask,))]):
         return None
@@ -319,4 +316,4 @@ def attended(
         if not all(1 in pair or pair[0] == pair[1] for pair in pairs):
             return None  # it depends on the mask's type which of them the definition goes on with
         weights = tuple(own if other == 1 else other for own, other in pairs)
-    return (Facts((*weights[:3], values[3]), dtype, None),) if may_agree(weights[3], values[2]) else None
+    return (Facts((*weights[:3], values[3]), query._dtype, None),) if may_agree(weights[3], values[2]) else None
