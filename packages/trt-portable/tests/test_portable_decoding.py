@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import operator
 import re
 from collections.abc import Callable
@@ -595,13 +596,13 @@ from trt_portable.builder.inductor import triton_kernels
 from trt_portable.kernels.low_precision_products import PRODUCT_KERNELS, ProductForm, by_bits, levels_of
 
 
-def take_apart(words, y, slots, assembly, floats=tl.float16):  # what the assembly does: there is no interpreter of that
+def take_apart(words, y, slots, assembly):  # what the assembly does: there is no interpreter of that
     raw = words.handle.data.view(np.uint32)
     bits, taken = 32 // int(slots), []
     for slot in range(int(slots)):
         part, place = divmod(slot, int(slots) // 2)
         ends = (place, place + int(slots) // 2) if is_apart else (2 * place, 2 * place + 1)
-        found = np.empty(raw.shape, dtype=np.float16 if floats is tl.float16 else np.float32)
+        found = np.empty(raw.shape, dtype=np.float16)
         for end in range(2):
             code = raw[..., part::2] >> (bits * ends[end]) & (2**bits - 1)
             if table is not None:
@@ -610,31 +611,31 @@ def take_apart(words, y, slots, assembly, floats=tl.float16):  # what the assemb
                 found[..., end::2] = torch.from_numpy(code.astype(np.uint8)).view(torch.float8_e4m3fn).float().numpy()
             else:
                 found[..., end::2] = code.astype(np.int64) - (code >> bits - 1).astype(np.int64) * 2**bits
-        taken.append(tl.tensor(TensorHandle(found, floats), tl.block_type(floats, list(raw.shape))))
+        taken.append(tl.tensor(TensorHandle(found, tl.float16), tl.block_type(tl.float16, list(raw.shape))))
     return tuple(taken)
 
 
-def multiply_fragments(low, high, x, totals):
-    given = x.handle.data.astype(np.float32)
-    sums = [(each.handle.data * given).reshape(-1, 16).sum(1).repeat(4)[:, None] for each in (low, high)]
-    found = totals.handle.data + np.concatenate([sums[0], sums[0], sums[1], sums[1]], 1)
-    return tl.tensor(TensorHandle(found.astype(np.float32), tl.float32), totals.type)
+def multiply_fragments(low, high, x, totals):  # eight rows of low and of high, eight columns of x, 16 numbers each
+    units = [each.handle.data.astype(np.float32).reshape(-1, 8, 16) for each in (low, high, x)]
+    sums = [np.einsum("urk,uck->urc", rows, units[2]).reshape(-1, 2) for rows in units[:2]]
+    return tl.tensor(TensorHandle(totals.handle.data + np.concatenate(sums, 1), tl.float32), totals.type)
 
 
 triton_kernels.multiply_fragments = multiply_fragments
 triton_kernels.multiply_pairs = lambda one, other: one * other
 triton_kernels.take_apart = take_apart
-triton_kernels.take_apart_wide = lambda *given: take_apart(given[0], None, *given[1:], tl.float32)
 many = (decoding.Form(32, 0, 4, 1, 16),)
 several = (decoding.Form(16, 64, 2, 1),)
-one = (decoding.Form(4, 64, 1, 2, 1, "none"), decoding.Form(16, 2, 1, 2, 1, "registers"))
-decoding.codes_forms_for = lambda rows: one if rows == 1 else several if rows <= 16 else many
+one = (decoding.Form(16, 2, 1, 2), decoding.Form(8, 1, 1, 4))
+decoding.codes_forms_for = lambda rows, *_, is_gated=False: (
+    one[: 2 - is_gated] if rows == 1 else several if rows <= 16 else many
+)
 few, levels, names = PRODUCT_KERNELS["few_rows"], tuple(number / 8 for number in range(-9, 7)), []
 cases = [
     (1, 128, 9, 1, "int8", False, 0), (1, 256, 20, 1, "int4", True, 1), (1, 256, 9, 4, "levels", False, 0),
-    (1, 128, 9, 4, "fp8", False, 1), (3, 256, 33, 4, "int8", True, 1), (2, 256, 17, 1, "int4", True, 0),
-    (2, 256, 18, 16, "levels", False, 1), (2, 384, 17, 3, "fp4", False, 0), (17, 256, 33, 4, "int8", True, 0),
-    (20, 256, 33, 2, "int4", False, 0), (20, 256, 17, 8, "fp4", False, 0),
+    (1, 128, 9, 4, "fp8", False, 1), (1, 192, 9, 3, "int8", True, 1), (3, 256, 33, 4, "int8", True, 1),
+    (2, 256, 17, 1, "int4", True, 0), (2, 256, 18, 16, "levels", False, 1), (2, 384, 17, 3, "fp4", False, 0),
+    (17, 256, 33, 4, "int8", True, 0), (20, 256, 33, 2, "int4", False, 0), (20, 256, 17, 8, "fp4", False, 0),
 ]
 if "TRT_STRESS" in os.environ:
     cases += [
@@ -676,7 +677,7 @@ for rows, depth, columns, groups, kind, has_offset, folds in cases:
         assert float((found.float() - wanted).norm() / wanted.norm()) < 4e-3, (rows, depth, groups, kind, way)
     if folds and columns % 2 == 0:
         gate, up = (wanted - residual.float()).chunk(2, -1)
-        for way in ways[: 1 + (columns < 20)]:
+        for way in ways[: 1 + (rows > 1 and columns < 20)]:
             decoding.fastest = lambda starts, *_, **__: list(starts)[way]
             found = decoding.multiply_by_codes(x, matrix, *folded[:3], None, *parts, None, levels_of(form), 0, True)
             assert found.shape == (rows, columns // 2)
@@ -760,16 +761,17 @@ def test_the_kernels_compute_what_they_should_where_triton_interprets_them() -> 
     run_interpreted(_INTERPRETED)
 
 
-@pytest.mark.parametrize("form", [form for form in CODES_ONE_ROW if form.cores == "registers"][::3])
+@pytest.mark.parametrize("form", CODES_ONE_ROW[::3])
 def test_fragments_lie_in_the_threads_that_tensor_cores_read(form: Form) -> None:
     """Triton chooses which thread has what; it is compiled for a GPU, which need not be there."""
     triton = pytest.importorskip("triton")
-    from trt_portable.builder.inductor.triton_kernels import one_row_codes_in_fragments as kernel
+    from trt_portable.builder.inductor.triton_kernels import one_row_codes_product as kernel
 
     assembled = assembly(torch.int8, torch.bfloat16, ())
-    fixed = dict.fromkeys(("HAS_BIAS", "HAS_RESIDUAL", "HAS_OFFSETS", "IS_NORMALIZED", "IS_EARLY", "IS_GATED"), True)
+    fixed = dict.fromkeys(("HAS_BIAS", "HAS_RESIDUAL", "HAS_OFFSETS", "IS_NORMALIZED", "IS_EARLY"), True)
     fixed |= {"DEPTH": 2048, "GROUP": 64, "SLOTS": 4, "WORDS": 16, "ASSEMBLY": assembled, "MATRICES": 0}
-    fixed |= {"TILE_COLUMNS": form.columns, "TILE_UNITS": form.depth, "STAGES": form.stages}
+    fixed |= {"TILE_COLUMNS": form.columns, "TILE_UNITS": form.depth, "STAGES": form.stages, "THREADS": 32 * form.warps}
+    fixed["IS_GATED"] = form.columns == 16
     kinds = {"codes": "*i8", "epsilon": "*fp32", "places": "*i64", "columns": "i32", "all_columns": "i32"}
     signature = {name: "constexpr" if name in fixed else kinds.get(name, "*bf16") for name in kernel.arg_names}
     attributes = {(index,): [["tt.divisibility", 16]] for index, name in enumerate(signature) if name not in fixed}
@@ -779,7 +781,8 @@ def test_fragments_lie_in_the_threads_that_tensor_cores_read(form: Form) -> None
     made = triton.compile(source, target=target, options={"num_warps": form.warps, "num_stages": 1}).asm["ttgir"]
     products = [line for line in made.splitlines() if "mma.sync" in line]
     layouts = dict(re.findall(r"^(#\w+) = #ttg.blocked<(.*)>", made, re.MULTILINE))
-    assert len(products) == 3 * 4
+    tiles = 2048 // 64 * form.columns // 16 // form.depth
+    assert len(products) == 2 * 4 * tiles
     for name in {name for line in products for name in re.findall(r", (#\w+)>", line)}:
         assert "sizePerThread = [1, 4], threadsPerWarp = [32, 1]" in layouts[name]
 
@@ -830,27 +833,28 @@ def test_products_of_codes_on_a_gpu(
     if rows > 16:
         wide, residual, folded = x.float(), residual[0], (residual[0], None, None, None)
     wanted = wide @ few.decoded(codes, scale, form, torch.float32).t() + residual.float()
-    for index in range(len(codes_forms_for(rows))):
+    count = len(decoding._forms_of_codes(rows, codes, parts[0], parts[1], depth, is_gated=False))
+    for index in range(count):
         result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
         codes_call(x, codes, *folded, *parts, None, levels_of(form), 0, False, result, index).start()
         assert float((result.float() - wanted).norm() / wanted.norm()) < 1e-2, index
     if rows > 16:
         return
     ways: list[str] = []
-    for way in range(2 * len(codes_forms_for(rows))):
 
-        def choose(starts: Any, *_: Any, number: int = way, **__: Any) -> str:
-            ways[:] = starts
-            return ways[number % len(ways)]
+    def choose(starts: Any, *_: Any, number: int, **__: Any) -> str:
+        ways[:] = starts
+        return ways[number % len(ways)]
 
-        monkeypatch.setattr(decoding, "fastest", choose)
+    for way in range(2 * count):
+        monkeypatch.setattr(decoding, "fastest", functools.partial(choose, number=way))
         found = decoding.multiply_by_codes(x, codes, *folded, *parts, None, levels_of(form), 0)
         assert float((found.float() - wanted).norm() / wanted.norm()) < 1e-2, ways[way % len(ways)]
-    assert sum(name.startswith("apart") for name in ways) == len(codes_forms_for(rows))
+    assert sum(name.startswith("apart") for name in ways) == (count if rows > 1 else 0)
     gate, up = (wanted - residual.float()).chunk(2, -1)
     wanted = F.silu(gate) * up
     for way in range(len(ways)):
-        monkeypatch.setattr(decoding, "fastest", lambda *_, name=ways[way], **__: name)
+        monkeypatch.setattr(decoding, "fastest", functools.partial(choose, number=way))
         found = decoding.multiply_by_codes(x, codes, *folded[:3], None, *parts, None, levels_of(form), 0, True)
         assert float((found.float() - wanted).norm() / wanted.norm()) < 2e-2, ways[way]
 
@@ -868,7 +872,7 @@ def test_products_of_chosen_codes_on_a_gpu(columns: int, has_offset: bool) -> No
     x, places = torch.randn(5, depth, dtype=torch.bfloat16, device="cuda"), torch.tensor([2, 0, 1, 3, 2], device="cuda")
     matrices = few.decoded(codes, scale, form, torch.float32).reshape(count, columns, depth)
     wanted = torch.einsum("sk,snk->sn", x.float(), matrices[places.clamp(max=2)]) * (places < count)[:, None]
-    for index in range(len(codes_forms_for(1))):
+    for index in range(len(codes_forms_for(1, 4, 1))):
         result = torch.full((5, columns), torch.nan, dtype=x.dtype, device="cuda")
         parts = few.parts(scale, form)
         codes_call(x, codes, *[None] * 4, *parts, places, levels_of(form), count, False, result, index).start()

@@ -8,7 +8,6 @@ uses is decided while it is built, by measurement.
 from __future__ import annotations
 
 import functools
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -662,18 +661,17 @@ def levels_of(form: ProductForm) -> tuple[float, ...]:
 
 
 @functools.cache
-def assembly(codes: torch.dtype, floats: torch.dtype, levels: tuple[float, ...], *, is_wide: bool = False) -> str:
+def assembly(codes: torch.dtype, floats: torch.dtype, levels: tuple[float, ...]) -> str:
     """PTX that makes pairs of floats, one for each slot, of two words of what `FewRowsOfCodes` prepared.
 
-    Integers become the lowest bits of a float that is then subtracted: of 128, of 1024 in float16, of 2^23 where they
-    are wide. Levels are looked up by byte permutations, of which one finds four bytes in half of a table. All of it is
-    exact, but for levels, which are rounded to the type of the floats.
+    Integers become the lowest bits of a float that is then subtracted: of 128, of 1024 in float16. Levels are looked
+    up by byte permutations, of which one finds four bytes in half of a table. All of it is exact, but for levels, which
+    are rounded to the type of the floats.
 
     Args:
         codes: uint8 for two codes of 4 bits in a byte, int8, or float8_e4m3fn.
         floats: float16 or bfloat16.
         levels: What codes of 4 bits stand for, in the order of their bits; none for integers.
-        is_wide: Make float32 of them, for which a pair takes two registers.
     """
     is_half = floats is torch.float16
     slots = 8 if codes is torch.uint8 else 4
@@ -689,26 +687,22 @@ def assembly(codes: torch.dtype, floats: torch.dtype, levels: tuple[float, ...],
                 table = sum((bits[4 * i + k] >> shift & 255) << 8 * k for k in range(4))
                 lines.append(f"mov.b32 {name}{i}, {table};")
     for word in range(2):
-        given, first = f"${slots * (1 + is_wide) + word}", word * slots // 2
+        given, first = f"${slots + word}", word * slots // 2
         if levels:
             lines += [f"and.b32 s, {given}, 0x77777777;", f"shr.b32 m, {given}, 1;"]
             lines += ["lop3.b32 m, m, 0x44444444, 0x32103210, 0xEA;"]
         for place in range(slots // 2):
-            slot = first + place
-            target, wide = "a" if is_wide else f"${slot}", (f"${2 * slot}", f"${2 * slot + 1}")
+            target = f"${first + place}"
             if levels:
                 lines += _levels(target, place)
             elif codes is torch.float8_e4m3fn:
                 lines += [f"shr.b32 s, {given}, {16 * place};", "{ .reg .b16 p, q;"]
                 lines += ["mov.b32 {p, q}, s;", f"cvt.rn.f16x2.e4m3x2 {target if is_half else 'a'}, p; }}"]
-                if not is_half and not is_wide:
-                    lines += [*_widened("a", ("f", "g"), is_half=True), f"cvt.rn.bf16x2.f32 {target}, g, f;"]
-            elif is_wide:
-                lines += _wide_integers(given, wide, place, 32 // slots)
+                if not is_half:
+                    lines += ["{ .reg .b16 p, q;", "mov.b32 {p, q}, a;", "cvt.f32.f16 f, p;", "cvt.f32.f16 g, q; }"]
+                    lines.append(f"cvt.rn.bf16x2.f32 {target}, g, f;")
             else:
                 lines += [f"shr.b32 s, {given}, {place * 32 // slots};", *_integers(codes, target, is_half=is_half)]
-            if is_wide and (levels or codes is torch.float8_e4m3fn):
-                lines += _widened("a", wide, is_half=is_half or not levels)
     return "{" + "\n".join(lines) + "}"
 
 
@@ -721,33 +715,6 @@ def _levels(target: str, place: int) -> list[str]:
         lines += [f"prmt.b32 a, {plane}0, {plane}1, s;", f"prmt.b32 b, {plane}2, {plane}3, s;"]
         lines.append(f"prmt.b32 {plane}, a, b, m;")
     return [*lines, f"prmt.b32 {target}, l, h, 0x5140;"]
-
-
-def _widened(pair: str, targets: tuple[str, str], *, is_half: bool) -> list[str]:
-    """Makes float32 of both halves of a register."""
-    low, high = targets
-    if is_half:
-        moved = f"mov.b32 {{p, q}}, {pair};"
-        return ["{ .reg .b16 p, q;", moved, f"cvt.f32.f16 {low}, p;", f"cvt.f32.f16 {high}, q; }}"]
-    return [f"shl.b32 {low}, {pair}, 16;", f"and.b32 {high}, {pair}, 0xFFFF0000;"]
-
-
-def _wide_integers(given: str, targets: tuple[str, str], place: int, bits: int) -> list[str]:
-    """Makes float32 of integers at a place of both halves of a word: the bits of one are among those of 2^23."""
-    low = bits * place
-    mask, sign = (1 << bits) - 1 << low, 1 << low + bits - 1
-    scale, magic = 2.0**-low, 2.0 ** (23 - low) + 2 ** (bits - 1)
-    lines = []
-    for target, word in zip(targets, (given, "s"), strict=True):
-        lines += [f"shr.b32 s, {given}, 16;"] if word == "s" and not place else []
-        lines.append(f"lop3.b32 a, {word}, {mask}, {0x4B000000 | sign}, 0x6A;")  # (word & mask) ^ wide
-        lines.append(f"fma.rn.f32 {target}, a, {_hexadecimal(scale)}, {_hexadecimal(-magic)};")
-    return lines
-
-
-def _hexadecimal(number: float) -> str:
-    """A float32 as PTX writes it."""
-    return f"0f{int.from_bytes(struct.pack('>f', number)):08X}"
 
 
 def _integers(codes: torch.dtype, target: str, *, is_half: bool) -> list[str]:

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +58,6 @@ class Form:
         warps: Warps of a block.
         stages: Tiles that are underway at a time.
         rows: Of the result, where there are many.
-        cores: Where tensor cores find codes that were taken apart; or that there are none of these cores.
     """
 
     columns: int
@@ -66,7 +65,6 @@ class Form:
     warps: int
     stages: int
     rows: int = 16
-    cores: Literal["shared memory", "registers", "none"] = "shared memory"
 
 
 ONE_ROW: Final = (Form(4, 1024, 4, 1), Form(8, 512, 4, 1), Form(2, 1024, 2, 1))
@@ -77,11 +75,13 @@ ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
 CODES_ONE_ROW: Final = (
-    *(Form(2, 512, 4, 1, 1, "none"), Form(4, 512, 4, 1, 1, "none"), Form(8, 256, 2, 2, 1, "none")),
-    *(Form(16, 2, 1, 1, 1, "registers"), Form(16, 2, 2, 4, 1, "registers")),
-    *(Form(16, 16, 4, 2, 1, "registers"), Form(16, 32, 4, 1, 1, "registers")),
+    *(Form(16, 2, 2, 8), Form(16, 2, 2, 4), Form(16, 8, 4, 4)),
+    *(Form(8, 8, 4, 4), Form(8, 4, 4, 2), Form(8, 8, 8, 4), Form(16, 32, 8, 1)),
 )
-"""For vectors and codes; `depth` counts words of 32 bits, or units where codes stay in registers."""
+"""For vectors and codes; `depth` counts units of a row, of which two halves are read at a time for 8 columns."""
+_MOST_TILES: Final = 16
+_MOST_LOOKS: Final = 32
+"""Tiles of a row, and places where scales are read: each is written out in a kernel for vectors and codes."""
 CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CODES_MANY_ROWS: Final = (Form(64, 0, 4, 3, 128), Form(128, 0, 4, 3, 128), Form(128, 0, 4, 3, 64))
@@ -813,7 +813,8 @@ def multiply_by_codes(
     folded = (bias, gain, epsilon, residual)
     rest = (scales, offsets, places, levels, matrices, is_gated, result)
 
-    forms = codes_forms_for(1 if matrices else len(x))
+    rows = 1 if matrices else len(x)
+    forms = _forms_of_codes(rows, codes, scales, offsets, x.shape[1], is_gated)
 
     def by(index: int) -> _Way:
         return lambda each: _kernels()[codes_call](x, each, *folded, *rest, index)
@@ -833,7 +834,7 @@ def multiply_by_codes(
     ways: dict[str, _Way] = {_LIBRARY: lambda each: result.copy_(by_library(each))} if is_large else {}
     for index, form in enumerate(forms):
         ways[f"{form}"] = by(index)
-        if gain is not None:
+        if gain is not None and rows > 1:
             ways[f"apart, {form}"] = by_two_kernels(index)
     given = (*(each is not None for each in (*folded, offsets, places)), matrices, bool(levels), is_gated)
     key = ("few rows of codes", tuple(x.shape), tuple(scales.shape), scales.dtype, x.dtype, codes.dtype, *given)
@@ -844,11 +845,43 @@ def _codes_result(x: torch.Tensor, scales: torch.Tensor, matrices: int, is_gated
     return x.new_empty((x.shape[0], scales.shape[1] // max(matrices, 1) // (1 + is_gated)))
 
 
-def codes_forms_for(rows: int) -> tuple[Form, ...]:
-    """The forms of the kernels that may be the fastest."""
-    if rows > _MOST_ROWS:
-        return CODES_MANY_ROWS
-    return CODES_ONE_ROW if rows == 1 else CODES_SEVERAL_ROWS
+def codes_forms_for(rows: int, units: int, looks: int = 0, *, is_gated: bool = False) -> tuple[Form, ...]:
+    """The forms of the kernels that may be the fastest; with a gate, columns come in pairs.
+
+    Args:
+        rows: Of the result.
+        units: Of codes, in a row of the matrix.
+        looks: How often scales and offsets are read for a unit; 0 where they are those of whole rows.
+        is_gated: Whether columns of the first half open for those of the second one.
+    """
+    if rows > 1:
+        return CODES_MANY_ROWS if rows > _MOST_ROWS else CODES_SEVERAL_ROWS
+    longest = CODES_ONE_ROW[-1]
+    found = [form for form in CODES_ONE_ROW if form.columns == longest.columns or not is_gated]
+    tiles = {form: math.ceil(units * form.columns / (longest.columns * form.depth)) for form in found}
+    return tuple(
+        form
+        for form, count in tiles.items()
+        if form is longest or (count <= _MOST_TILES and count * looks <= _MOST_LOOKS)
+    )
+
+
+def _forms_of_codes(
+    rows: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, depth: int, is_gated: bool
+) -> tuple[Form, ...]:
+    unit, groups = _codes_of_unit(codes, scales, depth), len(scales)
+    looks = 0 if groups == 1 else max(1, unit * groups // depth) * (1 if offsets is None else 2)
+    return codes_forms_for(rows, depth // unit, looks, is_gated=is_gated)
+
+
+def _codes_of_unit(codes: torch.Tensor, scales: torch.Tensor, depth: int) -> int:
+    slots = _slots_of(codes)
+    return slots * present(words_of_unit(slots, depth, len(scales)))
+
+
+def _slots_of(codes: torch.Tensor) -> int:
+    """Codes of a word."""
+    return 8 if codes.dtype is torch.uint8 else 4
 
 
 def codes_call(
@@ -875,7 +908,6 @@ def codes_call(
     from trt_portable.builder.inductor.triton_kernels import (
         few_rows_codes_product,
         many_rows_codes_product,
-        one_row_codes_in_fragments,
         one_row_codes_product,
     )
 
@@ -885,11 +917,10 @@ def codes_call(
         raise RuntimeError("operands of a product of few rows lie in another way")
     (count, depth), (groups, all_columns) = x.shape, scales.shape
     columns, rows = all_columns // max(matrices, 1), 1 if matrices else count
-    tile, slots = codes_forms_for(rows)[form], 8 if codes.dtype is torch.uint8 else 4
+    tile, slots = _forms_of_codes(rows, codes, scales, offsets, depth, is_gated)[form], _slots_of(codes)
     grid = (math.ceil(columns / tile.columns), count if matrices else 1, 1)
     folded = [x if each is None else each for each in optional]
     arguments: tuple[Any, ...] = (x, codes, *folded[:4], scales, *folded[4:], result, columns, all_columns)
-    words = present(words_of_unit(slots, depth, groups))
     kernel: Any = many_rows_codes_product
     extents: dict[str, Any] = {"STAGES": tile.stages}
     if rows > _MOST_ROWS:
@@ -903,12 +934,9 @@ def codes_call(
             kernel = few_rows_codes_product
             extents |= {"ROWS": rows, "TILE_ROWS": 8 if rows <= 8 else 16, "PARTS": tile.warps}
             arguments = (x, codes, *folded[:4], scales, folded[4], result, columns)
-        elif tile.cores == "registers":
-            kernel = one_row_codes_in_fragments
-            extents |= {"MATRICES": matrices, "TILE_UNITS": tile.depth}
         else:
             kernel = one_row_codes_product
-            extents |= {"MATRICES": matrices, "TILE_WORDS": tile.depth}
+            extents |= {"MATRICES": matrices, "TILE_UNITS": tile.depth, "THREADS": 32 * tile.warps}
     return KernelCall.of(
         kernel,
         grid,
@@ -917,8 +945,8 @@ def codes_call(
         DEPTH=depth,
         GROUP=depth // groups,
         SLOTS=slots,
-        WORDS=words,
-        ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels), is_wide=kernel is one_row_codes_product),
+        WORDS=_codes_of_unit(codes, scales, depth) // slots,
+        ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels)),
         HAS_BIAS=bias is not None,
         HAS_OFFSETS=offsets is not None,
         TILE_COLUMNS=tile.columns,

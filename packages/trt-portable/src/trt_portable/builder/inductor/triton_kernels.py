@@ -377,47 +377,6 @@ def few_rows_codes_product(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def take_apart_wide(words, SLOTS: tl.constexpr, ASSEMBLY: tl.constexpr):  # type: ignore[no-untyped-def]
-    """As `take_apart`, in float32: what is multiplied without tensor cores needs no half precision in between."""
-    if SLOTS == 8:
-        made = tl.inline_asm_elementwise(
-            ASSEMBLY,
-            "=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,=f,r,r",
-            [words],
-            (tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32, tl.float32),
-            True,
-            2,
-        )
-    else:
-        made = tl.inline_asm_elementwise(
-            ASSEMBLY,
-            "=f,=f,=f,=f,=f,=f,=f,=f,r,r",
-            [words],
-            (tl.float32, tl.float32, tl.float32, tl.float32),
-            True,
-            2,
-        )
-    return made
-
-
-@triton.jit
-def widened(numbers):  # type: ignore[no-untyped-def]
-    """Numbers in float32: those of bfloat16 are the upper halves of registers, in one instruction each."""
-    if numbers.dtype == tl.bfloat16:
-        upper: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;"
-        return tl.inline_asm_elementwise(upper, "=f,=f,r", [numbers], tl.float32, True, 2)
-    else:
-        return numbers.to(tl.float32)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def words_of_columns(right, word, ROW_WORDS: tl.constexpr, WORDS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Words (quads, columns, 4) of rows of codes whose units of 16 columns lie together; zeros behind their ends."""
-    place = right + (word // WORDS * (16 * WORDS) + word % WORDS)[:, None, :]
-    return tl.load(place, mask=(word < ROW_WORDS)[:, None, :], other=0, eviction_policy="evict_first")
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def floats_or_zero(place, is_there, IS_GIVEN: tl.constexpr):  # type: ignore[no-untyped-def]
     """What lies at a place that may not be given."""
     if IS_GIVEN:
@@ -432,6 +391,89 @@ def chosen_matrix(places, MATRICES: tl.constexpr):  # type: ignore[no-untyped-de
     place = tl.load(places + tl.program_id(1)).to(tl.int64)
     is_chosen = (place >= 0) & (place < MATRICES)
     return tl.where(is_chosen, place, 0), is_chosen
+
+
+@triton.jit
+def multiply_fragments(low, high, x, totals):  # type: ignore[no-untyped-def]
+    """Adds ``rows @ x`` to totals, on tensor cores, for registers that hold what these read.
+
+    All are (32 * units, 4), four numbers for each thread of a warp: a row's sixteen lie in four threads that follow one
+    another, so that a unit has eight rows. In this order Triton gives threads their numbers.
+
+    Args:
+        low, high: Half precision, of eight rows each.
+        x: Likewise, of eight columns.
+        totals: In float32: thread ``4 * i + j`` of a unit has products of row i of `low` with columns ``2 * j`` and
+            ``2 * j + 1``, and those of row i of `high`.
+    """
+    kind: tl.constexpr = "bf16" if x.dtype == tl.bfloat16 else "f16"
+    return tl.inline_asm_elementwise(
+        "mma.sync.aligned.m16n8k16.row.col.f32." + kind + "." + kind + ".f32 "
+        "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
+        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
+        [low, high, x, totals],
+        tl.float32,
+        True,
+        4,
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def sums_of_fragments(totals, UNITS: tl.constexpr, HALVES: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Sums over units of what `multiply_fragments` gives, for the eight rows of `low` and for those of `high`.
+
+    All columns are the same one, or with two HALVES even ones belong to `low` and odd ones to `high`, which are halves
+    of the same rows: then both sums are that of both.
+    """
+    if HALVES == 2:
+        place = tl.arange(0, 4)[None, :]
+        totals = tl.where((place == 0) | (place == 3), totals, 0.0)
+    found = tl.sum(tl.sum(tl.reshape(totals, [UNITS, 8, 4, 4]), 2), 0)  # four threads have each, twice but for halves
+    if HALVES == 2:
+        both = tl.sum(found, 1) * 0.25
+        return both, both
+    else:
+        return tl.split(tl.sum(tl.reshape(found, [8, 2, 2]), 2) * 0.125)
+
+
+@triton.jit
+def multiply_pairs(one, other):  # type: ignore[no-untyped-def]
+    """Products of numbers in half precision, two in an instruction."""
+    if one.dtype == tl.bfloat16:
+        product: tl.constexpr = "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }"  # z: -0
+        return tl.inline_asm_elementwise(product, "=r,r,r", [one, other], one.dtype, True, 2)
+    else:
+        return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], one.dtype, True, 2)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def words_of_units(  # type: ignore[no-untyped-def]
+    low, high, unit, LOW_UNITS: tl.constexpr, HIGH_UNITS: tl.constexpr, TILE: tl.constexpr
+):
+    """Twice words of rows of codes, whose units lie TILE words apart; zeros behind their ends."""
+    place = (unit * TILE)[:, None]
+    low_words = tl.load(low + place, mask=(unit < LOW_UNITS)[:, None], other=0, eviction_policy="evict_first")
+    high_words = tl.load(high + place, mask=(unit < HIGH_UNITS)[:, None], other=0, eviction_policy="evict_first")
+    return (low_words, high_words)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def of_either(table, low, high, is_low, is_high):  # type: ignore[no-untyped-def]
+    """What a table has for `low`, for two numbers of a thread, and for `high`, for the next two."""
+    low_found, high_found = floats_or_zero(table + low, is_low, True), floats_or_zero(table + high, is_high, True)
+    return tl.where(tl.arange(0, 4)[None, :] < 2, low_found, high_found)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def inverse_root_of_row(x, epsilon, DEPTH: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """One over the root of the mean square of a row, and epsilon; all of it is read at once."""
+    depth = tl.arange(0, TILE)
+    least = tl.load(epsilon).to(tl.float32)
+    squares = tl.zeros([TILE], tl.float32)
+    for at in tl.static_range(0, DEPTH, TILE):
+        wide = tl.load(x + at + depth, mask=at + depth < DEPTH, other=0.0).to(tl.float32)
+        squares += wide * wide
+    return 1.0 / tl.sqrt(tl.sum(squares, 0) / DEPTH + least)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -460,202 +502,34 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     MATRICES: tl.constexpr,
     IS_GATED: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
-    TILE_WORDS: tl.constexpr,
-    STAGES: tl.constexpr,
-    IS_EARLY: tl.constexpr,
-):
-    """As `few_rows_codes_product` for one row, without tensor cores: each thread reads four words of each column.
-
-    With MATRICES, which lie one below the other, each of some rows is multiplied by the one that `places` has for it.
-
-    Codes are weights, which nothing writes to while kernels run. With two STAGES, and where a row has no more than two
-    tiles, the first is read before the kernel in front has ended, and each next one while one is multiplied.
-    The row is read for each column, by the thread that has the column's codes: were it read once, codes would go to the
-    threads that have it, slot by slot through shared memory.
-    """
-    if IS_EARLY:
-        gdc_launch_dependents()
-        if MATRICES > 0:
-            gdc_wait()
-    UNIT: tl.constexpr = WORDS * SLOTS
-    ROW_WORDS: tl.constexpr = DEPTH // SLOTS
-    IS_SPLIT: tl.constexpr = GROUP < DEPTH
-    RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
-    QUADS: tl.constexpr = TILE_WORDS // 4
-    SHAPE: tl.constexpr = (QUADS, TILE_COLUMNS, 4)
-    number = tl.program_id(0) * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    is_column = number < columns
-    column = column_of(number, columns, IS_GATED)
-    read = column
-    if MATRICES > 0:
-        matrix, is_chosen = chosen_matrix(places, MATRICES)
-        read += matrix.to(tl.int32) * columns
-        x += tl.program_id(1) * DEPTH
-        y += tl.program_id(1) * columns
-    lies = tl.minimum(read, all_columns - 1).to(tl.int64)
-    first = (lies // 16) * (16 * ROW_WORDS) + (lies % 16) * WORDS
-    right = codes.to(tl.pointer_type(tl.int32), bitcast=True) + first[None, :, None]
-    quad = tl.arange(0, QUADS) * 4
-    word = quad[:, None] + tl.arange(0, 4)[None, :]
-    IS_AHEAD: tl.constexpr = STAGES > 1 or ROW_WORDS <= 2 * TILE_WORDS
-    if IS_AHEAD:
-        following = words_of_columns(right, word, ROW_WORDS, WORDS)
-    scale = floats_or_zero(scales + lies, is_column, GROUP == DEPTH)
-    if IS_EARLY and MATRICES == 0:
-        gdc_wait()
-    if IS_NORMALIZED:
-        least = tl.load(epsilon).to(tl.float32)
-    more = floats_or_zero(bias + column, is_column, HAS_BIAS)
-    other = floats_or_zero(residual + column, is_column, HAS_RESIDUAL)
-    totals = tl.zeros([QUADS, TILE_COLUMNS], tl.float32)
-    plains = tl.zeros([QUADS, TILE_COLUMNS], tl.float32)
-    squares = tl.zeros(SHAPE, tl.float32)
-    for at in range(0, ROW_WORDS, TILE_WORDS):
-        unit = (at + word) // WORDS
-        is_there = tl.broadcast_to((at + word < ROW_WORDS)[:, None, :], SHAPE)
-        within = (at + word) % WORDS
-        if IS_AHEAD:
-            words = following
-            following = words_of_columns(right, at + TILE_WORDS + word, ROW_WORDS, WORDS)
-        else:
-            words = words_of_columns(right, at + word, ROW_WORDS, WORDS)
-        taken = take_apart_wide(words, SLOTS, ASSEMBLY)
-        some = tl.zeros(SHAPE, tl.float32)
-        plain = tl.zeros(SHAPE, tl.float32)
-        for slot in tl.static_range(SLOTS):
-            here = tl.broadcast_to((unit * UNIT + within + slot * WORDS)[:, None, :], SHAPE)
-            left = widened(tl.load(x + here, mask=is_there, other=0.0))
-            if IS_NORMALIZED:
-                squares += left * left
-                left *= tl.load(gain + here, mask=is_there, other=0.0).to(tl.float32)
-            some += taken[slot] * left
-            if HAS_OFFSETS:
-                plain += left
-            if IS_SPLIT and slot % RUN == RUN - 1:
-                group = ((at + quad) // WORDS * UNIT + slot * WORDS) // GROUP
-                at_group = group.to(tl.int64)[:, None] * all_columns + lies[None, :]
-                is_scale = (at + quad < ROW_WORDS)[:, None]
-                totals += tl.sum(some, 2) * tl.load(scales + at_group, mask=is_scale, other=0.0).to(tl.float32)
-                some = tl.zeros(SHAPE, tl.float32)
-                if HAS_OFFSETS:
-                    totals -= tl.sum(plain, 2) * tl.load(offsets + at_group, mask=is_scale, other=0.0).to(tl.float32)
-                    plain = tl.zeros(SHAPE, tl.float32)
-        if not IS_SPLIT:
-            totals += tl.sum(some, 2)
-            plains += tl.sum(plain, 2)
-    total = tl.sum(totals, 0)
-    if not IS_SPLIT:
-        total *= scale
-        if HAS_OFFSETS:
-            total -= tl.sum(plains, 0) * tl.load(offsets + lies).to(tl.float32)
-    if IS_NORMALIZED:
-        total *= 1.0 / tl.sqrt(tl.sum(tl.sum(squares, 2), 0) / DEPTH + least)
-    total += more
-    if MATRICES > 0:
-        total = tl.where(is_chosen, total, 0.0)
-    if IS_GATED:
-        gate, total = tl.split(tl.reshape(total, [TILE_COLUMNS // 2, 2]))
-        total = gate / (1.0 + tl.exp(-gate)) * total
-        column = tl.program_id(0) * (TILE_COLUMNS // 2) + tl.arange(0, TILE_COLUMNS // 2)
-        is_column = column < columns // 2
-    total += other
-    tl.store(y + column, total.to(y.dtype.element_ty), mask=is_column)
-
-
-@triton.jit
-def multiply_fragments(low, high, x, totals):  # type: ignore[no-untyped-def]
-    """Adds ``rows @ x`` to totals, on tensor cores, for registers that hold what these read.
-
-    All are (32 * units, 4), four numbers for each thread of a warp: a row's sixteen lie in four threads that follow one
-    another, so that a unit has eight rows. In this order Triton gives threads their numbers.
-
-    Args:
-        low, high: Half precision, of eight rows each.
-        x: Likewise, the same for all rows.
-        totals: In float32, of each unit and row that of `low`, twice, and that of `high`, twice, in all of its threads.
-    """
-    kind: tl.constexpr = "bf16" if x.dtype == tl.bfloat16 else "f16"
-    return tl.inline_asm_elementwise(
-        "mma.sync.aligned.m16n8k16.row.col.f32." + kind + "." + kind + ".f32 "
-        "{$0, $1, $2, $3}, {$4, $6, $5, $7}, {$8, $9}, {$10, $11, $12, $13};",
-        "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f",
-        [low, high, x, totals],
-        tl.float32,
-        True,
-        4,
-    )
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def sums_of_fragments(totals, UNITS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sums over units of what `multiply_fragments` gives, for the eight rows of `low` and for those of `high`."""
-    found = tl.sum(tl.sum(tl.reshape(totals, [UNITS, 8, 4, 4]), 2), 0)  # four threads have each, twice
-    return tl.split(tl.sum(tl.reshape(found, [8, 2, 2]), 2) * 0.125)
-
-
-@triton.jit
-def multiply_pairs(one, other):  # type: ignore[no-untyped-def]
-    """Products of numbers in half precision, two in an instruction."""
-    if one.dtype == tl.bfloat16:
-        product: tl.constexpr = "{ .reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, $1, $2, z; }"  # z: -0
-        return tl.inline_asm_elementwise(product, "=r,r,r", [one, other], one.dtype, True, 2)
-    else:
-        return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [one, other], one.dtype, True, 2)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def words_of_units(low, high, unit, UNITS: tl.constexpr, TILE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Twice words of rows of codes, whose units lie TILE words apart; zeros behind their ends."""
-    is_there, place = (unit < UNITS)[:, None], (unit * TILE)[:, None]
-    low_words = tl.load(low + place, mask=is_there, other=0, eviction_policy="evict_first")
-    high_words = tl.load(high + place, mask=is_there, other=0, eviction_policy="evict_first")
-    return (low_words, high_words)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
-    x,
-    codes,
-    bias,
-    gain,
-    epsilon,
-    residual,
-    scales,
-    offsets,
-    places,
-    y,
-    columns,
-    all_columns,
-    DEPTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    SLOTS: tl.constexpr,
-    WORDS: tl.constexpr,
-    ASSEMBLY: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    IS_NORMALIZED: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    MATRICES: tl.constexpr,
-    IS_GATED: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
     TILE_UNITS: tl.constexpr,
     STAGES: tl.constexpr,
+    THREADS: tl.constexpr,
     IS_EARLY: tl.constexpr,
 ):
     """As `few_rows_codes_product` for one row: codes go from registers to tensor cores, through no shared memory.
 
-    A block has sixteen columns: eight and the next eight, or those of the gate and what it opens for. Four threads
-    have a column's unit: four words each, which are taken apart into what one of the four has in tensor cores. In which
-    order numbers are multiplied does not matter, as long as the row is read in the same one. STAGES tiles of codes are
-    read ahead, the first of them before the kernel in front has ended. MATRICES: see `one_row_codes_product`.
+    A block has sixteen columns: eight and the next eight, or those of the gate and what it opens for; or eight, and
+    multiplies both halves of them at once. Four threads have a column's unit: four words each, which are taken apart
+    into what one of the four has in tensor cores. In which order numbers are multiplied does not matter, as long as the
+    row is read in the same one. STAGES tiles of codes, which are weights, are read before the kernel in front has
+    ended. With MATRICES, which lie one below the other, each of some rows is multiplied by the one that `places` has
+    for it.
+
+    Squares are added up before anything is multiplied: that reads all of a row at once, where each tile on its own
+    would wait for its numbers to come from far.
     """
-    tl.static_assert(WORDS == 16 and TILE_COLUMNS == 16)
+    tl.static_assert(WORDS == 16 and (TILE_COLUMNS == 16 or (TILE_COLUMNS == 8 and not IS_GATED)))
     if IS_EARLY:
         gdc_launch_dependents()
         if MATRICES > 0:
             gdc_wait()
     UNIT: tl.constexpr = WORDS * SLOTS
-    UNITS: tl.constexpr = DEPTH // UNIT
+    ALL_UNITS: tl.constexpr = DEPTH // UNIT
+    HALVES: tl.constexpr = 16 // TILE_COLUMNS
+    UNITS: tl.constexpr = (ALL_UNITS + HALVES - 1) // HALVES
+    SKIPPED: tl.constexpr = UNITS * (HALVES - 1)
+    HIGH_UNITS: tl.constexpr = ALL_UNITS - SKIPPED
     TILE: tl.constexpr = 16 * WORDS
     IS_SPLIT: tl.constexpr = GROUP < DEPTH
     RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
@@ -667,8 +541,8 @@ def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
         begin = matrix.to(tl.int32) * columns
         x += tl.program_id(1) * DEPTH
         y += tl.program_id(1) * columns
-    first = tl.program_id(0) * (8 if IS_GATED else 16)
-    apart = results if IS_GATED else 8
+    first = tl.program_id(0) * (8 if IS_GATED else TILE_COLUMNS)
+    apart = results if IS_GATED else TILE_COLUMNS - 8
     thread = tl.arange(0, 32 * TILE_UNITS)
     unit = thread // 32
     low_lies = tl.minimum(begin + first + thread // 4 % 8, all_columns - 1).to(tl.int64)
@@ -676,11 +550,15 @@ def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
     four = tl.arange(0, 4)[None, :]
     word = (thread % 4 * 4)[:, None] + four
     right = codes.to(tl.pointer_type(tl.int32), bitcast=True)
-    low_right = right + (low_lies // 16 * (UNITS * TILE) + low_lies % 16 * WORDS)[:, None] + word
-    high_right = right + (high_lies // 16 * (UNITS * TILE) + high_lies % 16 * WORDS)[:, None] + word
+    low_right = right + (low_lies // 16 * (ALL_UNITS * TILE) + low_lies % 16 * WORDS)[:, None] + word
+    high_right = (
+        right + (high_lies // 16 * (ALL_UNITS * TILE) + high_lies % 16 * WORDS + SKIPPED * TILE)[:, None] + word
+    )
+    skipped = (thread // 4 % 2 * SKIPPED)[:, None]  # units of the row in front of those of a thread's column
+    ones = tl.full(SHAPE, 1.0, x.dtype.element_ty)
     ahead = ()
-    for tile in tl.static_range(STAGES):
-        ahead = ahead + words_of_units(low_right, high_right, tile * TILE_UNITS + unit, UNITS, TILE)
+    for at in tl.static_range(0, min(STAGES * TILE_UNITS, UNITS), TILE_UNITS):
+        ahead = ahead + words_of_units(low_right, high_right, at + unit, UNITS, HIGH_UNITS, TILE)
     low = first + tl.arange(0, 8)
     high = low + apart
     is_low = low < results
@@ -689,67 +567,62 @@ def one_row_codes_in_fragments(  # type: ignore[no-untyped-def]
     high_scale = floats_or_zero(scales + begin + high, is_high, not IS_SPLIT)
     if IS_EARLY and MATRICES == 0:
         gdc_wait()
-    if IS_NORMALIZED:
-        least = tl.load(epsilon).to(tl.float32)
-    ones = tl.full(SHAPE, 1.0, x.dtype.element_ty)
+    low_more = floats_or_zero(bias + low, is_low, HAS_BIAS)
+    high_more = floats_or_zero(bias + high, is_high, HAS_BIAS)
+    low_other = floats_or_zero(residual + low, is_low, HAS_RESIDUAL)
+    high_other = floats_or_zero(residual + high, is_high, HAS_RESIDUAL)
+    inverse = inverse_root_of_row(x, epsilon, DEPTH, 8 * THREADS) if IS_NORMALIZED else 1.0
     totals = tl.zeros(SHAPE, tl.float32)
     plains = tl.zeros(SHAPE, tl.float32)
-    squares = tl.zeros(SHAPE, tl.float32)
-    for at in range(0, UNITS, TILE_UNITS):
-        low_taken = take_apart(ahead[0], x, SLOTS, ASSEMBLY)  # type: ignore[misc]
-        high_taken = take_apart(ahead[1], x, SLOTS, ASSEMBLY)  # type: ignore[misc]
-        ahead = ahead[2:] + words_of_units(low_right, high_right, at + STAGES * TILE_UNITS + unit, UNITS, TILE)
+    for at in tl.static_range(0, UNITS, TILE_UNITS):
         here = (at + unit)[:, None]
-        is_unit = here < UNITS
+        is_unit = (here < UNITS) & (here + skipped < ALL_UNITS)
+        taken = (take_apart(ahead[0], x, SLOTS, ASSEMBLY), take_apart(ahead[1], x, SLOTS, ASSEMBLY))  # type: ignore[misc]
+        ahead = ahead[2:]
+        if at + STAGES * TILE_UNITS < UNITS:
+            after = at + STAGES * TILE_UNITS + unit
+            ahead = ahead + words_of_units(low_right, high_right, after, UNITS, HIGH_UNITS, TILE)
         some = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else totals
         plain = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else plains
         for slot in tl.static_range(SLOTS):
-            number = here * UNIT + slot * WORDS
-            given = tl.load(x + number + word, mask=is_unit, other=0.0)
+            place = (here + skipped) * UNIT + slot * WORDS + word
+            given = tl.load(x + place, mask=is_unit, other=0.0)
             if IS_NORMALIZED:
-                squares = multiply_fragments(given, given, given, squares)
-                given = multiply_pairs(given, tl.load(gain + number + word, mask=is_unit, other=0.0))
-            some = multiply_fragments(low_taken[slot], high_taken[slot], given, some)
+                given = multiply_pairs(given, tl.load(gain + place, mask=is_unit, other=0.0))
+            some = multiply_fragments(taken[0][slot], taken[1][slot], given, some)
             if HAS_OFFSETS:
                 plain = multiply_fragments(ones, ones, given, plain)
             if IS_SPLIT and slot % RUN == RUN - 1:
-                at_group = (number // GROUP).to(tl.int64) * all_columns
-                low_at, high_at = at_group + low_lies[:, None], at_group + high_lies[:, None]
-                low_by = floats_or_zero(scales + low_at, is_unit, True)
-                totals += some * tl.where(four < 2, low_by, floats_or_zero(scales + high_at, is_unit, True))
+                low_group, high_group = here * UNIT + slot * WORDS, (here + SKIPPED) * UNIT + slot * WORDS
+                low_at = (low_group // GROUP).to(tl.int64) * all_columns + low_lies[:, None]
+                high_at = (high_group // GROUP).to(tl.int64) * all_columns + high_lies[:, None]
+                is_high_unit = here < HIGH_UNITS
+                totals += some * of_either(scales, low_at, high_at, here < UNITS, is_high_unit)
                 some = tl.zeros(SHAPE, tl.float32)
                 if HAS_OFFSETS:
-                    low_by = floats_or_zero(offsets + low_at, is_unit, True)
-                    totals -= plain * tl.where(four < 2, low_by, floats_or_zero(offsets + high_at, is_unit, True))
+                    totals -= plain * of_either(offsets, low_at, high_at, here < UNITS, is_high_unit)
                     plain = tl.zeros(SHAPE, tl.float32)
         if not IS_SPLIT:
             totals = some
             plains = plain
-    low_total, high_total = sums_of_fragments(totals, TILE_UNITS)
+    low_total, high_total = sums_of_fragments(totals, TILE_UNITS, HALVES)
     if not IS_SPLIT:
         low_total *= low_scale
         high_total *= high_scale
         if HAS_OFFSETS:
-            low_plain, high_plain = sums_of_fragments(plains, TILE_UNITS)
+            low_plain, high_plain = sums_of_fragments(plains, TILE_UNITS, HALVES)
             low_total -= low_plain * floats_or_zero(offsets + begin + low, is_low, True)
             high_total -= high_plain * floats_or_zero(offsets + begin + high, is_high, True)
-    if IS_NORMALIZED:
-        square, _ = sums_of_fragments(squares, TILE_UNITS)
-        inverse = 1.0 / tl.sqrt(square / DEPTH + least)
-        low_total *= inverse
-        high_total *= inverse
-    low_total += floats_or_zero(bias + low, is_low, HAS_BIAS)
-    high_total += floats_or_zero(bias + high, is_high, HAS_BIAS)
+    low_total = low_total * inverse + low_more
+    high_total = high_total * inverse + high_more
     if MATRICES > 0:
         low_total = tl.where(is_chosen, low_total, 0.0)
         high_total = tl.where(is_chosen, high_total, 0.0)
     if IS_GATED:
         low_total = low_total / (1.0 + tl.exp(-low_total)) * high_total
-    else:
-        high_total += floats_or_zero(residual + high, is_high, HAS_RESIDUAL)
-        tl.store(y + high, high_total.to(y.dtype.element_ty), mask=is_high)
-    low_total += floats_or_zero(residual + low, is_low, HAS_RESIDUAL)
-    tl.store(y + low, low_total.to(y.dtype.element_ty), mask=is_low)
+    elif HALVES == 1:
+        tl.store(y + high, (high_total + high_other).to(y.dtype.element_ty), mask=is_high)
+    tl.store(y + low, (low_total + low_other).to(y.dtype.element_ty), mask=is_low)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
