@@ -627,7 +627,7 @@ triton_kernels.take_apart = take_apart
 many = (decoding.Form(32, 0, 4, 1, 16),)
 several = (decoding.Form(16, 64, 2, 1),)
 one = (decoding.Form(16, 2, 1, 2), decoding.Form(8, 1, 1, 4))
-decoding.codes_forms_for = lambda rows, *_, is_gated=False: (
+decoding.codes_forms_for = lambda rows, *, is_gated=False: (
     one[: 2 - is_gated] if rows == 1 else several if rows <= 16 else many
 )
 few, levels, names = PRODUCT_KERNELS["few_rows"], tuple(number / 8 for number in range(-9, 7)), []
@@ -833,7 +833,7 @@ def test_products_of_codes_on_a_gpu(
     if rows > 16:
         wide, residual, folded = x.float(), residual[0], (residual[0], None, None, None)
     wanted = wide @ few.decoded(codes, scale, form, torch.float32).t() + residual.float()
-    count = len(decoding._forms_of_codes(rows, codes, parts[0], parts[1], depth, is_gated=False))
+    count = len(codes_forms_for(rows))
     for index in range(count):
         result = torch.full((rows, columns), torch.nan, dtype=x.dtype, device="cuda")
         codes_call(x, codes, *folded, *parts, None, levels_of(form), 0, False, result, index).start()
@@ -872,7 +872,7 @@ def test_products_of_chosen_codes_on_a_gpu(columns: int, has_offset: bool) -> No
     x, places = torch.randn(5, depth, dtype=torch.bfloat16, device="cuda"), torch.tensor([2, 0, 1, 3, 2], device="cuda")
     matrices = few.decoded(codes, scale, form, torch.float32).reshape(count, columns, depth)
     wanted = torch.einsum("sk,snk->sn", x.float(), matrices[places.clamp(max=2)]) * (places < count)[:, None]
-    for index in range(len(codes_forms_for(1, 4, 1))):
+    for index in range(len(codes_forms_for(1))):
         result = torch.full((5, columns), torch.nan, dtype=x.dtype, device="cuda")
         parts = few.parts(scale, form)
         codes_call(x, codes, *[None] * 4, *parts, places, levels_of(form), count, False, result, index).start()

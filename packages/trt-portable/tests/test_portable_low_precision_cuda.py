@@ -57,7 +57,7 @@ def _forms() -> list[ProductForm]:
 def test_every_kernel_computes_what_floats_do_or_says_that_it_cannot(kernel: Any, monkeypatch: Any) -> None:
     device, several = torch.device("cuda"), decoding.CODES_SEVERAL_ROWS[:1]  # all forms: test_portable_decoding.py
     one, many = decoding.CODES_ONE_ROW[:1], decoding.CODES_MANY_ROWS[:1]
-    chosen = lambda rows, *_, **__: one if rows == 1 else several if rows <= 16 else many  # noqa: E731
+    chosen = lambda rows, **_: one if rows == 1 else several if rows <= 16 else many  # noqa: E731
     monkeypatch.setattr(decoding, "codes_forms_for", chosen)
     low_precision_choice._teach_own_kernels()
     must_work = kernel is REFERENCE or isinstance(kernel, IntegerProduct) or kernel.name.startswith("scaled_mm")

@@ -76,12 +76,9 @@ SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8
 """For matrices of up to 16 rows."""
 CODES_ONE_ROW: Final = (
     *(Form(16, 2, 2, 8), Form(16, 2, 2, 4), Form(16, 8, 4, 4)),
-    *(Form(8, 8, 4, 4), Form(8, 4, 4, 2), Form(8, 8, 8, 4), Form(16, 32, 8, 1)),
+    *(Form(8, 8, 4, 4), Form(8, 4, 4, 2), Form(8, 8, 8, 4)),
 )
 """For vectors and codes; `depth` counts units of a row, of which two halves are read at a time for 8 columns."""
-_MOST_TILES: Final = 16
-_MOST_LOOKS: Final = 32
-"""Tiles of a row, and places where scales are read: each is written out in a kernel for vectors and codes."""
 CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CODES_MANY_ROWS: Final = (Form(64, 0, 4, 3, 128), Form(128, 0, 4, 3, 128), Form(128, 0, 4, 3, 64))
@@ -814,7 +811,7 @@ def multiply_by_codes(
     rest = (scales, offsets, places, levels, matrices, is_gated, result)
 
     rows = 1 if matrices else len(x)
-    forms = _forms_of_codes(rows, codes, scales, offsets, x.shape[1], is_gated)
+    forms = codes_forms_for(rows, is_gated=is_gated)
 
     def by(index: int) -> _Way:
         return lambda each: _kernels()[codes_call](x, each, *folded, *rest, index)
@@ -845,43 +842,11 @@ def _codes_result(x: torch.Tensor, scales: torch.Tensor, matrices: int, is_gated
     return x.new_empty((x.shape[0], scales.shape[1] // max(matrices, 1) // (1 + is_gated)))
 
 
-def codes_forms_for(rows: int, units: int, looks: int = 0, *, is_gated: bool = False) -> tuple[Form, ...]:
-    """The forms of the kernels that may be the fastest; with a gate, columns come in pairs.
-
-    Args:
-        rows: Of the result.
-        units: Of codes, in a row of the matrix.
-        looks: How often scales and offsets are read for a unit; 0 where they are those of whole rows.
-        is_gated: Whether columns of the first half open for those of the second one.
-    """
+def codes_forms_for(rows: int, *, is_gated: bool = False) -> tuple[Form, ...]:
+    """The forms of the kernels that may be the fastest; with a gate, columns come in pairs."""
     if rows > 1:
         return CODES_MANY_ROWS if rows > _MOST_ROWS else CODES_SEVERAL_ROWS
-    longest = CODES_ONE_ROW[-1]
-    found = [form for form in CODES_ONE_ROW if form.columns == longest.columns or not is_gated]
-    tiles = {form: math.ceil(units * form.columns / (longest.columns * form.depth)) for form in found}
-    return tuple(
-        form
-        for form, count in tiles.items()
-        if form is longest or (count <= _MOST_TILES and count * looks <= _MOST_LOOKS)
-    )
-
-
-def _forms_of_codes(
-    rows: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None, depth: int, is_gated: bool
-) -> tuple[Form, ...]:
-    unit, groups = _codes_of_unit(codes, scales, depth), len(scales)
-    looks = 0 if groups == 1 else max(1, unit * groups // depth) * (1 if offsets is None else 2)
-    return codes_forms_for(rows, depth // unit, looks, is_gated=is_gated)
-
-
-def _codes_of_unit(codes: torch.Tensor, scales: torch.Tensor, depth: int) -> int:
-    slots = _slots_of(codes)
-    return slots * present(words_of_unit(slots, depth, len(scales)))
-
-
-def _slots_of(codes: torch.Tensor) -> int:
-    """Codes of a word."""
-    return 8 if codes.dtype is torch.uint8 else 4
+    return tuple(form for form in CODES_ONE_ROW if form.columns == 16 or not is_gated)
 
 
 def codes_call(
@@ -917,7 +882,7 @@ def codes_call(
         raise RuntimeError("operands of a product of few rows lie in another way")
     (count, depth), (groups, all_columns) = x.shape, scales.shape
     columns, rows = all_columns // max(matrices, 1), 1 if matrices else count
-    tile, slots = _forms_of_codes(rows, codes, scales, offsets, depth, is_gated)[form], _slots_of(codes)
+    tile, slots = codes_forms_for(rows, is_gated=is_gated)[form], 8 if codes.dtype is torch.uint8 else 4
     grid = (math.ceil(columns / tile.columns), count if matrices else 1, 1)
     folded = [x if each is None else each for each in optional]
     arguments: tuple[Any, ...] = (x, codes, *folded[:4], scales, *folded[4:], result, columns, all_columns)
@@ -945,7 +910,7 @@ def codes_call(
         DEPTH=depth,
         GROUP=depth // groups,
         SLOTS=slots,
-        WORDS=_codes_of_unit(codes, scales, depth) // slots,
+        WORDS=present(words_of_unit(slots, depth, groups)),
         ASSEMBLY=assembly(codes.dtype, x.dtype, tuple(levels)),
         HAS_BIAS=bias is not None,
         HAS_OFFSETS=offsets is not None,

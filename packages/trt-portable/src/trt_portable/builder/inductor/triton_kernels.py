@@ -517,7 +517,8 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     for it.
 
     Squares are added up before anything is multiplied: that reads all of a row at once, where each tile on its own
-    would wait for its numbers to come from far.
+    would wait for its numbers to come from far. TILES are written out one after the other, so that no tile's loads wait
+    for another one.
     """
     tl.static_assert(WORDS == 16 and (TILE_COLUMNS == 16 or (TILE_COLUMNS == 8 and not IS_GATED)))
     if IS_EARLY:
@@ -533,6 +534,8 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     TILE: tl.constexpr = 16 * WORDS
     IS_SPLIT: tl.constexpr = GROUP < DEPTH
     RUN: tl.constexpr = SLOTS if GROUP >= UNIT else GROUP // WORDS
+    MOST_TILES: tl.constexpr = 64 // SLOTS if RUN == SLOTS else 4  # where scales are many, kernels take long to compile
+    TILES: tl.constexpr = min(MOST_TILES, (UNITS + TILE_UNITS - 1) // TILE_UNITS)
     SHAPE: tl.constexpr = (32 * TILE_UNITS, 4)
     results = columns // 2 if IS_GATED else columns
     begin = 0
@@ -557,8 +560,8 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     skipped = (thread // 4 % 2 * SKIPPED)[:, None]  # units of the row in front of those of a thread's column
     ones = tl.full(SHAPE, 1.0, x.dtype.element_ty)
     ahead = ()
-    for at in tl.static_range(0, min(STAGES * TILE_UNITS, UNITS), TILE_UNITS):
-        ahead = ahead + words_of_units(low_right, high_right, at + unit, UNITS, HIGH_UNITS, TILE)
+    for tile in tl.static_range(STAGES):
+        ahead = ahead + words_of_units(low_right, high_right, tile * TILE_UNITS + unit, UNITS, HIGH_UNITS, TILE)
     low = first + tl.arange(0, 8)
     high = low + apart
     is_low = low < results
@@ -574,37 +577,40 @@ def one_row_codes_product(  # type: ignore[no-untyped-def]
     inverse = inverse_root_of_row(x, epsilon, DEPTH, 8 * THREADS) if IS_NORMALIZED else 1.0
     totals = tl.zeros(SHAPE, tl.float32)
     plains = tl.zeros(SHAPE, tl.float32)
-    for at in tl.static_range(0, UNITS, TILE_UNITS):
-        here = (at + unit)[:, None]
-        is_unit = (here < UNITS) & (here + skipped < ALL_UNITS)
-        taken = (take_apart(ahead[0], x, SLOTS, ASSEMBLY), take_apart(ahead[1], x, SLOTS, ASSEMBLY))  # type: ignore[misc]
-        ahead = ahead[2:]
-        if at + STAGES * TILE_UNITS < UNITS:
-            after = at + STAGES * TILE_UNITS + unit
-            ahead = ahead + words_of_units(low_right, high_right, after, UNITS, HIGH_UNITS, TILE)
-        some = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else totals
-        plain = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else plains
-        for slot in tl.static_range(SLOTS):
-            place = (here + skipped) * UNIT + slot * WORDS + word
-            given = tl.load(x + place, mask=is_unit, other=0.0)
-            if IS_NORMALIZED:
-                given = multiply_pairs(given, tl.load(gain + place, mask=is_unit, other=0.0))
-            some = multiply_fragments(taken[0][slot], taken[1][slot], given, some)
-            if HAS_OFFSETS:
-                plain = multiply_fragments(ones, ones, given, plain)
-            if IS_SPLIT and slot % RUN == RUN - 1:
-                low_group, high_group = here * UNIT + slot * WORDS, (here + SKIPPED) * UNIT + slot * WORDS
-                low_at = (low_group // GROUP).to(tl.int64) * all_columns + low_lies[:, None]
-                high_at = (high_group // GROUP).to(tl.int64) * all_columns + high_lies[:, None]
-                is_high_unit = here < HIGH_UNITS
-                totals += some * of_either(scales, low_at, high_at, here < UNITS, is_high_unit)
-                some = tl.zeros(SHAPE, tl.float32)
+    for start in range(0, UNITS, TILES * TILE_UNITS):
+        for tile in tl.static_range(TILES):
+            at = start + tile * TILE_UNITS
+            here = (at + unit)[:, None]
+            is_unit = (here < UNITS) & (here + skipped < ALL_UNITS)
+            taken = (take_apart(ahead[0], x, SLOTS, ASSEMBLY), take_apart(ahead[1], x, SLOTS, ASSEMBLY))  # type: ignore[misc]
+            read = ahead[:2]  # of a row that is written out as a whole, nothing lies behind its end
+            if TILES * TILE_UNITS < UNITS or (tile + STAGES) * TILE_UNITS < UNITS:
+                after = at + STAGES * TILE_UNITS + unit
+                read = words_of_units(low_right, high_right, after, UNITS, HIGH_UNITS, TILE)
+            ahead = ahead[2:] + read
+            some = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else totals
+            plain = tl.zeros(SHAPE, tl.float32) if IS_SPLIT else plains
+            for slot in tl.static_range(SLOTS):
+                place = (here + skipped) * UNIT + slot * WORDS + word
+                given = tl.load(x + place, mask=is_unit, other=0.0)
+                if IS_NORMALIZED:
+                    given = multiply_pairs(given, tl.load(gain + place, mask=is_unit, other=0.0))
+                some = multiply_fragments(taken[0][slot], taken[1][slot], given, some)
                 if HAS_OFFSETS:
-                    totals -= plain * of_either(offsets, low_at, high_at, here < UNITS, is_high_unit)
-                    plain = tl.zeros(SHAPE, tl.float32)
-        if not IS_SPLIT:
-            totals = some
-            plains = plain
+                    plain = multiply_fragments(ones, ones, given, plain)
+                if IS_SPLIT and slot % RUN == RUN - 1:
+                    low_group, high_group = here * UNIT + slot * WORDS, (here + SKIPPED) * UNIT + slot * WORDS
+                    low_at = (low_group // GROUP).to(tl.int64) * all_columns + low_lies[:, None]
+                    high_at = (high_group // GROUP).to(tl.int64) * all_columns + high_lies[:, None]
+                    is_high_unit = here < HIGH_UNITS
+                    totals += some * of_either(scales, low_at, high_at, here < UNITS, is_high_unit)
+                    some = tl.zeros(SHAPE, tl.float32)
+                    if HAS_OFFSETS:
+                        totals -= plain * of_either(offsets, low_at, high_at, here < UNITS, is_high_unit)
+                        plain = tl.zeros(SHAPE, tl.float32)
+            if not IS_SPLIT:
+                totals = some
+                plains = plain
     low_total, high_total = sums_of_fragments(totals, TILE_UNITS, HALVES)
     if not IS_SPLIT:
         low_total *= low_scale
