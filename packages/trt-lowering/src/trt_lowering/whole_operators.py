@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -193,11 +194,21 @@ def keep_recurrent_layers() -> Iterator[None]:
 
 
 def _forget_views() -> None:
-    """Empties PyTorch's memory of fake results of views, which are others in here than outside."""
-    for known in [known for known in tuple(FakeTensorMode.cache) if known.key[0] in _VIEWS]:
-        FakeTensorMode.cache.pop(known, None)
+    """Empties PyTorch's memory of fake results of views, which are others in here than outside.
+
+    It is looked through from its end, where what is new lies, to the last one that was there the last time.
+    """
+    global _looked_through
+    newest_first = reversed(tuple(FakeTensorMode.cache))
+    new = list(itertools.takewhile(lambda known: known is not _looked_through, newest_first))
+    for known in new:
+        if known.key[0] in _VIEWS:
+            FakeTensorMode.cache.pop(known, None)
+    _looked_through = next((known for known in new if known.key[0] not in _VIEWS), _looked_through)
 
 
+_looked_through: object = None
+"""What PyTorch remembered last when views were forgotten; where it has forgotten that, all of it is new."""
 _VIEWS: Final = (aten.view.default, aten._unsafe_view.default)
 
 
