@@ -74,11 +74,10 @@ ONE_LONGEST_ROW: Final = (Form(2, 4096, 8, 1), Form(1, 4096, 4, 1), Form(4, 2048
 """For vectors of 2048 and of 4096 numbers and more."""
 SEVERAL_ROWS: Final = (Form(16, 256, 4, 4), Form(16, 512, 8, 3), Form(32, 256, 8, 4), Form(64, 128, 4, 4))
 """For matrices of up to 16 rows."""
-CODES_ONE_ROW: Final = (
-    *(Form(16, 2, 2, 8), Form(16, 2, 2, 4), Form(16, 8, 4, 4)),
-    *(Form(8, 8, 4, 4), Form(8, 4, 4, 2), Form(8, 8, 8, 4)),
-)
+CODES_ONE_ROW: Final = (Form(16, 2, 2, 8), Form(16, 8, 4, 4), Form(8, 8, 4, 4), Form(8, 4, 4, 2), Form(8, 8, 8, 4))
 """For vectors and codes; `depth` counts units of a row, of which two halves are read at a time for 8 columns."""
+_SLOTS_AHEAD: Final = 32
+"""Codes of a word, of all tiles that are underway at a time."""
 CODES_SEVERAL_ROWS: Final = (Form(16, 128, 4, 3), Form(16, 64, 2, 4), Form(64, 64, 2, 3), Form(64, 32, 1, 4))
 """For up to 16 rows and codes; `depth` counts words of 32 bits, of which each warp has a part."""
 CODES_MANY_ROWS: Final = (Form(64, 0, 4, 3, 128), Form(128, 0, 4, 3, 128), Form(128, 0, 4, 3, 64))
@@ -902,6 +901,7 @@ def codes_call(
         else:
             kernel = one_row_codes_product
             extents |= {"MATRICES": matrices, "TILE_UNITS": tile.depth, "THREADS": 32 * tile.warps}
+            extents["STAGES"] = min(tile.stages, _SLOTS_AHEAD // slots)
     return KernelCall.of(
         kernel,
         grid,
