@@ -582,6 +582,8 @@ class FewRowsOfCodes(ProductKernel):
     name = "few_rows"
 
     _MOST_ROWS: ClassVar[int] = 512
+    _CAPABILITY: ClassVar[tuple[int, int]] = (8, 0)
+    """Of tensor cores that multiply 16 numbers at a time."""
     _FLOAT8_CAPABILITY: ClassVar[tuple[int, int]] = (8, 9)
 
     def accepts(self, form: ProductForm, device: torch.device) -> bool:
@@ -589,7 +591,8 @@ class FewRowsOfCodes(ProductKernel):
         is_half = form.left in (DataType.HALF, DataType.BF16) and form.result is form.left
         if device.type != "cuda" or not is_half:
             return False
-        if form.codes is DataType.FP8 and torch.cuda.get_device_capability(device) < self._FLOAT8_CAPABILITY:
+        least = self._FLOAT8_CAPABILITY if form.codes is DataType.FP8 else self._CAPABILITY
+        if torch.cuda.get_device_capability(device) < least:
             return False
         slots = 8 if form.codes in PACKED else 4
         return form.blocks[0] in (1, form.columns) and words_of_unit(slots, form.depth, form.blocks[1]) is not None
