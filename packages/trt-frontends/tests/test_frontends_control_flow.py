@@ -137,6 +137,27 @@ def test_a_model_with_control_flow_is_one_engine(kind: Callable[[], nn.Module], 
             torch.testing.assert_close(compiled(x), model(x))
 
 
+@pytest.mark.parametrize("kind", [Branch, Newton, Mapped, Nested])
+def test_branches_and_loops_are_taken_for_single_rows_too(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    rows = Input(min_shape=(1, 4), opt_shape=(3, 4), max_shape=(9, 4))
+    compiled = trt_frontends.compile(model, arg_inputs=[rows], min_block_size=1, device="cpu", optimization_level=0)
+    for x in (*rows_of(1), *rows_of(9)):
+        torch.testing.assert_close(compiled(x), model(x))  # PyTorch still compiles branches of the model itself
+
+
+@pytest.mark.parametrize("kind", [Branch, Newton, Scanned, Mapped, Nested])
+def test_branches_and_loops_are_verified_in_float64(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = kind().eval()
+    x = rows_of(3)[0]
+    report = trt_frontends.verify(model, lambda *args: model(*args), arg_inputs=(x,), samples=0)
+    assert report.skipped_exact == ""
+    assert all(output.nearer for output in report.outputs if output.error.max_abs)
+    model(x)
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_saved_program_runs_branches_and_loops(kind: Callable[[], nn.Module], tmp_path: Path) -> None:
     model, compiled = _whole(kind, 0)

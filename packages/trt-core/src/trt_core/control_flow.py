@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
 from torch import fx
 
 from trt_core.attributes import is_state, read_attribute
-from trt_core.internals import HigherOrderOperator
+from trt_core.internals import HigherOrderOperator, TorchDispatchMode
 
 PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
     "cond": ("pred", "true_fn", "false_fn", "operands"),
@@ -21,6 +21,38 @@ PARAMETERS: Final[dict[str, tuple[str, ...]]] = {
 
 What the last list holds is the same in every run of a graph, such as weights.
 """
+
+
+class ControlFlowMode(TorchDispatchMode):
+    """A mode that sees what runs inside of branches and loops, too, however deep they are nested.
+
+    PyTorch compiles branches and loops where they are called, and refuses them under other modes. What it meets under
+    such a mode it leaves alone for as long as the process lives, and `torch.cond` fails in every later call.
+    """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """PyTorch may compile under this mode."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # what would skip it takes seconds to import
+
+    def run_bodies(self, function: HigherOrderOperator, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Runs an operator whose arguments are functions so that the mode sees what these run."""
+
+        def seen(body: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*operands: Any) -> Any:
+                with self:
+                    return body(*operands)
+
+            return run
+
+        bodies = (seen(item) if callable(item) and not isinstance(item, torch.Tensor) else item for item in args)
+        return function(*bodies, **kwargs)
 
 
 def is_control_flow(target: Any) -> bool:

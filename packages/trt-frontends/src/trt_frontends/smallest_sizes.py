@@ -23,8 +23,9 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from trt_core import Input, logger
+from trt_core.control_flow import ControlFlowMode
 from trt_core.exported_programs import module_of
-from trt_core.internals import DataDependentOutputException, OpOverload, TorchDispatchMode, pytree
+from trt_core.internals import DataDependentOutputException, HigherOrderOperator, OpOverload, pytree
 from trt_core.process_groups import COLLECTIVES
 from trt_core.provenance import source_line
 from trt_core.sizes.functions import relation_name
@@ -299,13 +300,15 @@ def is_the_model(
     return True
 
 
-class _Alone(TorchDispatchMode):
+class _Alone(ControlFlowMode):
     """Collectives as they are where all ranks have what this one has: without the others, who may not come.
 
     Whether a rank compares, and how often, depends on its own values.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            return self.run_bodies(func, args, kwargs or {})
         kind = func.overloadpacket.__name__
         if func.namespace == "c10d" and kind in ("allreduce_", "broadcast_"):  # in place: what is there stays
             from trt_frontends.internals import FakeWork, Work

@@ -102,8 +102,13 @@ def without_wrapper(model: Model) -> Model:
 
 @contextlib.contextmanager
 def eager_only() -> Iterator[None]:
-    """Runs everything in eager PyTorch that `torch.compile` has compiled, in whatever part of a model."""
-    with torch.compiler.set_stance("force_eager"):  # which takes effect when it is made, not when it is entered
+    """Runs everything by PyTorch's own operators that `torch.compile` has compiled, in whatever part of a model.
+
+    It is captured all the same: PyTorch itself compiles branches and loops where they are called, and without that
+    `scan` and `map` do not know the structure of their results.
+    """
+    # takes effect when it is made, not when it is entered
+    with torch.compiler.set_stance("default", force_backend="eager"):
         yield
 
 

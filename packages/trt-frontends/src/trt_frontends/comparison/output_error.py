@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import torch
 
+from trt_core.control_flow import ControlFlowMode, is_control_flow
 from trt_core.held_arguments import held_to_signature
-from trt_core.internals import TorchDispatchMode, pytree
+from trt_core.internals import HigherOrderOperator, pytree
 
 NUMERIC: Final = (torch.Tensor, bool, int, float, complex)
 """Types of leaves of a result that are compared by value."""
@@ -168,7 +169,7 @@ def _histogram(difference: torch.Tensor) -> tuple[int, ...]:
     return (difference.numel() - inexact.numel(), *counts)
 
 
-class WideMode(TorchDispatchMode):
+class WideMode(ControlFlowMode):
     """Computes everything that is floating-point in float64, and complex numbers in complex128.
 
     Operands are widened one operator at a time, so weights need no second copy. An operator that writes to a narrow
@@ -180,6 +181,10 @@ class WideMode(TorchDispatchMode):
     ) -> Any:
         """Runs one operator on widened operands."""
         kwargs = kwargs or {}
+        if isinstance(function, HigherOrderOperator):
+            if not is_control_flow(function):
+                raise NotImplementedError(f"{function} has no form for float64")
+            return self.run_bodies(function, pytree.tree_map(_widened, args), kwargs)
         if any(tensor.dtype in _WIDE for tensor in _written(function, args, kwargs)):
             narrow = next(_written(function, args, kwargs)).dtype
             args, kwargs = pytree.tree_map_only(torch.Tensor, lambda item: _narrowed(item, narrow), (args, kwargs))
@@ -194,7 +199,7 @@ def run_wide(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     Raises:
         Exception: What an operator without a kernel for float64 raises, whatever that is.
     """
-    mode: TorchDispatchMode = WideMode()  # type: ignore[no-untyped-call]  # its base has no annotations
+    mode: ControlFlowMode = WideMode()  # type: ignore[no-untyped-call]  # its base has no annotations
     with torch.no_grad(), mode:
         return function(*args, **kwargs)
 
