@@ -158,6 +158,13 @@ def test_named_dimensions_are_one_dimension() -> None:
     assert (shapes["y"][1].min, shapes["y"][1].max) == (1, 4)
 
 
+def test_names_that_mean_something_to_sympy_stay_names_of_their_own() -> None:
+    x, y = (Input(min_shape=(1,), opt_shape=(2,), max_shape=(4,), dimensions={0: name}) for name in ("N", "N_"))
+    shapes = ExampleInputs((x, y), {}).dynamic_shapes(_signature("x, y"))
+    assert shapes is not None
+    assert len({shapes["x"][0].__name__, shapes["y"][0].__name__, "N"}) == 3
+
+
 def test_named_dimensions_with_different_ranges_are_refused() -> None:
     x = Input(min_shape=(1,), opt_shape=(2,), max_shape=(4,), dimensions={0: "batch"})
     y = Input(min_shape=(1,), opt_shape=(2,), max_shape=(8,), dimensions={0: "batch"})

@@ -23,6 +23,7 @@ from trt_core import Input, InputError, SettingsError
 from trt_frontends import onnx_models
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.onnx_models import explain_onnx, export_onnx
+from trt_runtime.program.interface import DynamicSize
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -79,8 +80,58 @@ def test_several_outputs_are_a_tuple(tmp_path: Path, batch: Input) -> None:
     torch.testing.assert_close(z, expected(x).sum())
 
 
+def test_results_are_called_as_the_model_calls_them(tmp_path: Path, batch: Input) -> None:
+    compiled = trt_frontends.compile(save_model(tmp_path / "m.onnx", outputs=2), [batch])
+    trt_frontends.save(compiled, tmp_path / "m.trtp")
+    for found in (compiled, trt_frontends.load(tmp_path / "m.trtp")):
+        y, z = found.outputs
+        assert (y.name, y.shape, z.name) == ("y", (DynamicSize("batch", 1, 2, 8), 8), "z")
+    said = CliRunner().invoke(app, ["run", str(tmp_path / "m.trtp")]).output
+    assert said.startswith("y: float32 (2, 8)") and "\nz: float32 ()" in said
+    mine = Input(min_shape=(1, 4), opt_shape=(2, 4), max_shape=(8, 4), dimensions={0: "rows"})
+    compiled = trt_frontends.compile(tmp_path / "m.onnx", [mine])
+    assert [size.name for spec in (*compiled.inputs, *compiled.outputs) for size in spec.shape[:1]] == ["rows"] * 2
+
+
+def test_loops_run_as_often_as_an_input_says(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["goes"]), helper.make_node("Add", ["state", "state"], ["next"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, [3]),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [3]),
+        ],
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["times", "", "x"], ["y"], body=body)],
+        "graph",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [3]),
+            helper.make_tensor_value_info("times", TensorProto.INT64, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+    )
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    x = torch.tensor([1.0, -2.0, 3.0])
+    compiled = trt_frontends.compile(path, [x, Input((), dtype=torch.int64, tensor_domain=(0, 6))])
+    for times in (0, 1, 5):
+        torch.testing.assert_close(compiled(x, torch.tensor(times)), x * 2**times)
+    with pytest.raises(InputError, match="tensor_domain"):
+        compiled(x, torch.tensor(6))
+    with pytest.raises(InputError, match=r"how often a loop runs(.|\n)*tensor_domain"):
+        trt_frontends.compile(path, [x, Input((), dtype=torch.int64)])
+
+
 def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = save_model(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match=r"no input 'in'(.|\n)*'in\.1'"):
+        trt_frontends.compile(path, kwarg_inputs={"in": torch.zeros(2, 4)})
     with pytest.raises(InputError, match=r"does not say its range(.|\n)*trtc takes --shapes \S+=1x"):
         trt_frontends.compile(path)
     with pytest.raises(InputError, match=r"takes torch\.float32 of shape"):

@@ -272,7 +272,7 @@ def build_network(
     profiles: Sequence[InputBounds],
     name: str,
     *,
-    values: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Sequence[Sequence[int]]] | None = None,
     timing_cache: TimingCacheFile | None = None,
     communicates: bool = False,
     hint: str = _LOG,
@@ -285,7 +285,7 @@ def build_network(
         settings: What to build with.
         profiles: Bounds of the inputs by name, for each optimization profile.
         name: Name of the engine.
-        values: Values of the inputs that decide about shapes.
+        values: Least, usual and greatest values of the inputs that decide about shapes.
         timing_cache: File of tactic timings that the build reads and adds to.
         communicates: Whether its layers communicate.
         hint: What to do where the provider refuses it.
@@ -406,7 +406,7 @@ def profiles_of(block: fx.GraphModule, names: Sequence[str], ranges: ShapeRanges
     return tuple(profiles)
 
 
-def _add_profile(builder: Any, config: Any, bounds: InputBounds, values: Mapping[str, Sequence[int]]) -> None:
+def _add_profile(builder: Any, config: Any, bounds: InputBounds, values: Mapping[str, Sequence[Sequence[int]]]) -> None:
     profile = builder.create_optimization_profile()
     for name, extents in bounds.items():
         low, best, high = zip(*extents, strict=True)
@@ -415,7 +415,7 @@ def _add_profile(builder: Any, config: Any, bounds: InputBounds, values: Mapping
         except (RuntimeError, ValueError) as error:
             raise _refused_profile({name: extents}) from error
     for name, numbers in values.items():
-        profile.set_shape_input(name, numbers, numbers, numbers)
+        profile.set_shape_input(name, *numbers)
     if config.add_optimization_profile(profile) < 0:
         raise _refused_profile(bounds)
 

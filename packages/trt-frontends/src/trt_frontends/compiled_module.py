@@ -40,7 +40,7 @@ from trt_runtime.program import reduce_to_program
 from trt_runtime.program.graph_signature import declared_type, symbol_bounds
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
-from trt_runtime.program.interface import SizeNames, Spec, inputs_of, notebook_html, output_spec, walk
+from trt_runtime.program.interface import SizeNames, Spec, inputs_of, notebook_html, output_spec, titled, walk
 from trt_runtime.program.model_call import ModelCall, Nest, SoleEngine, has_own_hooks, refuse_moves
 from trt_runtime.program.model_facts import ModelFacts
 
@@ -243,7 +243,7 @@ def _sizes(module: CompiledModule) -> SizeNames:
     facts: ModelFacts = module.meta.get("model_facts") or ModelFacts()
     ranges: ShapeRanges = module.meta.get("shape_ranges") or ShapeRanges.from_placeholders(module)
     signature = module.meta["signature"]
-    return SizeNames(signature, symbol_bounds(ranges, signature), facts.dimensions)
+    return SizeNames(signature, symbol_bounds(ranges, signature), facts)
 
 
 def _inputs(module: CompiledModule) -> tuple[Spec, ...]:
@@ -254,7 +254,7 @@ def _outputs(module: CompiledModule) -> tuple[Spec, ...]:
     (output,) = module.graph.find_nodes(op="output")
     sizes, device = _sizes(module), running_device(module).type
     places = walk(plain_tree(module._out_spec, iter(output.args[0])), "output")
-    return tuple(output_spec(place, _known(leaf), sizes, device) for place, leaf in places)
+    return titled([output_spec(place, _known(leaf), sizes, device) for place, leaf in places], sizes)
 
 
 def _known(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import keyword
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -250,18 +250,27 @@ def _named_dims(leaves: Sequence[Any]) -> dict[str, Any]:
                     why="dimensions of one name are equal, so their min, opt and max are",
                     hint="give them the same range, or different names",
                 )
-    return {name: torch.export.Dim(_dim_name(name), min=min(own), max=max(own)) for name, own in ranges.items()}
+    dims = {}
+    taken = set(ranges)
+    for name, own in ranges.items():
+        plain = _dim_name(name, taken)
+        taken.add(plain)
+        dims[name] = torch.export.Dim(plain, min=min(own), max=max(own))
+    return dims
 
 
-def _dim_name(name: str) -> str:
+def _dim_name(name: str, taken: Collection[str]) -> str:
     """A dimension's name for PyTorch, which has SymPy read `2*N`: names that mean something else there get a sign."""
     import sympy  # PyTorch imports it where sizes vary
 
     try:
-        is_free = isinstance(sympy.sympify(name), sympy.Symbol)
+        if isinstance(sympy.sympify(name), sympy.Symbol):
+            return name
     except sympy.SympifyError:  # a keyword of Python's
-        is_free = False
-    return name if is_free else f"{name}_"
+        pass
+    while name in taken:
+        name += "_"
+    return name
 
 
 def dimension_names(graph: fx.Graph, flat: Sequence[Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import keyword
+import math
 import operator
 import os
 import re
@@ -63,7 +64,7 @@ from trt_frontends.pipeline import (
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
 from trt_runtime.program.fields import is_input_name
-from trt_runtime.program.model_facts import ModelFacts
+from trt_runtime.program.model_facts import ModelFacts, ResultTitle
 
 ENGINE: Final = "engine"
 """The name of the one engine of a compiled ONNX model."""
@@ -226,7 +227,7 @@ def compile_onnx(
     ends = [network.get_input(index) for index in range(network.num_inputs)]
     results = [network.get_output(index) for index in range(network.num_outputs)]
     names = _identifiers([end.name for end in ends])
-    examples, titles = _with_dimensions(ends, _examples(ends, names, inputs, kwarg_inputs))
+    examples, titles, shown = _with_dimensions(ends, _examples(ends, names, inputs, kwarg_inputs))
     stand_in = _StandIn(names, len(results))
     with unlogged(logger.name):  # what becomes of a stand-in tells nothing of the model
         captured = capture_model(stand_in, None, examples, None, given, registry=DYNAMO_CONVERTERS)
@@ -239,7 +240,7 @@ def compile_onnx(
     cache = None if custom_engine_cache is None else CustomCache(custom_engine_cache)
     source = EngineSource(captured.settings, DYNAMO_CONVERTERS, graph, cache)
 
-    def numbers_of_inputs() -> dict[str, list[int] | None]:
+    def numbers_of_inputs() -> dict[str, list[list[int]] | None]:
         return {end.name: _numbers(end, value) for end, value in zip(ends, examples, strict=True)}
 
     def build(timings: TimingCacheFile | None) -> TRTModule:
@@ -286,7 +287,7 @@ def compile_onnx(
     compiled.meta["dynamic_shapes"] = dynamic_shapes_of(graph, captured.ranges)
     compiled.meta["shape_ranges"] = captured.ranges
     called = {symbol: titles.get(name, name) for symbol, name in captured.dimensions.items()}
-    compiled.meta["model_facts"] = ModelFacts(called)
+    compiled.meta["model_facts"] = ModelFacts(called, titles=_titles_of(file, results, shown))
     return compiled
 
 
@@ -433,6 +434,11 @@ def _examples(
         return [_declared(end) for end in ends]
     labels = dict(zip([end.name for end in ends], names, strict=True))
     by_name = {labels.get(name, name): value for name, value in given.kwargs.items()}
+    unknown = by_name.keys() - set(names)
+    if unknown:
+        raise InputError(
+            f"the model has no input {min(unknown)!r}", hint=did_you_mean(min(unknown), [end.name for end in ends])
+        )
     values = list(given.args) + [by_name[name] for name in names[len(given.args) :] if name in by_name]
     if len(values) != len(ends) or len(given.args) + len(by_name) != len(ends):
         listed = ", ".join(f"{end.name} {tuple(end.shape)}" for end in ends) or "none"
@@ -454,8 +460,10 @@ def _declared(end: Any) -> Input:
     return Input(shape, dtype=_torch_type(end))
 
 
-def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, str]]:
+def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, str], dict[str, str]]:
     """The inputs, whose dimensions of one name in the model are one, and what the model calls them, by their names.
+
+    Last what they are shown as, by what the model calls them.
 
     A dimension has the name that the user gave it in some input, else the model's, as an identifier.
 
@@ -472,6 +480,7 @@ def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[A
         for value in values
     ]
     titles: dict[str, str] = {}
+    shown: dict[str, str] = {}
     for label, spots in places.items():
         title = printable(label[:_LONGEST_NAME])
         _require_equal(title, [(ends[at].name, _extents_of(values[at])[axis]) for at, axis in spots])
@@ -485,11 +494,35 @@ def _with_dimensions(ends: Sequence[Any], values: Sequence[Any]) -> tuple[list[A
         name = given[0] if given else _identifier(label, titles)
         if not given:
             titles[name] = title
+        shown[label] = given[0] if given else title
         for at, axis in spots:
             if isinstance(values[at], Input) and axis in values[at].dynamic_axes:
                 found[at][axis] = name
     named = [_renamed(value, names) if names else value for value, names in zip(values, found, strict=True)]
-    return named, titles
+    return named, titles, shown
+
+
+def _titles_of(file: Path, results: Sequence[Any], shown: Mapping[str, str]) -> tuple[ResultTitle, ...]:
+    """What the model calls its results and their sizes; those that inputs have too are called as there."""
+    labels: dict[str, tuple[str, ...]] = {}
+    if any(-1 in tuple(end.shape) for end in results):
+        try:
+            import onnx
+
+            ends = onnx.ModelProto.FromString(read_file(str(file), _LARGEST_MODEL)).graph.output
+            labels = {
+                _as_text(end.name): tuple(_as_text(dim.dim_param) for dim in end.type.tensor_type.shape.dim)
+                for end in ends
+            }
+        except ImportError:  # TensorRT's parser needs none
+            pass
+    return tuple(
+        ResultTitle(
+            printable(end.name),
+            tuple(shown.get(label, printable(label[:_LONGEST_NAME])) for label in labels.get(end.name, ())),
+        )
+        for end in results
+    )
 
 
 def _extents_of(value: Any) -> list[tuple[int, int]]:
@@ -570,16 +603,21 @@ def _profiles(captured: CapturedModel, ends: Sequence[Any]) -> Iterator[dict[str
         }
 
 
-def _numbers(end: Any, example: Any) -> list[int] | None:
-    """The values of an input that decide about shapes; None for other inputs."""
+def _numbers(end: Any, example: Any) -> list[list[int]] | None:
+    """The least, usual and greatest values of an input that decides about shapes; None for other inputs."""
     if not end.is_shape_tensor:
         return None
-    if not isinstance(example, torch.Tensor):
+    if isinstance(example, torch.Tensor):
+        return [[int(number) for number in example.reshape(-1).tolist()]] * 3
+    domain = example.tensor_domain
+    if not isinstance(example, Input) or domain == Input((), dtype=example.dtype).tensor_domain:
         raise InputError(
-            f"the values of input {end.name!r} decide about shapes",
-            hint="give a tensor with the values that the engine is for",
+            f"the values of input {end.name!r} decide about shapes, or how often a loop runs",
+            hint="give a tensor with the values that the engine is for, or Input(shape, dtype=..., "
+            "tensor_domain=(least, greatest + 1)) for a range of them",
         )
-    return [int(number) for number in example.reshape(-1).tolist()]
+    low, high = math.ceil(domain[0]), math.ceil(domain[1]) - 1
+    return [[value] * math.prod(example.max_shape) for value in (low, (low + high + 1) // 2, high)]
 
 
 def _content_of(file: Path, network: Any) -> dict[str, str]:

@@ -262,6 +262,10 @@ class EngineContext:
                 f"{header.title} cannot compute its output shapes",
                 where=f"input shapes {[tuple(shape) for shape in shapes]}",
                 why=take_errors() or str(error),
+                hint="give values that the engine is for, or compile it for others; a range of values is "
+                "Input(shape, dtype=..., tensor_domain=(least, greatest + 1))"
+                if self._host_inputs
+                else None,
             ) from error
         if missing:
             raise ExecutionError(f"{header.title} lacks the shapes or values of {', '.join(missing)}")

@@ -530,7 +530,9 @@ def _run(parsed: SimpleNamespace) -> None:
         require_writable(parsed.outputs)
     program = _load(parsed)
     args, kwargs = _call_of(parsed, program)
-    outputs = named_tensors(program(*args, **kwargs))
+    said: Any = getattr(program, "outputs", ())
+    names = [spec.name for spec in said] if isinstance(said, tuple) else []  # a part of the model may be called so
+    outputs = named_tensors(program(*args, **kwargs), names)
     for name, value in outputs.items():
         inspection.require_memory(name, value)
         _say(f"{name}: {inspection.describe_tensor(value)}")
@@ -758,9 +760,12 @@ def example_call(
     return tuple(built[:split]), dict(zip(signature.names[split:], built[split:], strict=True))
 
 
-def named_tensors(result: Any) -> dict[str, torch.Tensor]:
-    """Returns the tensors of a result by place: `output`, `output[0]`, `output['logits']`."""
-    return {place: value for place, value in walk(result, "output") if isinstance(value, torch.Tensor)}
+def named_tensors(result: Any, names: Sequence[str] = ()) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a result by name, where it has as many, else by place: `output`, `output['logits']`."""
+    leaves = list(walk(result, "output"))
+    if len(set(names)) != len(leaves):
+        names = [place for place, _ in leaves]
+    return {name: value for name, (_, value) in zip(names, leaves, strict=True) if isinstance(value, torch.Tensor)}
 
 
 def _by_name(given: Mapping[str, torch.Tensor], wanted: list[str]) -> dict[str, torch.Tensor]:

@@ -81,7 +81,7 @@ def _program(data: memoryview) -> dict[str, Any]:
         PROGRAM.verify(data, section)
     program = program_from_bytes(graph_in(data, sections))
     facts = ModelFacts.of(program.metadata)
-    sizes = SizeNames(program.signature, program.symbols, facts.dimensions)
+    sizes = SizeNames(program.signature, program.symbols, facts)
     device = device_of(program)
     bytes_of = {kind: sum(section.size for section in sections if section.kind is kind) for kind in SectionKind}
     return {

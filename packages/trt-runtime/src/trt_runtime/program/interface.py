@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -32,6 +32,7 @@ from trt_runtime.program.graph import (
 )
 from trt_runtime.program.input_reader import Symbols, homes_of, places_of
 from trt_runtime.program.literals import Value
+from trt_runtime.program.model_facts import ModelFacts, ResultTitle
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class TensorSpec:
     """A tensor that a model takes or returns.
 
     Attributes:
-        name: `x`, `state['a']`; `output`, `output[0]`, `output['logits']`.
+        name: `x`, `state['a']`; `output`, `output[0]`, `output['logits']`, or what an ONNX model calls it.
         dtype: Its type.
         shape: Its dimensions; those that vary are `DynamicSize`s.
         device: Kind of device that it lies on, `"cpu"` or `"cuda"`.
@@ -149,12 +150,12 @@ class SizeNames:
     Args:
         signature: How the program is called.
         symbols: (min, opt, max) of every symbol.
-        names: What the user calls them.
+        facts: What the user calls them, and what the model calls its results.
     """
 
-    def __init__(self, signature: Signature, symbols: Symbols, names: Mapping[str, str]) -> None:
+    def __init__(self, signature: Signature, symbols: Symbols, facts: ModelFacts) -> None:
         self._homes: Mapping[str, Home] = homes_of(signature)
-        self._symbols, self._names = symbols, names
+        self._symbols, self._names, self.titles = symbols, facts.dimensions, facts.titles
 
     def size(self, extent: Extent, bounds: tuple[int, int] | None = None) -> int | DynamicSize:
         """Returns a dimension.
@@ -172,6 +173,11 @@ class SizeNames:
         if low is not None and high is not None and low > high:  # it shrinks where its symbol grows
             low, high = high, low
         return DynamicSize(format_extent(extent, self._name), low, best, high)
+
+    def called(self, name: str) -> DynamicSize:
+        """Returns a dimension of which the model says its name alone; its range is that of the size of that name."""
+        symbol = next((symbol for symbol in self._symbols if name and self._name(symbol) == name), None)
+        return DynamicSize(name, *((None, None, None) if symbol is None else self._symbols[symbol]))
 
     def _name(self, symbol: str) -> str:
         home = self._homes.get(symbol)
@@ -212,7 +218,24 @@ def outputs_of(program: Program, sizes: SizeNames, device: str) -> tuple[Spec, .
     def spec(place: str, leaf: Any) -> Spec:
         return output_spec(place, types[leaf.index] if type(leaf) is Value else leaf, sizes, device)
 
-    return tuple(spec(place, leaf) for place, leaf in walk(program.output, "output"))
+    return titled([spec(place, leaf) for place, leaf in walk(program.output, "output")], sizes)
+
+
+def titled(specs: Sequence[Spec], sizes: SizeNames) -> tuple[Spec, ...]:
+    """Returns outputs under the names that the model gives them, where it gives one to each."""
+    if len(sizes.titles) != len(specs):
+        return tuple(specs)
+    return tuple(map(partial(_titled, sizes), specs, sizes.titles))
+
+
+def _titled(sizes: SizeNames, spec: Spec, title: ResultTitle) -> Spec:
+    if not isinstance(spec, TensorSpec) or len(title.sizes) != len(spec.shape):
+        return replace(spec, name=title.name)
+    shape = tuple(
+        sizes.called(name) if isinstance(extent, DynamicSize) and not extent.name else extent
+        for extent, name in zip(spec.shape, title.sizes, strict=True)
+    )
+    return replace(spec, name=title.name, shape=shape)
 
 
 def output_spec(place: str, known: Any, sizes: SizeNames, device: str) -> Spec:

@@ -1052,9 +1052,9 @@ class LoadedProgram(nn.Module):
         facts = self.__facts
         if name in ("inputs", "outputs"):
             from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of  # for whoever asks
+            from trt_runtime.program.model_facts import ModelFacts
 
-            named = {} if facts is None else facts.dimensions
-            sizes = SizeNames(self.__program.signature, self.__program.symbols, named)
+            sizes = SizeNames(self.__program.signature, self.__program.symbols, facts or ModelFacts())
             if name == "inputs":
                 return inputs_of(self.__program.signature, sizes)
             return outputs_of(self.__program, sizes, self.__device.type)

@@ -113,6 +113,19 @@ class ResultClass(Row):
 
 
 @dataclass(frozen=True)
+class ResultTitle(Row):
+    """What a model itself calls one of its results, as models in ONNX's format do.
+
+    Attributes:
+        name: Of the result.
+        sizes: Of each of its sizes; empty where it has none.
+    """
+
+    name: Text
+    sizes: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True)
 class ModelFacts:
     """What is known of a model beside what it computes.
 
@@ -121,6 +134,7 @@ class ModelFacts:
         results: Classes of its results by place: `output`, `output['past']`.
         attributes: `config` and the like, literals.
         plugins: Plugins that its engines need, `library::name`.
+        titles: What the model calls its results, one for each; empty where they are known by their places alone.
     """
 
     dimensions: Mapping[str, Text] = field(default_factory=dict)
@@ -129,9 +143,10 @@ class ModelFacts:
         field(default_factory=dict)
     )
     plugins: tuple[Text, ...] = ()
+    titles: tuple[ResultTitle, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.dimensions or self.results or self.attributes or self.plugins)
+        return bool(self.dimensions or self.results or self.attributes or self.plugins or self.titles)
 
     def to_text(self) -> str:
         """Returns the facts as JSON."""

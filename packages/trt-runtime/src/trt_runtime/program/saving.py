@@ -190,7 +190,7 @@ class _Emitter:
         said = self.module.meta.get("model_facts") or ModelFacts()
         homes = {name: title for name, title in said.dimensions.items() if name in self._homes}
         results = {} if out_spec is None else dict(result_classes(out_spec))
-        facts = ModelFacts(homes, results, literal_attributes(said.attributes), said.plugins)
+        facts = ModelFacts(homes, results, literal_attributes(said.attributes), said.plugins, said.titles)
         if not facts:
             return {}
         text = facts.to_text()
