@@ -25,6 +25,7 @@ MODULES: Final = {
     "trt_core.modelopt_operators",
     "trt_core.quantization",
     "trt_core.trt",
+    "trt_frontends.distributed",
     "trt_frontends.dynamo",
     "trt_frontends.logging",
     "trt_frontends.quantization",

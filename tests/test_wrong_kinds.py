@@ -39,6 +39,7 @@ MODULES: Final = (
     "trt_frontends.dynamo",
     "trt_frontends.integrations.ray",
     "trt_frontends.integrations.triton",
+    "trt_frontends.distributed",
     "trt_frontends.logging",
     "trt_frontends.quantization",
     "trt_frontends.runtime",

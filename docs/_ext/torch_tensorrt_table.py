@@ -33,6 +33,7 @@ NAMES: Final = {
     "torch_tensorrt.runtime.set_multi_device_safe_mode": "trt_frontends.runtime.set_multi_device_safe_mode",
     "torch_tensorrt.runtime.optimization_profile": "trt_frontends.runtime.optimization_profile",
     "torch_tensorrt.runtime.weight_streaming": "trt_runtime.weight_streaming",
+    "torch_tensorrt.distributed": "trt_frontends.distributed",
     "torch_tensorrt.logging": "trt_frontends.logging",
     "torch_tensorrt.dynamo._defaults": "trt_frontends.dynamo.script_values",
     "torch_tensorrt.dynamo.utils": "trt_frontends.dynamo.script_values",

@@ -10,7 +10,9 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,11 +23,12 @@ from torch import nn
 
 import trt_frontends
 from trt_core import ExecutionError, InputError, LoweringError, PlanError, SettingsError, logger, trt
-from trt_frontends import dynamo, runtime, torch_tensorrt
+from trt_frontends import distributed, dynamo, runtime, torch_tensorrt
 from trt_frontends.custom_engine_cache import BaseEngineCache
 from trt_frontends.dynamo import _defaults, lowering, utils
 from trt_frontends.dynamo.conversion import converter_utils
 from trt_frontends.runtime import PythonTorchTensorRTModule, ResourceAllocationStrategy, TorchTensorRTModule
+from trt_partition.report.data import Communication
 from trt_runtime import TRTModule
 from trt_runtime.module import engines_of
 
@@ -62,6 +65,22 @@ def test_switches_say_when_they_have_no_effect(compiled: nn.Module) -> None:
             compiled(X)
     with pytest.raises(ExecutionError, match="enable_weight_streaming=True"):
         runtime.weight_streaming(compiled)
+
+
+def test_engines_communicate_in_the_groups_of_the_model(compiled: nn.Module) -> None:
+    distributed.setup_nccl_for_torch_tensorrt()
+    assert distributed.get_active_group() is None and distributed.get_active_group_name() == ""
+    group = SimpleNamespace(group_name="7")
+    with distributed.distributed_group(group), distributed.distributed_group(group, compiled) as found:
+        assert found is compiled
+    with pytest.warns(UserWarning, match="captured with"):
+        distributed.set_distributed_group(nn.Linear(2, 2), group)
+    report = compiled.meta["partition_report"]
+    moved = replace(report.nodes[0], communication=Communication("3", (0, 1), 8))
+    compiled.meta["partition_report"] = replace(report, nodes=(moved,))
+    with pytest.raises(InputError, match="'3', not in '7'"):
+        distributed.set_distributed_group(compiled, group)
+    compiled.meta["partition_report"] = report
 
 
 def test_outputs_of_the_next_call_are_allocated_in_a_call(compiled: nn.Module) -> None:
@@ -184,6 +203,8 @@ def test_submodules_are_imported_under_the_alias() -> None:
         "from torch_tensorrt.dynamo.conversion.impl.elementwise import add\n"
         "from torch_tensorrt.dynamo.utils import COSINE_THRESHOLD, cosine_similarity\n"
         "from torch_tensorrt.runtime import enable_cudagraphs, weight_streaming\n"
+        "from torch_tensorrt.distributed import setup_nccl_for_torch_tensorrt\n"
+        "from torch_tensorrt.distributed._nccl_utils import initialize_nccl_comm\n"
         "assert torch_tensorrt.runtime.enable_cudagraphs is enable_cudagraphs\n"
         "with torch_tensorrt.logging.errors(): print(torch_tensorrt.dynamo.runtime.TorchTensorRTModule.__name__)"
     )

@@ -12,7 +12,7 @@ from trt_core import CompilationSettings, Device, Input, set_provider
 from trt_frontends.torch_tensorrt import names_of
 
 if TYPE_CHECKING:
-    from trt_frontends import dynamo, logging, quantization, runtime
+    from trt_frontends import distributed, dynamo, logging, quantization, runtime
     from trt_frontends.accuracy import AccuracyReport, BisectReport, bisect, verify
     from trt_frontends.backend import optimize
     from trt_frontends.capture import trace
@@ -34,7 +34,7 @@ except PackageNotFoundError:  # a source tree that is on the path without being 
     __version__ = "0+source"
 
 _LATE: Final = {
-    "trt_frontends": "dynamo, logging, quantization, runtime",
+    "trt_frontends": "distributed, dynamo, logging, quantization, runtime",
     "trt_frontends.accuracy": "AccuracyReport, BisectReport, bisect, verify",
     "trt_frontends.backend": "optimize",
     "trt_frontends.capture": "trace",
@@ -69,6 +69,7 @@ __all__ = [
     "compile_generation",
     "compile_pipeline",
     "convert_method_to_trt_engine",
+    "distributed",
     "dtype",
     "dynamo",
     "explain",

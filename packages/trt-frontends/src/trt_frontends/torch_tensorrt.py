@@ -103,6 +103,8 @@ _ALIAS = "torch_tensorrt"
 _SUBMODULES = {
     **{f"{part}": "" for part in ("_Device", "_Input", "_compile")},
     "_enums": "torch_tensorrt",
+    "distributed": "distributed",
+    "distributed._nccl_utils": "distributed",
     "dynamo": "dynamo",
     "dynamo._refit": "dynamo",
     "dynamo._tracer": "dynamo",
