@@ -61,11 +61,29 @@ def test_a_range_of_sizes_has_one_engine(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(built) == 3
 
 
-@pytest.mark.parametrize("axes", [{0: 4}, {5: Dim("batch", min=1, max=4)}, [1]])
-def test_ranges_that_cannot_be_read(axes: Any) -> None:
+@pytest.mark.parametrize(
+    "ranges",
+    [({0: 4},), ([1],), (3,), 3, ({0: Dim("batch")},), ({"x": {0: "batch"}},), {0: Dim("batch", min=1, max=4)}],
+)
+def test_ranges_that_cannot_be_read(ranges: Any) -> None:
     mutable = MutableModule(_model(), min_block_size=1)
-    mutable.set_expected_dynamic_shape_range((axes,))
-    with pytest.raises(InputError, match="range of"):
+    for given in ((ranges,), ((), ranges if isinstance(ranges, tuple) else {"x": {0: ranges}})):
+        with pytest.raises(InputError, match=r"ranges? of"):
+            mutable.set_expected_dynamic_shape_range(*given)
+
+
+def test_ranges_of_inputs_that_a_call_leaves_out() -> None:
+    class Masked(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            return x + 1 if mask is None else x * mask
+
+    rows = {0: Dim("rows", min=1, max=4)}
+    mutable = MutableModule(Masked(), min_block_size=1)
+    mutable.set_expected_dynamic_shape_range((rows, rows))
+    torch.testing.assert_close(mutable(X), X + 1)
+    torch.testing.assert_close(mutable(X, X), X * X)
+    mutable.set_expected_dynamic_shape_range(({5: rows[0]},))
+    with pytest.raises(InputError, match="no axis 5"):
         mutable(X)
 
 

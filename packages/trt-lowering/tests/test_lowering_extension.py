@@ -44,8 +44,8 @@ class Change(GraphPass):
         self.name, self._change = "change", change
 
     def call(self, gm: fx.GraphModule) -> int:
-        self._change(gm)
-        return 1
+        found = self._change(gm)
+        return 1 if found is None else found  # type: ignore[no-any-return]  # what others return
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,14 @@ def test_what_a_pass_leaves_is_cleared_away() -> None:
 
 def _raise(gm: fx.GraphModule) -> None:
     raise ValueError("nothing to see")
+
+
+def _tell(gm: fx.GraphModule) -> str:
+    return "many"
+
+
+def _miss(gm: fx.GraphModule) -> None:
+    {}["scale"]
 
 
 def _call_python(gm: fx.GraphModule) -> None:
@@ -121,7 +129,9 @@ def _use_before_made(gm: fx.GraphModule) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_raise, "nothing to see"),
+        (_raise, "ValueError: nothing to see"),
+        (_miss, "KeyError: 'scale'"),
+        (_tell, "call returned a str"),
         (_call_python, "neither an operator overload"),
         (_forget_value, "val"),
         (_write_in_place, "writes in place"),

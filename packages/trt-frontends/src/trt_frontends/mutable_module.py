@@ -394,18 +394,53 @@ class _ExpectedSizes:
     """Ranges of sizes that a mutable module compiles for."""
 
     def __init__(self, args: Any, kwargs: Any) -> None:
+        for given, kind, hint in (
+            (args, (list, tuple), "({axis: torch.export.Dim(name)},), one for each positional input"),
+            (kwargs, Mapping, "{input: {axis: torch.export.Dim(name)}}"),
+        ):
+            if given is not None and not isinstance(given, kind):
+                raise InputError(f"the ranges of inputs cannot be read: {kind_of(given)}", hint=f"write {hint}")
+            _require_ranges(given)
         self._args = tuple(args or ())
         self._kwargs = dict(kwargs or {})
 
     def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
         """Returns inputs to compile for in place of those of a call; None where a size is outside of its range."""
-        ranges = (*self._args, *[None] * (len(args) - len(self._args)))
+        ranges = (*self._args, *[None] * (len(args) - len(self._args)))[: len(args)]  # optional inputs may be left out
         try:
             found = tuple(_with_range(value, axes) for value, axes in zip(args, ranges, strict=True))
             named = {name: _with_range(value, self._kwargs.get(name)) for name, value in kwargs.items()}
         except _OutsideError:
             return None
         return found, named
+
+
+def _require_ranges(ranges: Any) -> None:
+    """Refuses what is no range of an input, in tuples, lists and mappings as inputs are nested."""
+    if isinstance(ranges, (list, tuple)) or (
+        isinstance(ranges, Mapping) and any(isinstance(key, str) for key in ranges)
+    ):
+        for item in ranges.values() if isinstance(ranges, Mapping) else ranges:
+            _require_ranges(item)
+    elif isinstance(ranges, Mapping):
+        for axis, dim in ranges.items():
+            _bounds_of(axis, dim)
+    elif ranges is not None:
+        raise InputError(
+            f"the range of an input cannot be read: {kind_of(ranges)}", hint="write {axis: torch.export.Dim(name)}"
+        )
+
+
+def _bounds_of(axis: Any, dim: Any) -> tuple[int, int] | None:
+    """The least and the largest size of an axis; None where it does not vary."""
+    least, most = getattr(dim, "min", None), getattr(dim, "max", None)
+    if dim is not None and not (isinstance(least, int) and isinstance(most, int) and isinstance(axis, int)):
+        raise InputError(
+            f"the range of axis {axis} cannot be read",
+            why=f"{dim!r} has no least and largest size",
+            hint='write torch.export.Dim("batch", min=1, max=8)',
+        )
+    return None if dim is None else (least, most)  # type: ignore[return-value]  # they are numbers
 
 
 class _OutsideError(Exception):
@@ -430,15 +465,12 @@ def _ranged_input(value: torch.Tensor, axes: Any) -> Input:
         )
     low, high, names = list(value.shape), list(value.shape), {}
     for axis, dim in axes.items():
-        if dim is None:
+        bounds = _bounds_of(axis, dim)
+        if bounds is None:
             continue
-        least, most = getattr(dim, "min", None), getattr(dim, "max", None)
-        if not isinstance(least, int) or not isinstance(most, int) or not 0 <= axis < value.dim():
-            raise InputError(
-                f"the range of axis {axis} cannot be read",
-                why=f"{dim!r} has no least and largest size, or the input has {value.dim()} axes",
-                hint='write torch.export.Dim("batch", min=1, max=8)',
-            )
+        if not 0 <= axis < value.dim():
+            raise InputError(f"there is no axis {axis}", why=f"the input has {value.dim()}")
+        least, most = bounds
         if not least <= value.shape[axis] <= most:
             raise _OutsideError
         low[axis], high[axis], names[axis] = least, most, dim.__name__

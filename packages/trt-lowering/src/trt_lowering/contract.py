@@ -15,6 +15,7 @@ from trt_core.attributes import read_attribute
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator, OpOverload
 from trt_core.provenance import node_location, source_line
+from trt_core.wording import kind_of
 from trt_lowering.operator_traits import is_kept_in_torch, is_symbolic_function, mutated_arguments
 
 
@@ -69,7 +70,13 @@ class GraphPass(abc.ABC):
                 names the pass, the node and the condition.
         """
         self.requires(gm)
-        result = PassResult(self.name, self.call(gm))
+        changes: Any = self.call(gm)
+        if not isinstance(changes, int):
+            raise LoweringError(
+                f"lowering pass {self.name!r}: call returned {kind_of(changes)}",
+                hint="return the number of changes to the graph, 0 for none",
+            )
+        result = PassResult(self.name, changes)
         if result.changed:
             self.ensures(gm)
         return result

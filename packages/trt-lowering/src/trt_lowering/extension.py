@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import fx
 
-from trt_core import CompilationSettings, LoweringError
+from trt_core import CompilationSettings, LoweringError, TrtError
 from trt_core.entry_points import BLOCK_LIST, Installed, load_installed, warn_of_failures
 from trt_core.wording import kind_of
 from trt_lowering.contract import GraphPass, check_graph_form
@@ -66,8 +66,10 @@ class _Held(GraphPass):
             result = self._inner(gm)
             gm.graph.lint()
             check_graph_form(gm)
-        except Exception as error:
-            raise self._broken(str(error).partition("\n")[0] or type(error).__name__) from error
+        except TrtError as error:
+            raise self._broken(str(error).partition("\n")[0]) from error
+        except Exception as error:  # the text of a KeyError is the key alone
+            raise self._broken(f"{type(error).__name__}: {error}".partition("\n")[0]) from error
         after = _interface(gm)
         if before != after:
             changed = next(
