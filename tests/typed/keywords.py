@@ -20,7 +20,7 @@ def calls(model: nn.Module, x: torch.Tensor) -> None:
     trt_frontends.compile(model, inputs=[x], ir="dynamo", make_refittable=True, device="cuda:1", dryrun="report.txt")
     trt_frontends.compile(model, arg_inputs=[x], min_blok_size=3)  # type: ignore[call-arg]
     trt_frontends.compile(model, arg_inputs=[x], optimization_level="high")  # type: ignore[arg-type]
-    trt_frontends.explain(model, arg_inputs=[x], min_blok_size=3)  # type: ignore[call-arg]
+    trt_frontends.explain(model, arg_inputs=[x], min_blok_size=3)  # type: ignore[call-overload]
     trt_frontends.optimize(model, fullgraph=True, min_blok_size=3)  # type: ignore[call-arg]
     trt_frontends.MutableModule(model, min_blok_size=3)  # type: ignore[call-arg]
     dynamo.trace(model, [x], min_blok_size=3)  # type: ignore[call-arg]

@@ -150,6 +150,9 @@ def test_what_is_refused_is_told_by_node(tmp_path: Path, batch: Input) -> None:
         trt_frontends.compile(path, [batch])
     report = explain_onnx(path)
     assert report.coverage == 0.75
+    assert trt_frontends.explain(path) == report
+    with pytest.raises(SettingsError, match="min_block_size"):
+        trt_frontends.explain(path, min_blok_size=3)  # type: ignore[call-overload]
     (refused,) = (node for node in report.nodes if not node.supported)
     assert (refused.index, refused.name, refused.operator, refused.code) == (3, "det", "Det", "UNSUPPORTED_NODE")
 
@@ -319,6 +322,19 @@ def test_results_go_out_as_the_model_returns_them() -> None:
 class ReturnsItsInput(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x, x + 1
+
+
+def test_what_is_compiled_does_not_go_out(batch: Input) -> None:
+    compiled = trt_frontends.compile(nn.Linear(4, 8).eval(), arg_inputs=[batch], min_block_size=1)
+    with pytest.raises(InputError, match="compiled already"):
+        export_onnx(compiled, [batch])
+
+
+def test_programs_are_not_written_as_if_they_were_onnx_models(tmp_path: Path) -> None:
+    path = save_model(tmp_path / "m.onnx")
+    found = CliRunner().invoke(app, ["compile", str(path), "-o", str(tmp_path / "n.onnx"), "--shapes", "in.1=2x4"])
+    assert found.exit_code == 2 and "trtc export onnx" in found.output
+    assert not (tmp_path / "n.onnx").exists()
 
 
 def test_results_that_no_engine_computes_do_not_go_out() -> None:

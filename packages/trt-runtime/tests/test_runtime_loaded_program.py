@@ -117,6 +117,11 @@ def test_scripting_and_symbolic_tracing_are_refused(loaded: LoadedProgram, stati
         torch.fx.symbolic_trace(loaded)
 
 
+def test_moves_to_what_is_not_here_are_refused(loaded: LoadedProgram) -> None:
+    with pytest.raises(InputError, match="a saved program cannot be moved"):
+        loaded.to("xpu")
+
+
 @pytest.mark.parametrize(
     "move", [lambda module: module.half(), lambda module: module.to("meta"), lambda module: module.double()]
 )

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import nn
@@ -18,7 +18,15 @@ from trt_frontends.capture import device_of
 from trt_frontends.compiled_module import CompiledModule, move, offload
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
-from trt_frontends.pipeline import CALIBRATION, BuiltModel, CapturedModel, Progress, capture_model, no_progress
+from trt_frontends.pipeline import (
+    CALIBRATION,
+    BuiltModel,
+    CapturedModel,
+    Progress,
+    capture_model,
+    no_progress,
+    settings_in,
+)
 from trt_frontends.stages import build, lower
 from trt_frontends.stored_layers import keep_boundary
 from trt_partition import PartitionReport
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
     from trt_core.setting_keywords import SettingKeywords
     from trt_frontends.custom_engine_cache import BaseEngineCache  # whatever saves and loads will do
+    from trt_frontends.onnx_models import OnnxReport
 
 
 @text_at(1, "ir")
@@ -132,7 +141,9 @@ def _built(captured: CapturedModel, module: nn.Module | torch.export.ExportedPro
         raise
 
 
-@entry_point
+@overload
+def explain(module: str | os.PathLike[str], **settings: Unpack[SettingKeywords]) -> OnnxReport: ...
+@overload
 def explain(
     module: nn.Module | torch.export.ExportedProgram,
     inputs: Sequence[Any] | None = None,
@@ -142,14 +153,26 @@ def explain(
     autocast_calibration_dataloader: Iterable[Any] | None = None,
     registry: ConverterRegistry = DYNAMO_CONVERTERS,
     **settings: Unpack[SettingKeywords],
-) -> PartitionReport:
+) -> PartitionReport: ...
+@entry_point
+def explain(
+    module: nn.Module | torch.export.ExportedProgram | str | os.PathLike[str],
+    inputs: Sequence[Any] | None = None,
+    *,
+    arg_inputs: Sequence[Any] | None = None,
+    kwarg_inputs: Mapping[str, Any] | None = None,
+    autocast_calibration_dataloader: Iterable[Any] | None = None,
+    registry: ConverterRegistry = DYNAMO_CONVERTERS,
+    **settings: Unpack[SettingKeywords],
+) -> PartitionReport | OnnxReport:
     """Returns the report that compiling with the same arguments would give. Builds nothing, prints nothing.
 
     The module may lack weights: a model on the `meta` device, or made of fake tensors, is explained like the real one,
     in little memory.
 
     Args:
-        module, inputs, arg_inputs, kwarg_inputs, autocast_calibration_dataloader, registry, settings: See `compile`.
+        module, inputs, arg_inputs, kwarg_inputs, autocast_calibration_dataloader, registry, settings: See `compile`. Of
+            the path of a model in ONNX's format every node is tried, for whatever inputs; see `explain_onnx`.
 
     Raises:
         ExportError: The module cannot be exported.
@@ -161,6 +184,11 @@ def explain(
         >>> report.total_operators, report.supported_operators
         (1, 1)
     """
+    if isinstance(module, (str, os.PathLike)):
+        from trt_frontends.onnx_models import explain_onnx  # which few calls need
+
+        settings_in(settings)
+        return explain_onnx(module)
     # the obstacles are what the report is asked for, so they are no error here
     without_demands = {
         **settings,

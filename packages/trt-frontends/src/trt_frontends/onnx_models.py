@@ -63,6 +63,7 @@ from trt_frontends.pipeline import (
 )
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
+from trt_runtime.module import engine_modules
 from trt_runtime.program.fields import is_input_name
 from trt_runtime.program.model_facts import ModelFacts, ResultTitle
 
@@ -729,7 +730,7 @@ def export_onnx(
     Raises:
         ExportError: The module cannot be exported, or a layer has no form in ONNX; the message names it.
         InputError: The inputs do not fit, the model returns what no engine computes (an input, a view of another
-            result, a number), or the provider is TensorRT, whose networks cannot be read.
+            result, a number), it is compiled already, or the provider is TensorRT, whose networks cannot be read.
         IncompleteCompilationError: Some operators cannot run in an engine.
         SettingsError: A setting cannot be read, or asks for what no network is.
     """
@@ -745,6 +746,11 @@ def export_onnx(
         network = new_network(trt.Builder(provider_logger()))
         _parse(_existing(model), network)
     else:
+        if isinstance(model, nn.Module) and engine_modules(model):
+            raise InputError(
+                "the model is compiled already, and its engines say no more of their layers",
+                hint="give the model that it was compiled from",
+            )
         given = {"min_block_size": 1, **settings, "require_full_compilation": True}
         captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
         keeper = SingleEngine.of(captured, type(model).__name__)

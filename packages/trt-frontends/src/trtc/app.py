@@ -424,6 +424,8 @@ def compile_model(
     Existing files are never overwritten.
     """
     require_new(output)
+    if output.suffix == ".onnx":
+        raise typer.BadParameter("what is saved is no ONNX model; call it x.trtp, or use trtc export onnx")
     from trt_frontends.compiler import compile as compile_
     from trt_frontends.script_saving import save
     from trt_runtime.command_line.commands import read_ranges

@@ -58,7 +58,7 @@ from trt_runtime.program.graph import (
 from trt_runtime.program.input_memory import HeldTensor
 from trt_runtime.program.input_reader import InputReader
 from trt_runtime.program.literals import Value, leaves, replace_values, values_in
-from trt_runtime.program.model_call import ModelCall, SoleEngine, refuse_moves
+from trt_runtime.program.model_call import ModelCall, SoleEngine, made_of, refuse_moves
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -1171,7 +1171,7 @@ class LoadedProgram(nn.Module):
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> LoadedProgram:
         """Moves to another GPU; refuses all else: engines and operators were compiled for a device and for types."""
-        target = fn(torch.empty(0, device=self.__device)).device
+        target = made_of(torch.empty(0, device=self.__device), fn, "a saved program").device
         if not target.type == self.__device.type == "cuda" or target == self.__device:
             refuse_moves(self, fn, "a saved program", self.__device)
             return self

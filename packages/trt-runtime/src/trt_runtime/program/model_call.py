@@ -176,6 +176,26 @@ def refuse_moves(
     refuse_changes(held, change, what)
 
 
+def made_of(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor], what: str) -> torch.Tensor:
+    """Returns what becomes of a tensor.
+
+    Args:
+        tensor: One of a type and device that a model has.
+        change, what: See `refuse_moves`.
+
+    Raises:
+        InputError: There is no device to move it to.
+    """
+    try:
+        return change(tensor)
+    except (AssertionError, RuntimeError) as error:
+        raise InputError(
+            f"{what} cannot be moved",
+            why=str(error).partition("\n")[0],
+            hint="compile the model for the device where it is to run",
+        ) from error
+
+
 def refuse_changes(
     held: Iterable[tuple[torch.dtype, torch.device]], change: Callable[[torch.Tensor], torch.Tensor], what: str
 ) -> None:
@@ -189,7 +209,7 @@ def refuse_changes(
         InputError: One would become another one.
     """
     for dtype, at in sorted(held, key=str):
-        moved = change(torch.empty(0, dtype=dtype, device=at))
+        moved = made_of(torch.empty(0, dtype=dtype, device=at), change, what)
         if (moved.dtype, moved.device) != (dtype, at):
             raise InputError(
                 f"{what} stays what it was compiled for: {dtype} on {at} cannot become {moved.dtype} on {moved.device}",
