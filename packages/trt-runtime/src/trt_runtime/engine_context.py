@@ -265,7 +265,7 @@ class EngineContext:
                 hint="give values that the engine is for, or compile it for others; a range of values is "
                 "Input(shape, dtype=..., tensor_domain=(least, greatest + 1))"
                 if self._host_inputs
-                else None,
+                else "",
             ) from error
         if missing:
             raise ExecutionError(f"{header.title} lacks the shapes or values of {', '.join(missing)}")
