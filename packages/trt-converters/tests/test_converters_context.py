@@ -168,6 +168,7 @@ def test_layers_count_axes_from_the_end_too(axes: Any) -> None:
     ctx = _context()
     x = _input(ctx, 2, 3, 4)
     assert tuple(layers.reduce(ctx, "SUM", x, axes).shape) == (2, 3)
+    assert tuple(layers.reduce(ctx, "SUM", x, axis=axes).shape) == (2, 3)  # type: ignore[call-arg]
     assert tuple(layers.softmax(ctx, x, -1).shape) == (2, 3, 4)
     assert tuple(layers.topk(ctx, x, 2, -1, True)[0].shape) == (2, 3, 2)
 

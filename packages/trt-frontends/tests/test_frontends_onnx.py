@@ -130,6 +130,8 @@ def test_loops_run_as_often_as_an_input_says(tmp_path: Path) -> None:
 
 def test_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = save_model(tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="'in_1' is given twice"):
+        trt_frontends.compile(path, [torch.zeros(2, 4)], kwarg_inputs={"in.1": torch.zeros(2, 4)})
     with pytest.raises(InputError, match=r"no input 'in'(.|\n)*'in\.1'"):
         trt_frontends.compile(path, kwarg_inputs={"in": torch.zeros(2, 4)})
     with pytest.raises(InputError, match=r"does not say its range(.|\n)*trtc takes --shapes \S+=1x"):

@@ -440,6 +440,8 @@ def _examples(
         raise InputError(
             f"the model has no input {min(unknown)!r}", hint=did_you_mean(min(unknown), [end.name for end in ends])
         )
+    if twice := by_name.keys() & set(names[: len(given.args)]):
+        raise InputError(f"input {min(twice)!r} is given twice", hint="give it by place or by name")
     values = list(given.args) + [by_name[name] for name in names[len(given.args) :] if name in by_name]
     if len(values) != len(ends) or len(given.args) + len(by_name) != len(ends):
         listed = ", ".join(f"{end.name} {tuple(end.shape)}" for end in ends) or "none"

@@ -16,8 +16,10 @@ from trt_converters.layers.gathering import gather, index_range
 from trt_converters.layers.movement import permute, reshape, squeeze, unsqueeze
 from trt_converters.layers.pointwise import binary, is_nan, select
 from trt_core import trt
+from trt_core.held_arguments import also_named
 
 
+@also_named(axis="axes")
 def reduce(
     ctx: ConversionContext, operation: str, value: Operand, axes: int | Sequence[int], keep: bool = False
 ) -> Any:
