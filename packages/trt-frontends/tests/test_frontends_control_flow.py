@@ -147,6 +147,34 @@ def test_branches_and_loops_are_taken_for_single_rows_too(kind: Callable[[], nn.
         torch.testing.assert_close(compiled(x), model(x))  # PyTorch still compiles branches of the model itself
 
 
+class Counted(nn.Module):
+    """A branch and a loop that read what the model writes to before and behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = torch.cond(x.sum() > 0, lambda x: x + self.calls, lambda x: x - self.calls, (x,))
+        self.calls.add_(1)
+        count = torch.zeros((), dtype=torch.int64)
+        z = while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y + self.calls), (count, y))
+        self.calls.mul_(2)
+        return y, z
+
+
+@pytest.mark.parametrize("stays", [(), ("torch.ops.higher_order.cond", "torch.ops.higher_order.while_loop")])
+def test_branches_and_loops_read_state_that_the_model_writes_to(stays: tuple[str, ...], tmp_path: Path) -> None:
+    eager, model = Counted(), Counted()
+    compiled = _compile(model, optimization_level=0, torch_executed_ops=set(stays))
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    loaded = trt_frontends.load(tmp_path / "model.trtp")
+    for x in (*rows_of(2), *rows_of(5)):
+        expected = eager(x)
+        torch.testing.assert_close(compiled(x), expected)
+        torch.testing.assert_close(loaded(x), expected)
+
+
 @pytest.mark.parametrize("kind", [Branch, Newton, Scanned, Mapped, Nested])
 def test_branches_and_loops_are_verified_in_float64(kind: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)

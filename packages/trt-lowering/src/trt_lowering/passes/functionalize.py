@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 
+from trt_core.control_flow import is_control_flow
 from trt_core.internals import OpOverload, schema_name
 from trt_core.nesting import tensors_in
 from trt_core.operators import draws_random_numbers
@@ -305,7 +306,7 @@ class AliasClasses:
             return
         classes = {self._by_storage[key] for key in map(_storage, values) if key in self._by_storage}
         source = None
-        if node.op == "call_function" and (not isinstance(node.target, OpOverload) or may_alias(node.target)):
+        if node.op == "call_function" and not _makes_its_own(node):
             for operand in node.all_input_nodes:
                 if operand in self._class_of and can_share(node, operand):
                     classes.add(self._class_of[operand])
@@ -384,12 +385,19 @@ class AliasClasses:
         self._members[index].append(node)
 
 
+def _makes_its_own(node: fx.Node) -> bool:
+    """Whether results lie in memory of their own; PyTorch holds branches and loops to that."""
+    if isinstance(node.target, OpOverload):
+        return not may_alias(node.target)
+    return is_control_flow(node.target)
+
+
 def _makes_several(node: fx.Node) -> bool:
     """Whether a node makes tensors that have nothing to do with each other, each of which is taken once."""
-    if not isinstance(node.meta["val"], (tuple, list)) or not isinstance(node.target, OpOverload):
+    if not isinstance(node.meta["val"], (tuple, list)) or not _makes_its_own(node):
         return False
     taken = [user.args[1] for user in node.users if user.target is operator.getitem]
-    return not may_alias(node.target) and len(taken) == len(set(taken)) == len(node.users)
+    return len(taken) == len(set(taken)) == len(node.users)
 
 
 # Views that can have the layout of their base and still be another part of it, or the same part in another order.
