@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -443,3 +444,24 @@ def test_a_model_that_sets_the_mode_of_gradients_leaves_that_of_its_caller() -> 
         x = torch.randn(batch, 2, 4, 4)
         with torch.no_grad():
             assert compiled(x).shape == x.shape
+
+
+@pytest.mark.parametrize("name", ["dropout", "alpha_dropout", "feature_alpha_dropout", "dropout2d"])
+def test_dropout_that_is_on_draws_once(name: str, tmp_path: Path) -> None:
+    class Dropping(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = getattr(nn.functional, name)(x, 0.5, True)
+            return y, y[0], torch.rand_like(x), getattr(nn.functional, name)(x, 0.5, False)
+
+    model = Dropping().eval()
+    x = torch.randn(4, 8, 2, 2)
+    compiled = trt_frontends.compile(model, arg_inputs=(x,), min_block_size=1)
+    trt_frontends.save(compiled, tmp_path / "model.trtp")
+    for made in (compiled, trt_frontends.load(tmp_path / "model.trtp")):
+        torch.manual_seed(3)
+        expected = model(x)
+        torch.manual_seed(3)
+        found = made(x)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+        assert found[3].data_ptr() == x.data_ptr() == expected[3].data_ptr()

@@ -50,6 +50,11 @@ def may_alias(target: OpOverload) -> bool:
     return any(result.alias_info is not None for result in target._schema.returns)
 
 
+def may_view(node: fx.Node) -> bool:
+    """Whether what an operator returns in a call can share memory with an argument: dropout that is on copies."""
+    return may_alias(node.target) and not draws_random_numbers(node)
+
+
 def copies_as_it_lies(node: fx.Node) -> bool:
     """Whether a node returns its operand, a view of it, or a copy, as that lies in memory."""
     if schema_name(node.target) == "aten::to":

@@ -13,7 +13,7 @@ from torch import fx
 from trt_core.internals import OpOverload, schema_name
 from trt_core.operators import argument
 from trt_lowering.node_metadata import graph_results
-from trt_lowering.operator_traits import may_alias, tensor_value
+from trt_lowering.operator_traits import may_view, tensor_value
 
 
 def viewed_by(node: fx.Node) -> fx.Node | None:
@@ -23,7 +23,7 @@ def viewed_by(node: fx.Node) -> fx.Node | None:
     if node.target is operator.getitem:
         source = node.args[0]
         return source if viewed_by(source) is not None else None
-    if not isinstance(node.target, OpOverload) or not may_alias(node.target):
+    if not isinstance(node.target, OpOverload) or not may_view(node):
         return None
     return node.args[0] if can_share(node, node.args[0]) else None
 

@@ -15,7 +15,7 @@ from trt_core.quantization import is_dequantization
 from trt_lowering.contract import GraphPass, OperatorPass
 from trt_lowering.expansion import call_key
 from trt_lowering.node_metadata import insert_call, same_layout, same_shape
-from trt_lowering.operator_traits import copies_as_it_lies, is_pure, may_alias, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import copies_as_it_lies, is_pure, may_view, mutated_arguments, tensor_value
 from trt_lowering.passes.normalize_quantization import is_known
 from trt_lowering.results import base_of, result_bases, views_of_results
 
@@ -52,7 +52,7 @@ class RemoveIdentities(OperatorPass):
             assert isinstance(source, fx.Node) and isinstance(node.target, OpOverload)
             if base_of(source) in written:
                 continue  # a snapshot of state that the graph overwrites when it ends
-            if node in bases and not may_alias(node.target) and _is_seen(base_of(source), bases):
+            if node in bases and not may_view(node) and _is_seen(base_of(source), bases):
                 continue  # callers may write to a result, and must not reach inputs, parameters or another result by it
             if node in views and copies_as_it_lies(node) and base_of(source).op == "placeholder":
                 continue  # a result that is the input where that lies so, and a copy where it lies otherwise

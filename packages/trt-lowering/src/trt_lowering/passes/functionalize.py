@@ -19,7 +19,7 @@ from trt_core.nesting import tensors_in
 from trt_core.operators import draws_random_numbers
 from trt_lowering.contract import GraphPass
 from trt_lowering.node_metadata import cast_value, insert_call, same_layout, same_shape
-from trt_lowering.operator_traits import may_alias, mutated_arguments, tensor_value
+from trt_lowering.operator_traits import may_view, mutated_arguments, tensor_value
 from trt_lowering.results import can_share
 
 aten = torch.ops.aten
@@ -198,7 +198,7 @@ class _Views:
             root, paths[member] = _path(member)
             if root is not base:
                 return None
-        if not isinstance(base.target, OpOverload) or (may_alias(base.target) and not mutated_arguments(base.target)):
+        if not isinstance(base.target, OpOverload) or (may_view(base) and not mutated_arguments(base.target)):
             return None
         return cls(base, written, paths) if all(view.target in _SCATTERS for view in written) else None
 
@@ -388,7 +388,7 @@ class AliasClasses:
 def _makes_its_own(node: fx.Node) -> bool:
     """Whether results lie in memory of their own; PyTorch holds branches and loops to that."""
     if isinstance(node.target, OpOverload):
-        return not may_alias(node.target)
+        return not may_view(node)
     return is_control_flow(node.target)
 
 
