@@ -37,10 +37,6 @@ class ControlFlowMode(TorchDispatchMode):
         """PyTorch may compile under this mode."""
         return True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # what would skip it takes seconds to import
-
     def run_bodies(self, function: HigherOrderOperator, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Runs an operator whose arguments are functions so that the mode sees what these run."""
 

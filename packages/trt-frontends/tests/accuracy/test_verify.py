@@ -76,6 +76,22 @@ def test_what_torch_compile_made_is_compared_with_the_module_it_was_given(
     assert report.outputs[0].nearer == "eager"
 
 
+def test_parts_that_torch_compile_has_compiled_are_compared_with_float64() -> None:
+    class Compiled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.layer.compile(backend="eager")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.layer(x).relu()
+            return found
+
+    for _ in range(2):  # compiled anew, and as it was
+        report = verify(Compiled().eval(), arg_inputs=(torch.randn(2, 4),), samples=0)
+        assert report.passed and report.skipped_exact == ""
+
+
 def test_engines_are_not_compared_with_themselves(deep: nn.Module) -> None:
     x = torch.randn(2, 8)
     compiled = trt_frontends.compile(deep, arg_inputs=(x,), optimization_level=0)
