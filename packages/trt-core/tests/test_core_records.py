@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import pytest
 
 from trt_core.files import records, typed
-from trt_core.files.records import Form, Row
+from trt_core.files.records import Form, Grown, Row
 from trt_core.files.typed import BadField
 
 
@@ -140,3 +140,23 @@ def test_nothing_else_is_read(change: dict[str, Any], place: str, why: str) -> N
 def test_a_missing_field_is_named(name: str) -> None:
     with pytest.raises(BadField, match=f"lacks the field '{name}'"):
         records.read(Drawing, {key: value for key, value in WRITTEN.items() if key != name}, "a drawing")
+
+
+@dataclass(frozen=True)
+class Longer(Row, Grown):
+    low: int
+    step: int = 1
+    last: int = 9
+
+
+@pytest.mark.parametrize("row", [Longer(3), Longer(3, 2), Longer(3, 1, 4)])
+def test_rows_that_grew_are_as_long_as_what_differs(row: Longer) -> None:
+    written = records.write(row)
+    assert written == {(1, 9): [3], (2, 9): [3, 2], (1, 4): [3, 1, 4]}[row.step, row.last]
+    assert records.read(Longer, written, "a row") == row
+
+
+@pytest.mark.parametrize("row", [[], [3, 1, 9, 9], 3])
+def test_rows_that_grew_have_their_first_fields_and_no_others(row: Any) -> None:
+    with pytest.raises(BadField, match="a list of 3"):
+        records.read(Longer, row, "a row")

@@ -14,6 +14,7 @@ from torch import nn
 import trt_runtime
 from trt_core import Input, InputError
 from trt_frontends import compile, save
+from trt_frontends.onnx_models import export_onnx
 from trt_runtime import TRTModule
 from trt_runtime.graphed_calls import obstacles
 from trt_runtime.refit import refit_module
@@ -119,6 +120,102 @@ def test_rows_are_written_where_the_cache_lies(write: Write, tmp_path: Path) -> 
     loaded = trt_runtime.load(tmp_path / "step.trtp")
     eager.cache.zero_()
     assert_same_steps(loaded, eager, dict(loaded.named_buffers())["cache"])
+
+
+class Laid(nn.Module):
+    """Writes rows to a cache that lies otherwise than (batch, heads, length, width).
+
+    Args:
+        shape: Of the cache.
+        axis: Its length.
+        how: "indices", "index_copy" or "slice".
+    """
+
+    def __init__(self, shape: tuple[int, ...], axis: int, how: str) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.randn(shape))
+        self._axis = axis
+        self._how = how
+
+    def forward(self, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        rows, before = rows.sin(), (slice(None),) * self._axis
+        if self._how == "indices":
+            self.cache[(*before, places)] = rows
+        elif self._how == "index_copy":
+            self.cache.index_copy_(self._axis - self.cache.dim(), places, rows)
+        else:
+            self.cache[(*before, slice(2, 3))] = rows * places
+        return self.cache.cos().sum(self._axis)
+
+
+@pytest.mark.parametrize("how", ["indices", "index_copy", "slice"])
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        pytest.param((1, 3, 8, 4), 2, id="one row of a batch"),  # whose extent PyTorch leaves out of what is written
+        pytest.param((2, 8, 3, 4), 1, id="before the heads"),
+        pytest.param((8, 2, 3, 4), 0, id="first"),
+        pytest.param((2, 8, 12), 1, id="without heads"),
+        pytest.param((2, 3, 4, 8), 3, id="last"),
+        pytest.param((8,), 0, id="alone"),
+    ],
+)
+def test_caches_of_any_layout_are_updated_where_they_lie(
+    shape: tuple[int, ...], axis: int, how: str, tmp_path: Path
+) -> None:
+    rows = torch.randn(*shape[:axis], 1, *shape[axis + 1 :])
+    model = Laid(shape, axis, how).eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=[rows, torch.tensor([3])], min_block_size=1, optimization_level=0)
+    report = compiled.meta["partition_report"]
+    assert (report.coverage, len(report.engines)) == (1.0, 1)
+    save(compiled, tmp_path / "step.trtp")
+    loaded = trt_runtime.load(tmp_path / "step.trtp")
+    for step, cache in ((compiled, model.cache), (loaded, dict(loaded.named_buffers())["cache"])):
+        assert len(engine_of(step).header.updates) == 1
+        mine = copy.deepcopy(eager)
+        address = cache.data_ptr()
+        for place in (0, 7, 3):
+            given = [torch.randn_like(rows), torch.tensor([place])]
+            torch.testing.assert_close(step(*given), mine(*given))
+            torch.testing.assert_close(cache, mine.cache)
+        assert cache.data_ptr() == address
+        if how != "slice":
+            with pytest.raises(InputError, match="a cache of 8 places, and a call writes to 8"):
+                step(rows, torch.tensor([8]))
+            torch.testing.assert_close(cache, mine.cache)
+
+
+class FromStart(nn.Module):
+    """Writes as many rows as it is given, from a place on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 8, 3, 4))
+
+    def forward(self, rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+        self.cache[:, start + torch.arange(rows.shape[1])] = rows.sin()
+        return self.cache.cos()
+
+
+def test_any_number_of_rows_goes_to_caches_of_any_layout() -> None:
+    rows = Input(min_shape=(1, 1, 3, 4), opt_shape=(1, 2, 3, 4), max_shape=(1, 5, 3, 4))
+    model = FromStart().eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=[rows, torch.tensor([0])], min_block_size=1, optimization_level=0)
+    assert engine_of(compiled).header.updates
+    for count, start in ((1, 7), (5, 0), (3, 5)):
+        given = [torch.randn(1, count, 3, 4), torch.tensor([start])]
+        torch.testing.assert_close(compiled(*given), eager(*given))
+    with pytest.raises(InputError, match="a cache of 8 places, and a call writes to 4 to 8"):
+        compiled(torch.randn(1, 5, 3, 4), torch.tensor([4]))
+
+
+@pytest.mark.parametrize("model", [FromStart(), Step(by_index_copy)])
+def test_models_in_the_format_of_onnx_write_to_no_caches(model: nn.Module) -> None:
+    rows = torch.zeros(1, 1, 3, 4) if isinstance(model, FromStart) else torch.zeros(ROWS)
+    with pytest.raises(InputError, match="writes to its caches"):
+        export_onnx(model.eval(), arg_inputs=[rows, torch.tensor([0])])
 
 
 class CodedStep(nn.Module):

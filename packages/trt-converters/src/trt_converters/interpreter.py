@@ -14,7 +14,7 @@ from torch import fx
 from trt_converters.byte_tensor import ByteTensor
 from trt_converters.call import bind_arguments, map_nodes
 from trt_converters.context import ConversionContext, dtype_of, shape_of
-from trt_converters.layers import cast, dimension, expand, slice_tensor, wrap_negative
+from trt_converters.layers import cast, dimension, expand, reshape, slice_tensor, wrap_negative
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
@@ -39,12 +39,14 @@ class KnownPlace:
         offset: What is added to it.
         rows: How many there are.
         wraps: Whether negative places count from the end.
+        axis: The axis of the cache that they are counted on.
     """
 
     source: str
     offset: int
     rows: int | torch.SymInt
     wraps: bool
+    axis: int
 
 
 class BlockInterpreter:
@@ -80,6 +82,7 @@ class BlockInterpreter:
         self.updates: dict[str, str] = {}
         self.places: dict[str, KnownPlace] = {}
         self._values: dict[fx.Node, Any] = {}
+        self._updated: dict[fx.Node, Any] = {}  # caches as layers made them, whatever shape the graph has them in
         self._has_layers_of_others = False
 
     def plugins(self) -> tuple[str, ...]:
@@ -149,7 +152,7 @@ class BlockInterpreter:
             return self._values[source][index]  # type: ignore[index]
         update = cache_update(node)
         if update is not None:
-            result = self._update_cache(update)
+            result = self._update_cache(node, update)
         elif node.target is torch.ops.aten.copy_.default:
             return self._mark_update(node)
         else:
@@ -157,10 +160,13 @@ class BlockInterpreter:
         self._check_results(node, result)
         return result
 
-    def _update_cache(self, update: CacheUpdate) -> Any:
+    def _update_cache(self, node: fx.Node, update: CacheUpdate) -> Any:
         """Adds the layer that updates a cache in place."""
-        context = self.context
+        context, shape = self.context, update.layer_shape
         cache, rows = self._values[update.cache], context.tensor(self._values[update.rows])
+        if shape is not None or update.missing:
+            extents = [*[1] * update.missing, *(dimension(context, rows, at) for at in range(len(rows.shape)))]
+            rows = reshape(context, rows, extents if shape is None else [*shape[:2], extents[update.axis], shape[3]])
         places = update.places
         if isinstance(places, fx.Node):
             first = slice_tensor(context, self._values[places], [0], [1])
@@ -170,16 +176,17 @@ class BlockInterpreter:
             first = torch.tensor([places], dtype=torch.int64)
         start = context.tensor(expand(context, first, [dimension(context, cache, 0)]))
         layer = context.network.add_kv_cache_update(cache, rows, start, trt.KVCacheMode.LINEAR)
-        return context.output(layer, "cache_update")
+        self._updated[node] = updated = context.output(layer, "cache_update")
+        return updated if shape is None else reshape(context, updated, [*update.cache.meta["val"].shape])
 
     def _mark_update(self, node: fx.Node) -> Any:
         """Makes an updated cache an output, whose memory is that of the cache."""
         cache, written = node.args[0], written_cache(node)
-        if written is None or written not in self._values:
+        if written is None or written not in self._updated:
             raise self.context.fail("it writes to its argument")
         if any(map(depends_on_data, self._returned_extents())):
             raise self.context.fail("an engine with results whose sizes depend on data updates nothing in place")
-        tensor = self._values[written]
+        tensor = self._updated[written]
         name = f"updated_{len(self.updates)}"
         while name in self.input_names:
             name += "_"
@@ -190,15 +197,18 @@ class BlockInterpreter:
         update = cache_update(written)
         first = None if update is None else first_place(update)
         if update is not None and first is not None and first.source is not None:
-            rows = update.rows.meta["val"].shape[2]
-            self.places[cache.name] = KnownPlace(first.source.name, first.offset, rows, update.wraps)
+            self.places[cache.name] = KnownPlace(
+                first.source.name, first.offset, update.count, update.wraps, update.axis
+            )
         return tensor
 
     def _add_input(self, node: fx.Node) -> Any:
         meta = node.meta["val"]
         if not isinstance(meta, torch.Tensor):
             raise self.context.fail(f"the block's input is not a tensor but {type(meta).__name__}")
-        shape = tuple(extent if isinstance(extent, int) else -1 for extent in meta.shape)
+        updates = filter(None, map(cache_update, node.users))
+        flat = next((update.layer_shape for update in updates if update.cache is node), None)
+        shape = flat or tuple(extent if isinstance(extent, int) else -1 for extent in meta.shape)
         tensor = self.context.network.add_input(node.name, to_trt(meta.dtype), shape)
         if tensor is None:
             raise self.context.fail(f"TensorRT refused an input of type {meta.dtype} and shape {tuple(meta.shape)}")

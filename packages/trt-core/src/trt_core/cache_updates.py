@@ -6,6 +6,7 @@ cache at the end. An engine does both as one: it changes those rows where the ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ aten = torch.ops.aten
 
 _AXIS: Final = 2
 _RANK: Final = 4
+"""Of caches as TensorRT's layer takes them, (batch, heads, length, width)."""
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _CODES: Final = (torch.int8, torch.float8_e4m3fn)
 """Types of caches beyond those of TensorRT's layer, which the portable provider updates in place, too."""
@@ -40,16 +42,37 @@ class CacheUpdate:
     """One write to a cache.
 
     Attributes:
-        cache: The cache, (batch, heads, length, width), an attribute or input that nothing else reads.
-        rows: What is written, (batch, heads, rows, width).
+        cache: The cache, an attribute or input that nothing else reads: (batch, heads, length, width), or of any rank
+            with its length on any axis.
+        rows: What is written, of the same shape but for its length; first extents of one may be missing.
         places: Where each of the rows goes, (rows,), counting up by one; or where the first one goes.
+        axis: The axis of the length.
         wraps: Whether negative places count from the end.
     """
 
     cache: fx.Node
     rows: fx.Node
     places: fx.Node | int
+    axis: int
     wraps: bool = False
+
+    @property
+    def layer_shape(self) -> tuple[int, ...] | None:
+        """The shape in which a layer takes the same memory; None where that is the cache's own."""
+        shape = tuple(self.cache.meta["val"].shape)
+        if len(shape) == _RANK and self.axis == _AXIS:
+            return None
+        return math.prod(shape[: self.axis]), 1, shape[self.axis], math.prod(shape[self.axis + 1 :])
+
+    @property
+    def missing(self) -> int:
+        """How many first extents, all of them one, the rows lack."""
+        return int(self.cache.meta["val"].dim() - self.rows.meta["val"].dim())
+
+    @property
+    def count(self) -> int | torch.SymInt:
+        """How many rows are written."""
+        return 1 if self.axis < self.missing else self.rows.meta["val"].shape[self.axis - self.missing]
 
 
 @dataclass(frozen=True)
@@ -131,19 +154,20 @@ def _read(node: fx.Node) -> CacheUpdate | None:
     given = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in _arguments(target)}
     given.update(zip(given, node.args))  # noqa: B905 - the rest has defaults
     cache: Any = given["self"]
+    value = cache.meta.get("val") if isinstance(cache, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value.dim():
+        return None
     if target is aten.index_copy.default:
-        return CacheUpdate(cache, given["source"], given["index"]) if given["dim"] in (_AXIS, _AXIS - _RANK) else None
+        return CacheUpdate(cache, given["source"], given["index"], given["dim"] % value.dim())
     if target is aten.slice_scatter.default:
         start = given["start"] or 0
-        is_plain = given["dim"] in (_AXIS, _AXIS - _RANK) and given["step"] == 1 and type(start) is int and start >= 0
-        return CacheUpdate(cache, given["src"], start) if is_plain else None
-    indices = list(given["indices"])
-    is_plain = indices[:_AXIS] == [None] * _AXIS and len(indices) > _AXIS and not any(indices[_AXIS + 1 :])
-    return (
-        CacheUpdate(cache, given["values"], indices[_AXIS], wraps=True)
-        if is_plain and not given["accumulate"]
-        else None
-    )
+        is_plain = given["step"] == 1 and type(start) is int and start >= 0
+        return CacheUpdate(cache, given["src"], start, given["dim"] % value.dim()) if is_plain else None
+    indexed = [(axis, index) for axis, index in enumerate(given["indices"]) if index is not None]
+    if len(indexed) != 1 or given["accumulate"]:
+        return None
+    ((axis, places),) = indexed
+    return CacheUpdate(cache, given["values"], places, axis, wraps=True)
 
 
 def _arguments(target: Any) -> Iterator[Any]:
@@ -157,16 +181,19 @@ def _fits(update: CacheUpdate) -> bool:
         return False
     if cache.dtype not in _TYPES and not (cache.dtype in _CODES and current_provider() is Provider.PORTABLE):
         return False
-    if cache.dim() != _RANK or rows.dim() != _RANK or rows.dtype is not cache.dtype or not cache.is_contiguous():
+    if update.missing < 0 or rows.dtype is not cache.dtype or not cache.is_contiguous():
         return False
-    if any(str(rows.shape[axis]) != str(cache.shape[axis]) for axis in range(_RANK) if axis != _AXIS):
+    whole = [*cache.shape[: update.axis], update.count, *cache.shape[update.axis + 1 :]]
+    if [*map(str, whole)] != [*map(str, (*[1] * update.missing, *rows.shape))]:
+        return False
+    if update.layer_shape is not None and not all(type(extent) is int for extent in cache.shape):
         return False
     if isinstance(update.places, int):
         return True
     places = update.places.meta.get("val") if isinstance(update.places, fx.Node) else None
     if not isinstance(places, torch.Tensor) or places.dim() != 1 or places.dtype not in (torch.int64, torch.int32):
         return False
-    return str(places.shape[0]) == str(rows.shape[_AXIS]) and _counts_up(update.places)
+    return str(places.shape[0]) == str(update.count) and _counts_up(update.places)
 
 
 def _counts_up(node: fx.Node) -> bool:

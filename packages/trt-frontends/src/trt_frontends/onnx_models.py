@@ -731,8 +731,9 @@ def export_onnx(
 
     Raises:
         ExportError: The module cannot be exported, or a layer has no form in ONNX; the message names it.
-        InputError: The inputs do not fit, the model returns what no engine computes (an input, a view of another
-            result, a number), it is compiled already, or the provider is TensorRT, whose networks cannot be read.
+        InputError: The inputs do not fit, the model writes to caches or returns what no engine computes (an input, a
+            view of another result, a number), it is compiled already, or the provider is TensorRT, whose networks
+            cannot be read.
         IncompleteCompilationError: Some operators cannot run in an engine.
         SettingsError: A setting cannot be read, or asks for what no network is.
     """
@@ -757,6 +758,12 @@ def export_onnx(
         captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
         keeper = SingleEngine.of(captured, type(model).__name__)
         require_nothing_beside(keeper.call.graph, 1)
+        if written := sorted(keeper.interpreter.updates):
+            raise InputError(
+                "the model writes to its caches, and models in ONNX's format write to nothing",
+                where=", ".join(written[:3]),
+                hint="return what is written, or save the compiled model: save(compile(...), path)",
+            )
         network = keeper.network
     try:
         exported = export_network(network)

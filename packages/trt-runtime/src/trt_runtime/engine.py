@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from collections.abc import Sequence
 from types import ModuleType
@@ -16,6 +17,7 @@ from trt_core.forked_lock import ForkedLock
 from trt_core.log import forget_errors, provider_logger, take_errors
 from trt_core.provider import Provider, current_provider, device_scope, provider_module
 from trt_core.remembered import Remembered
+from trt_core.sizes.expressions import Extent
 from trt_core.wording import printable
 from trt_runtime.bindings import Binding, format_shape
 from trt_runtime.compatibility import check_compatible
@@ -282,6 +284,10 @@ class LoadedEngine:
         Outputs that the header computes from inputs may be fixed in the engine: each call compares them.
         """
         is_input = any(binding is item for item in self.header.inputs)
+        if any(binding is self.header.inputs[index] for index, _ in self.header.updates) and _is_same_memory(
+            shape, binding.shape
+        ):
+            return
         fits = len(shape) == binding.rank and all(
             known < 0 or known == extent or not (is_input or isinstance(extent, int))
             for known, extent in zip(shape, binding.shape, strict=True)
@@ -292,6 +298,12 @@ class LoadedEngine:
                 f"{format_shape(binding.shape)}",
                 hint="compile the model again: plan and header are not of one engine",
             )
+
+
+def _is_same_memory(shape: Sequence[int], extents: Sequence[Extent | None]) -> bool:
+    """Whether a cache of one constant shape is one of another, which engines have that write along other axes."""
+    known = [extent for extent in extents if isinstance(extent, int)]
+    return len(known) == len(extents) and min(shape, default=0) >= 0 and math.prod(shape) == math.prod(known)
 
 
 def described_engine(

@@ -15,7 +15,7 @@ import torch
 from trt_core.cached_property import cached_property
 from trt_core.errors import PlanError
 from trt_core.files import records, typed
-from trt_core.files.records import Form, Row
+from trt_core.files.records import Form, Grown, Row
 from trt_core.files.strict_json import parse_json
 from trt_core.files.typed import BadField
 from trt_core.process_groups import GroupMembers
@@ -39,7 +39,6 @@ MAX_BYTES: Final = 256 << 20
 
 _DEVICES: Final = ("cpu", "cuda")
 _INTEGERS: Final = (torch.int64, torch.int32)
-_CACHE_RANK: Final = 4
 
 UPDATES: Final = "updates"
 PLACES: Final = "places"
@@ -75,15 +74,16 @@ def _read_refit(value: Any, place: str) -> RefitTable | None:
 
 
 @dataclass(frozen=True)
-class CachePlace(Row):
+class CachePlace(Row, Grown):
     """Where the rows go that a run writes to a cache.
 
     Attributes:
-        cache: Index of the input that is the cache, (batch, heads, length, width).
+        cache: Index of the input that is the cache.
         source: Index of the input, of integers, whose first element says where the first row goes.
         offset: What is added to it.
         rows: How many there are: an int, a symbol or an expression.
         wraps: Whether negative places count from the end.
+        axis: The axis of the cache that places are counted on; 2 of (batch, heads, length, width).
     """
 
     cache: int
@@ -91,6 +91,7 @@ class CachePlace(Row):
     offset: Annotated[int, Form(partial(typed.integer, low=-typed.LARGEST))]
     rows: Annotated[Extent, Form(_read_rows)]
     wraps: bool
+    axis: int = 2
 
 
 @dataclass(frozen=True)
@@ -345,7 +346,7 @@ class PlanHeader:
         if len(set(updated)) != len(updated) or not all(0 <= index < len(self.inputs) for index in updated):
             raise PlanError(f"{self.title} updates the inputs {updated}, of {len(self.inputs)}")
         for place in self.places:
-            if place.cache not in updated or self.inputs[place.cache].rank != _CACHE_RANK:
+            if place.cache not in updated or not 0 <= place.axis < self.inputs[place.cache].rank:
                 raise PlanError(f"{self.title} writes to a place of input {place.cache}, which it does not update")
             if not 0 <= place.source < len(self.inputs) or self.inputs[place.source].dtype not in _INTEGERS:
                 raise PlanError(f"{self.title} writes to places that input {place.source} says, which is no integer")

@@ -139,7 +139,7 @@ def check_places(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
         if place.source not in firsts:
             firsts[place.source] = int(inputs[place.source].reshape(-1)[0])
         given = firsts[place.source] + place.offset
-        length = inputs[place.cache].shape[2]
+        length = inputs[place.cache].shape[place.axis]
         first = given + length if place.wraps and given < 0 else given
         if not 0 <= first <= length - rows:
             last = f" to {given + rows - 1}" if rows > 1 else ""

@@ -189,9 +189,7 @@ def _dataclass(kind: type) -> Form:
     assert is_dataclass(kind), kind
     forms = forms_of(kind)
     if issubclass(kind, Row):
-        return _list(
-            [*forms.values()], lambda values: kind(*values), lambda row: [getattr(row, name) for name in forms]
-        )
+        return _row(kind, forms)
     tag = dict([kind.TAG] if hasattr(kind, "TAG") else ())
     readers = [(_key(field), field.name, forms[field.name].read) for field in fields(kind)]
     writers = [(_key(field), field.name, forms[field.name].write) for field in fields(kind)]
@@ -219,6 +217,26 @@ def _dataclass(kind: type) -> Form:
         values = {key: getattr(record, name) for key, name, _ in writers}
         written = {key for key, value in values.items() if key not in defaults or value != defaults[key]}
         return {**tag, **{key: write_field(values[key]) for key, _, write_field in writers if key in written}}
+
+    return Form(read_those_there, write_those_that_differ)
+
+
+def _row(kind: type, forms: Mapping[str, Form]) -> Form:
+    whole = _list([*forms.values()], lambda values: kind(*values), lambda row: [getattr(row, name) for name in forms])
+    if not issubclass(kind, Grown):
+        return whole
+    assert is_dataclass(kind)
+    added = [_default(field) for field in fields(kind) if _default(field) is not MISSING]  # behind all others
+
+    def read_those_there(value: Any, place: str) -> Any:
+        lacking = len(forms) - len(value) if isinstance(value, list) else 0
+        return whole.read([*value, *added[-lacking:]] if 0 < lacking <= len(added) else value, place)
+
+    def write_those_that_differ(row: Any) -> Any:
+        values = whole.write(row)
+        while len(values) > len(forms) - len(added) and values[-1] == added[len(values) - len(forms) - 1]:
+            values.pop()
+        return values
 
     return Form(read_those_there, write_those_that_differ)
 
