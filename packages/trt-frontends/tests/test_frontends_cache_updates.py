@@ -13,7 +13,7 @@ from torch import nn
 
 import trt_runtime
 from trt_core import Input, InputError
-from trt_frontends import compile, save
+from trt_frontends import compile, refit_module_weights, save
 from trt_frontends.onnx_models import export_onnx
 from trt_runtime import TRTModule
 from trt_runtime.graphed_calls import obstacles
@@ -348,6 +348,33 @@ def test_refitted_models_have_a_cache_of_their_own(tmp_path: Path) -> None:
         before = weights["cache"].clone()
         refit_module(step, weights)(*inputs())
         assert torch.equal(weights["cache"], before)
+
+
+class Forgotten(Scaled):
+    """The same with a cache that state dicts leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(CACHE), persistent=False)
+
+
+@pytest.mark.parametrize("kind", [Scaled, Forgotten])
+def test_caches_that_weights_do_not_name_stay_as_they_are(kind: type[Scaled], tmp_path: Path) -> None:
+    compiled = compile(kind().eval(), arg_inputs=inputs(), refit=True, min_block_size=1, optimization_level=0)
+    save(compiled, tmp_path / "step.trtp")
+    for step in (compiled, trt_runtime.load(tmp_path / "step.trtp")):
+        other = kind().eval()
+        other.scale.data.uniform_()
+        step(*inputs())
+        held = dict(step.named_buffers())["cache"].clone()
+        refitted = refit_module(step, dict(other.named_parameters()))
+        assert torch.equal(dict(refitted.named_buffers())["cache"], held)
+        other(*inputs())  # another cache is no other constant
+        refitted = refit_module_weights(step, other)
+        other.cache.copy_(dict(refitted.named_buffers())["cache"])
+        given = inputs(5)
+        torch.testing.assert_close(refitted(*given), other(*given))
+        assert torch.equal(dict(step.named_buffers())["cache"], held)
 
 
 class Counter(nn.Module):

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from torch import nn
 
 from trt_core import InputError, PlanError, TrtError
-from trt_frontends import compile, compile_generation, explain, model_report, save
+from trt_frontends import compile, compile_generation, explain, model_report, refit_module_weights, save
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.generation.caches import cache_classes
 from trt_frontends.generation.compilation import _choice, _parts, _rules, _special_tokens, _vocabulary
@@ -1626,6 +1626,35 @@ def test_a_step_of_ones_own_is_compiled_as_it_is(own: Any) -> None:
     ids = torch.randint(1, 40, (2, 6))
     made = generator.generate(ids, max_new_tokens=12)
     assert torch.equal(made, TextGenerator(step, generator.limits).generate(ids, max_new_tokens=12))
+
+
+class Around(nn.Module):
+    """A step that holds a model, as those of transformers' models do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, start: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.model(input_ids, start, padding)
+        return scores
+
+
+def test_built_and_loaded_generators_take_other_weights_of_their_model(tmp_path: Path) -> None:
+    limits = {"max_length": 24, "max_batch": 2, "prefill_chunk": 4, "min_block_size": 1, "optimization_level": 0}
+    built = compile_generation(Around(OwnStep(2, 24)).eval(), **limits, refit=True)
+    built.save(tmp_path / "model.trtp")
+    ids = torch.randint(1, 40, (2, 6))
+    for generator in (built, TextGenerator.load(tmp_path / "model.trtp")):
+        before = generator.generate(ids, max_new_tokens=12, keep_cache=True)
+        others = OwnStep(2, 24).eval()
+        wanted = TextGenerator(others, generator.limits).generate(ids, max_new_tokens=12)
+        for weights in (others, others.state_dict(), dict(others.named_parameters())):
+            refitted = refit_module_weights(generator, weights)
+            assert torch.equal(refitted.generate(ids, max_new_tokens=12, keep_cache=True), wanted)
+        assert torch.equal(generator.generate(ids, max_new_tokens=12, keep_cache=True), before)
+        refit_module_weights(generator, others, in_place=True)
+        assert torch.equal(generator.generate(ids, max_new_tokens=12, keep_cache=True), wanted)
 
 
 CODES: Final = {torch.int8: 127, torch.float8_e4m3fn: 448}

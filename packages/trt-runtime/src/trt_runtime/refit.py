@@ -33,10 +33,12 @@ from trt_core.weight_recipes import (
     opened_weights,
     replay_all,
     require_numbers,
+    sources_of,
 )
 from trt_runtime.compatibility import check_compatible
 from trt_runtime.engine import new_runtime
 from trt_runtime.engine_file import check_payload
+from trt_runtime.generation import TextGenerator
 from trt_runtime.header import PlanHeader
 from trt_runtime.module import engine_modules
 from trt_runtime.plan_notes import bounds_of, is_own, note_bounds, note_own, plan_bytes, plan_digest
@@ -46,6 +48,9 @@ from trt_runtime.program.operand_checks import checked
 
 Weights = Mapping[str, torch.Tensor]
 _Module = TypeVar("_Module", bound=nn.Module)
+
+_MODEL = "model."
+"""Where steps of generators hold what they were compiled from."""
 
 
 @held_to_signature
@@ -109,11 +114,13 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
     """Gives a compiled module other weights: its engines, and what runs in PyTorch between them.
 
     Plans are replaced and never written to, so modules that share them are not affected, and calls that have begun end
-    with the weights that they began with. Either all of it changes or nothing.
+    with the weights that they began with. Either all of it changes or nothing. Buffers that the module writes to, such
+    as caches, stay as they are where the weights do not name them; a generator of text has forgotten what they hold.
 
     Args:
         compiled: A module with engines, as compiling or loading returns it.
-        weights: Weights of the model by name, as its state dict holds them.
+        weights: Weights of the model by name, as its state dict holds them; of a generator, those of the model that it
+            was compiled from.
         in_place: Change the given module in place of a copy.
 
     Returns:
@@ -129,16 +136,22 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
             hint="give a module that compile or load returned; one that is wholly in PyTorch is compiled again",
         )
     admit = _admitting([engine.plan for engine in engines])
-    for engine in engines:
-        check_replaceable(_table_of(engine.header), weights, engine.header.title, admit)
+    tables = [_table_of(engine.header) for engine in engines]
+    if isinstance(compiled, TextGenerator):
+        weights = _inside_a_step(weights, tables)
+    for engine, table in zip(engines, tables, strict=True):
+        check_replaceable(table, weights, engine.header.title, admit)
     attributes = list(_attributes(compiled))
     _refuse_unknown(compiled, attributes)
+    kept = [item for item in attributes if item.is_own(weights)]
+    states = {name for item in kept for name in (*item.paths, *(one.name for one in constants_of(item.recipe)))}
+    others = {name: value for name, value in weights.items() if name not in states}
     constants = constants_of(*(item.recipe for item in attributes))
-    check_constants({one.name: content_digest(one.value) for one in constants}, weights)
+    check_constants({one.name: content_digest(one.value) for one in constants}, others)
     for module in compiled.modules():
         held = captured_from(module).program.refit if isinstance(module, LoadedProgram) else None
-        check_constants(held.table.constants if held else {}, weights)
-    attributes = _of_weights(attributes)
+        check_constants(held.table.constants if held else {}, others)
+    attributes = _of_weights(attributes, weights)
     values = replay_all([item.recipe for item in attributes], weights, admit=admit)
     made = [item.fitted(value) for item, value in zip(attributes, values, strict=True)]
     refitted = [refit_engine(engine.header, engine.plan, weights) for engine in engines]
@@ -147,12 +160,21 @@ def refit_module(compiled: _Module, weights: Weights, *, in_place: bool = False)
         # plans are shared by copies of modules, and tensors that are replaced need no copy
         target = copy.deepcopy(compiled, {id(value): value for value in (item.read() for item in attributes)})
         engines = engine_modules(target)
-        attributes = _of_weights(list(_attributes(target)))
+        attributes = _of_weights(list(_attributes(target)), weights)
     for engine, (header, plan) in zip(engines, refitted, strict=True):
         engine.adopt(header, plan)
     for item, value in zip(attributes, made, strict=True):
         item.write(value)
+    if isinstance(target, TextGenerator):
+        target.reset()
     return target
+
+
+def _inside_a_step(weights: Weights, tables: Sequence[RefitTable]) -> Weights:
+    """Weights of a model under the names that they have in the step of a generator, which holds the model."""
+    names = {source.name for table in tables for source in table.sources}
+    inside = {f"{_MODEL}{name}": value for name, value in weights.items()}
+    return inside if names <= inside.keys() and not names <= weights.keys() else weights
 
 
 def _table_of(header: PlanHeader) -> RefitTable:
@@ -282,6 +304,11 @@ class _Attribute:
     recipe: Recipe
     is_state: bool
 
+    def is_own(self, weights: Weights) -> bool:
+        """Whether it is state that no weights decide, or that these do not name."""
+        sources = sources_of(self.recipe)
+        return self.is_state and not (sources and all(source.name in weights for source in sources))
+
     def fitted(self, value: torch.Tensor) -> torch.Tensor:
         """Returns a value as the attribute's new one: the same where it is only read.
 
@@ -313,10 +340,10 @@ class _Attribute:
             holder_of(part_at(self.module, owner), name)[name] = value
 
 
-def _of_weights(attributes: Sequence[_Attribute]) -> list[_Attribute]:
-    """Those that weights of the model decide; others are constants."""
+def _of_weights(attributes: Sequence[_Attribute], weights: Weights) -> list[_Attribute]:
+    """Those that weights of the model decide; others are constants, or state that the weights do not tell of."""
     told = follow_from_sources([item.recipe for item in attributes])
-    return [item for item, is_told in zip(attributes, told, strict=True) if is_told]
+    return [item for item, is_told in zip(attributes, told, strict=True) if is_told and not item.is_own(weights)]
 
 
 def _attributes(compiled: nn.Module) -> Iterator[_Attribute]:

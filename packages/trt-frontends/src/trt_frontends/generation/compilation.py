@@ -47,7 +47,7 @@ from trt_frontends.generation.sources import (
     varying_input,
 )
 from trt_frontends.generation.steps import CachedStep, CrossCachedStep, PictureStep, decoder_of, writer_of
-from trt_frontends.pipeline import Progress, no_progress
+from trt_frontends.pipeline import Progress, no_progress, settings_in
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime.generation import GenerationLimits, SourceLimits, TextGenerator
 from trt_runtime.generation.inputs import MASK, TOKEN_TYPES, required_tokens
@@ -87,9 +87,10 @@ def compile_generation(
     """Compiles a model for generating text.
 
     One engine has two optimization profiles, one token for decoding and up to `prefill_chunk` for prompts, and one set
-    of weights. Keys and values of all tokens so far are kept in static caches, `(max_batch, heads, max_length, width)`
-    each, which are buffers of the result; layers that look back a window keep little more than the window. An
-    encoder, of text, sounds or pictures, is a program beside it that runs once for each call of `generate`.
+    of weights; with `refit=True` it has one profile for both, and `refit_module_weights` gives it other weights. Keys
+    and values of all tokens so far are kept in static caches, `(max_batch, heads, max_length, width)` each, which are
+    buffers of the result; layers that look back a window keep little more than the window. An encoder, of text, sounds
+    or pictures, is a program beside it that runs once for each call of `generate`.
 
     Args:
         model: A causal language model, an encoder-decoder, or a model of text and pictures or sounds of transformers,
@@ -142,6 +143,7 @@ def compile_generation(
             where="cache_dtype",
             hint="leave it out for caches in the model's type",
         )
+    refit = settings_in(settings).refit
     _require_usual_loop(model)
     is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     chunk = min(prefill_chunk or (_FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
@@ -161,7 +163,8 @@ def compile_generation(
         parts = _parts(opened, limits, max_source_length or max_length, source_inputs, cache_dtype)
         run = functools.partial(compile, progress=progress, registry=registry, **settings)
         encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
-        return TextGenerator(run(parts.step, arg_inputs=parts.step_inputs()), parts.limits, encoder)
+        inputs = parts.step_inputs(in_one_profile=refit)  # TensorRT refits engines of one profile only
+        return TextGenerator(run(parts.step, arg_inputs=inputs), parts.limits, encoder)
 
 
 @dataclass(frozen=True)
@@ -182,22 +185,31 @@ class GenerationParts:
     encoder: nn.Module | None = None
     encoder_inputs: tuple[Input, ...] = ()
 
-    def step_inputs(self) -> list[Input]:
-        """Returns what the step takes: one token in the first profile, and more in the second one."""
+    def step_inputs(self, *, in_one_profile: bool = False) -> list[Input]:
+        """Returns what the step takes.
+
+        Args:
+            in_one_profile: One range holds all numbers of tokens; else one token is the first profile, and more the
+                second one.
+        """
         limits = self.limits
         batch, chunk = limits.max_batch, limits.prefill_chunk
-        single = ((batch, 1),) * 3
-        ids = [single, ((batch, 1), (batch, chunk), (batch, chunk))]
+        varying = functools.partial(_varying, in_one_profile=in_one_profile, dtype=torch.int64)
         inputs = [
-            Input(profiles=ids, dtype=torch.int64, name="input_ids") if chunk > 1 else _fixed(batch, 1),
+            varying((batch, 1), (batch, chunk), name="input_ids") if chunk > 1 else _fixed(batch, 1),
             _fixed(1),
             _fixed(batch),
         ]
         if (most := limits.assisted_tokens) > 1:
-            kept = [((1,),) * 3, ((1,), (most,), (most,))]
             # examples are places of any piece, a single token included
-            inputs.append(Input(profiles=kept, dtype=torch.int64, name="kept", tensor_domain=(0, 1)))
+            inputs.append(varying((1,), (most,), name="kept", tensor_domain=(0, 1)))
         return [*inputs, *self.context]
+
+
+def _varying(least: tuple[int, ...], most: tuple[int, ...], *, in_one_profile: bool, **others: Any) -> Input:
+    if in_one_profile:
+        return Input(min_shape=least, opt_shape=least, max_shape=most, **others)
+    return Input(profiles=[(least,) * 3, (least, most, most)], **others)
 
 
 def _fixed(*shape: int) -> Input:
