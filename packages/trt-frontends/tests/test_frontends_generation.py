@@ -24,11 +24,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from torch import nn
 
-from trt_core import InputError, PlanError, TrtError
+from trt_core import InputError, PlanError, SettingsError, TrtError
 from trt_frontends import compile, compile_generation, explain, model_report, refit_module_weights, save
 from trt_frontends.backend import torch_tensorrt_backend
 from trt_frontends.generation.caches import cache_classes
-from trt_frontends.generation.compilation import _choice, _parts, _rules, _special_tokens, _vocabulary
+from trt_frontends.generation.compilation import _choice, _in_evaluation, _parts, _rules, _special_tokens, _vocabulary
 from trt_frontends.generation.steps import CachedStep
 from trt_frontends.stored_layers import open_stored_layers
 from trt_runtime import TextGenerator, TRTModule
@@ -1628,6 +1628,28 @@ def test_a_step_of_ones_own_is_compiled_as_it_is(own: Any) -> None:
     assert torch.equal(made, TextGenerator(step, generator.limits).generate(ids, max_new_tokens=12))
 
 
+def test_models_in_training_mode_and_wrapped_ones_are_compiled_without_dropout(own: Any) -> None:
+    """They were said to look ahead, since two runs of them differed; or to take no tokens."""
+    step = own[0]
+    model = model_of("GPT2", short=True).train()
+    with pytest.warns(UserWarning, match="in training mode"), _in_evaluation(model):
+        CachedStep(model, GenerationLimits(1, 16, 4))
+    assert all(module.training for module in model.modules())
+    limits = {"max_length": 24, "max_batch": 2, "prefill_chunk": 4, "min_block_size": 1, "optimization_level": 0}
+    generator = compile_generation(torch.compile(step, backend="eager"), **limits)
+    ids = torch.randint(1, 40, (2, 6))
+    assert torch.equal(generator.generate(ids), TextGenerator(step, generator.limits).generate(ids))
+
+
+def test_models_without_numbers_and_caches_without_room_are_refused() -> None:
+    with pytest.raises(InputError, match="on the meta device, which holds no numbers"):
+        compile_generation(model_of("Llama", short=True).to("meta"), max_length=8)
+    with pytest.raises(InputError, match=rf"no memory for caches of 8 tokens of {2**31 - 1} rows"):
+        compile_generation(model_of("Llama", short=True), max_length=8, max_batch=2**31 - 1)
+    with pytest.raises(SettingsError, match="unknown setting 'max_seq_len'"):
+        compile_generation(model_of("Llama", short=True), max_length=8, max_seq_len=8)
+
+
 class Around(nn.Module):
     """A step that holds a model, as those of transformers' models do."""
 
@@ -1862,6 +1884,32 @@ def test_prompts_without_dense_values_are_refused(change: Any) -> None:
     for given in ((change(ids),), (ids, change(ids))):
         with pytest.raises(InputError, match=r"no values|layout"):
             generator.generate(*given, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("mask", [[2, 1, 1], [0.5, 1, 1], [float("nan"), 1, 1], [-1e9, 0, 0]])
+def test_masks_that_say_neither_yes_nor_no_are_refused(mask: list[float], own: Any) -> None:
+    for generator in (own[1], TextGenerator.load(own[2])):
+        with pytest.raises(InputError, match="something else than 0 and 1"):
+            generator.generate(torch.ones(1, 3, dtype=torch.int64), torch.tensor([mask]))
+
+
+def test_tokens_of_other_types_and_options_of_other_names_are_told_what_to_be(own: Any) -> None:
+    ids = torch.ones(1, 3, dtype=torch.int64)
+    with pytest.raises(InputError, match=r"not a tensor of torch\.float32[\s\S]*return_tensors"):
+        own[1].generate(ids.float())
+    for name, said in (("eos", "eos_token_id"), ("seed", "generator=torch"), ("sampling", "do_sample=True")):
+        with pytest.raises(InputError, match=rf"takes no {name} here[\s\S]*{said}"):
+            own[1].generate(ids, **{name: 1})
+
+
+@pytest.mark.parametrize("kept", [[2], [-1], [0, 5]])
+def test_logits_of_tokens_that_a_call_does_not_have_are_refused(kept: list[int]) -> None:
+    limits = GenerationLimits(1, 16, 4, assisted_tokens=2, vocabulary=300)
+    generator = TextGenerator(_parts(model_of("Llama", short=True), limits, 100, None).step, limits)
+    told = torch.ones(1, 2, dtype=torch.int64), torch.tensor([0]), torch.tensor([0])
+    with pytest.raises(InputError, match="of the tokens 0 to 1"):
+        generator.step(*told, torch.tensor(kept))
+    assert not any(cache.any() for cache in generator.step.buffers(recurse=False))
 
 
 def test_other_programs_generate_nothing(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +15,9 @@ from torch import nn
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import Input, InputError, logger
 from trt_core.device import on_host
+from trt_core.settings_reader import warn_caller
 from trt_core.wording import kind_of
+from trt_frontends.accuracy.subject import without_wrapper
 from trt_frontends.compiler import compile
 from trt_frontends.entry_point import entry_point
 from trt_frontends.generation.caches import CODES_ERROR, FORM_ERROR, MOST_CODE
@@ -93,9 +96,9 @@ def compile_generation(
     or pictures, is a program beside it that runs once for each call of `generate`.
 
     Args:
-        model: A causal language model, an encoder-decoder, or a model of text and pictures or sounds of transformers,
-            in evaluation mode; or a module of your own that is a step as `TextGenerator` describes it, with caches
-            among its buffers.
+        model: A causal language model, an encoder-decoder, or a model of text and pictures or sounds of transformers;
+            or a module of your own that is a step as `TextGenerator` describes it, with caches among its buffers. It is
+            compiled in evaluation mode.
         max_length: Most tokens of a row, those of the prompt included.
         max_batch: Rows that are generated at once; fewer are filled up.
         prefill_chunk: Most tokens of a prompt that are read at once, 512 by default, and 8 for encoder-decoders; longer
@@ -117,8 +120,9 @@ def compile_generation(
         transformers.
 
     Raises:
-        InputError: The model keeps no keys and values that can be kept in static caches, or a number does not fit, or
-            the model's scores with caches of codes are far from those that it has without.
+        InputError: The model keeps no keys and values that can be kept in static caches, or has no numbers for its
+            weights, or a number does not fit, or no memory holds such caches, or the model's scores with caches of
+            codes are far from those that it has without.
         ExportError, SettingsError, BuildError, IncompleteCompilationError: See `compile`.
 
     Example:
@@ -144,6 +148,14 @@ def compile_generation(
             hint="leave it out for caches in the model's type",
         )
     refit = settings_in(settings).refit
+    if isinstance(unwrapped := without_wrapper(model), nn.Module):
+        model = unwrapped
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise InputError(
+            f"weights of {type(model).__name__} are on the meta device, which holds no numbers",
+            where="model",
+            hint="load them first, with from_pretrained, say",
+        )
     _require_usual_loop(model)
     is_seq2seq = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
     chunk = min(prefill_chunk or (_FIRST_TOKENS if is_seq2seq else _PREFILL_CHUNK), max_length)
@@ -159,12 +171,54 @@ def compile_generation(
         choice=_choice(told),
         vocabulary=_vocabulary(decoder_of(model) if is_seq2seq else model),
     )
-    with open_stored_layers(model) as opened, on_host():  # which runs where kernels of libraries do not
-        parts = _parts(opened, limits, max_source_length or max_length, source_inputs, cache_dtype)
+    # open layers run where kernels of libraries do not
+    with _in_evaluation(model), open_stored_layers(model) as opened, on_host():
+        with _enough_memory(limits):
+            parts = _parts(opened, limits, max_source_length or max_length, source_inputs, cache_dtype)
         run = functools.partial(compile, progress=progress, registry=registry, **settings)
         encoder = None if parts.encoder is None else run(parts.encoder, arg_inputs=parts.encoder_inputs)
         inputs = parts.step_inputs(in_one_profile=refit)  # TensorRT refits engines of one profile only
         return TextGenerator(run(parts.step, arg_inputs=inputs), parts.limits, encoder)
+
+
+@contextlib.contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Has a model in evaluation mode, and each part back in its own mode afterwards."""
+    trained = [module for module in model.modules() if module.training]
+    if trained:
+        warn_caller("the model is in training mode, and is compiled without dropout; call model.eval() first")
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in trained:
+            module.training = True
+
+
+@contextlib.contextmanager
+def _enough_memory(limits: GenerationLimits) -> Iterator[None]:
+    """Says which numbers make caches that no memory holds.
+
+    Raises:
+        InputError: Memory could not be allocated.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError, InputError) as error:
+        causes = (error, error.__cause__)
+        if not any(
+            isinstance(cause, (torch.OutOfMemoryError, MemoryError)) or _OUT_OF_MEMORY in str(cause) for cause in causes
+        ):
+            raise
+        raise InputError(
+            f"there is no memory for caches of {limits.max_length} tokens of {limits.max_batch} rows",
+            where="max_length" if limits.max_batch == 1 else "max_length and max_batch",
+            hint="give smaller numbers, or cache_dtype=torch.int8",
+        ) from error
+
+
+_OUT_OF_MEMORY: Final = "DefaultCPUAllocator"
+"""What PyTorch says where there is none on the CPU, in a RuntimeError."""
 
 
 @dataclass(frozen=True)

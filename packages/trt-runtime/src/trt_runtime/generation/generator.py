@@ -547,6 +547,13 @@ class TextGenerator(nn.Module):
             raise InputError(
                 f"padding is 0 to {limits.max_length} places of each row, not {padding.tolist()!r:.80}", where="padding"
             )
+        if limits.assisted_tokens > 1 and len(given) > 3 and _is_read(given[3], 1):
+            kept, count = given[3], tokens.shape[1]
+            if bool(((kept < 0) | (kept >= count)).any()):
+                raise InputError(
+                    f"logits are asked for of the tokens 0 to {count - 1} of a call, not of {kept.tolist()!r:.80}",
+                    where="kept",
+                )
 
     def _note(self, _: nn.Module, given: tuple[Any, ...], __: Any) -> None:
         """Notes up to which place a call of the step wrote to its caches."""
@@ -781,7 +788,12 @@ class TextGenerator(nn.Module):
             InputError: They do not fit.
         """
         if not isinstance(ids, torch.Tensor) or ids.dtype not in (torch.int64, torch.int32):
-            raise InputError(f"prompts are a tensor of int64 or int32 tokens, not {kind_of(ids)}", where=name)
+            given = f"a tensor of {ids.dtype}" if isinstance(ids, torch.Tensor) else kind_of(ids)
+            raise InputError(
+                f"prompts are a tensor of int64 or int32 tokens, not {given}",
+                where=name,
+                hint='give what a tokenizer returns for return_tensors="pt"',
+            )
         require_values(ids, name)
         if ids.dim() != 2 or 0 in ids.shape:
             raise InputError(

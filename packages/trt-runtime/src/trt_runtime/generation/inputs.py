@@ -88,6 +88,13 @@ def check_mask(mask: Any, rows: int, length: int) -> None:
             why=f"it is {kind_of(mask)}" + (f" of shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else ""),
         )
     require_values(mask, "attention_mask")
+    if not bool(((mask == 0) | (mask == 1)).all()):
+        raise InputError(
+            "the mask holds something else than 0 and 1",
+            where="attention_mask",
+            why=f"among it is {mask[(mask != 0) & (mask != 1)][0].item()}",
+            hint="give 0 where a prompt is padding, and else 1, as tokenizers do",
+        )
 
 
 def require_tokens(mask: torch.Tensor, of: str = "source") -> None:

@@ -107,6 +107,10 @@ def unknown_argument(name: str, names: Sequence[str]) -> InputError:
 
 
 _INSTEAD: Final = {
+    **dict.fromkeys(("eos", "eos_id", "eos_token", "eos_token_ids"), "give eos_token_id, one or several"),
+    **dict.fromkeys(("sampling", "sample"), "give do_sample=True, and temperature, top_k, top_p or min_p"),
+    **dict.fromkeys(("seed", "random_seed"), "give generator=torch.Generator(device).manual_seed(seed)"),
+    **dict.fromkeys(("logits_processors", "processors"), "give logits_processor, a list"),
     **dict.fromkeys(("decoder_input_ids", "inputs"), "the model continues prompts: give input_ids"),
     "decoder_attention_mask": "texts of encoder-decoders begin without padding",
     **dict.fromkeys(("past_key_values", "cache"), "the generator keeps keys and values itself"),
