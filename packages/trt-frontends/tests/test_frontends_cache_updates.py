@@ -218,6 +218,67 @@ def test_models_in_the_format_of_onnx_write_to_no_caches(model: nn.Module) -> No
         export_onnx(model.eval(), arg_inputs=[rows, torch.tensor([0])])
 
 
+class Counted(nn.Module):
+    """Writes to a cache, and beside it where that ended, twice, and what it wrote last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(CACHE))
+        for name in ("end", "same"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64))
+        self.register_buffer("last", torch.zeros(1, 3, 4))
+
+    def forward(self, rows: torch.Tensor, start: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        by_index_copy(self.cache, rows.sin(), start)
+        end = start[0] + rows.shape[2]
+        self.end.copy_(end)
+        self.same.copy_(end)
+        self.last.copy_(rows[:1, :, -1].cos())
+        return self.cache.sum(2), end
+
+
+@pytest.mark.parametrize("level", [0, None])
+def test_states_that_are_replaced_are_written_by_engines(level: int | None, tmp_path: Path) -> None:
+    model = Counted().eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=inputs(), min_block_size=1, optimization_level=level)
+    assert (compiled.meta["partition_report"].coverage, len(engine_of(compiled).header.updates)) == (1.0, 4)
+    save(compiled, tmp_path / "step.trtp")
+    for step in (compiled, trt_runtime.load(tmp_path / "step.trtp")):
+        mine, held = copy.deepcopy(eager), dict(step.named_buffers())
+        for start in (1, 3, 6, 0):
+            given = inputs(start)
+            torch.testing.assert_close(step(*given), mine(*given))
+            for name, state in mine.named_buffers():
+                torch.testing.assert_close(held[name], state)
+    assert (int(model.end), model.end.shape) == (2, ())
+
+
+class Exchanged(nn.Module):
+    """Reads a state and replaces it, and replaces what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("before", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        made = x + self.before
+        self.before.copy_(x.sin())
+        out.copy_(x.cos())
+        return made * 2
+
+
+def test_states_that_are_read_too_and_arguments_are_written_after_what_reads_them() -> None:
+    model = Exchanged().eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=[torch.randn(3), torch.zeros(3)], min_block_size=1, optimization_level=0)
+    assert not engine_of(compiled).header.updates
+    for _ in range(3):
+        x, ours, theirs = torch.randn(3), torch.zeros(3), torch.zeros(3)
+        torch.testing.assert_close(compiled(x, ours), eager(x, theirs))
+        torch.testing.assert_close((ours, model.before), (theirs, eager.before))
+
+
 class CodedStep(nn.Module):
     """Keeps rows as codes and a scale each, as quantized caches do, and sums what they stand for."""
 

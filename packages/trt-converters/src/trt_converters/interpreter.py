@@ -19,7 +19,7 @@ from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_converters.support import ConverterSupport, is_symbolic_number
 from trt_core import CompilationSettings, ConversionError, to_trt, trt
 from trt_core.attributes import read_attribute
-from trt_core.cache_updates import CacheUpdate, cache_update, first_place, written_cache
+from trt_core.cache_updates import CacheUpdate, cache_update, first_place, replaced_state, written_cache
 from trt_core.control_flow import close_over
 from trt_core.log import take_errors
 from trt_core.nesting import leaves_of
@@ -28,6 +28,18 @@ from trt_core.operators import operator_name
 from trt_core.sizes.expressions import depends_on_data
 from trt_core.sizes.ranges import ShapeRanges
 from trt_core.weight_recipes import RECIPE
+
+
+def _shape_in_layer(node: fx.Node) -> tuple[int, ...] | None:
+    """The shape in which a layer updates an input; None where that is its own, or nothing updates it."""
+    if any(replaced_state(user) is not None and user.args[0] is node for user in node.users):
+        return _as_a_row(node)
+    updates = filter(None, map(cache_update, node.users))
+    return next((update.layer_shape for update in updates if update.cache is node), None)
+
+
+def _as_a_row(state: fx.Node) -> tuple[int, ...]:
+    return 1, 1, 1, int(state.meta["val"].numel())
 
 
 @dataclass(frozen=True)
@@ -179,14 +191,23 @@ class BlockInterpreter:
         self._updated[node] = updated = context.output(layer, "cache_update")
         return updated if shape is None else reshape(context, updated, [*update.cache.meta["val"].shape])
 
+    def _replace(self, state: Any, value: Any) -> Any:
+        """Adds the layer that updates a cache in place, of which all is one row."""
+        context = self.context
+        row = reshape(context, context.tensor(self._values[value]), _as_a_row(state))
+        start = context.tensor(torch.zeros(1, dtype=torch.int64))
+        layer = context.network.add_kv_cache_update(self._values[state], row, start, trt.KVCacheMode.LINEAR)
+        return context.output(layer, "state_update")
+
     def _mark_update(self, node: fx.Node) -> Any:
         """Makes an updated cache an output, whose memory is that of the cache."""
         cache, written = node.args[0], written_cache(node)
-        if written is None or written not in self._updated:
+        replaced = replaced_state(node) if written is None else None
+        if replaced is None and (written is None or written not in self._updated):
             raise self.context.fail("it writes to its argument")
         if any(map(depends_on_data, self._returned_extents())):
             raise self.context.fail("an engine with results whose sizes depend on data updates nothing in place")
-        tensor = self._updated[written]
+        tensor = self._replace(cache, replaced) if written is None else self._updated[written]
         name = f"updated_{len(self.updates)}"
         while name in self.input_names:
             name += "_"
@@ -194,7 +215,7 @@ class BlockInterpreter:
         self.context.network.mark_output(tensor)
         assert isinstance(cache, fx.Node)
         self.updates[cache.name] = name
-        update = cache_update(written)
+        update = None if written is None else cache_update(written)
         first = None if update is None else first_place(update)
         if update is not None and first is not None and first.source is not None:
             self.places[cache.name] = KnownPlace(
@@ -206,9 +227,7 @@ class BlockInterpreter:
         meta = node.meta["val"]
         if not isinstance(meta, torch.Tensor):
             raise self.context.fail(f"the block's input is not a tensor but {type(meta).__name__}")
-        updates = filter(None, map(cache_update, node.users))
-        flat = next((update.layer_shape for update in updates if update.cache is node), None)
-        shape = flat or tuple(extent if isinstance(extent, int) else -1 for extent in meta.shape)
+        shape = _shape_in_layer(node) or tuple(extent if isinstance(extent, int) else -1 for extent in meta.shape)
         tensor = self.context.network.add_input(node.name, to_trt(meta.dtype), shape)
         if tensor is None:
             raise self.context.fail(f"TensorRT refused an input of type {meta.dtype} and shape {tuple(meta.shape)}")

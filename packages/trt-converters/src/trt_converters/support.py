@@ -18,7 +18,7 @@ from trt_converters.context import fraction_of
 from trt_converters.converter import Check, Converter
 from trt_converters.registry import DYNAMO_CONVERTERS, ConverterRegistry
 from trt_core import SUPPORTED, CompilationSettings, Reason, Verdict, operator_name, provider_version, total_verdict
-from trt_core.cache_updates import written_cache
+from trt_core.cache_updates import replaced_state, written_cache
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
 from trt_core.sizes.expressions import depends_on_data, extent_of
@@ -97,6 +97,8 @@ class ConverterSupport:
         if operator_name(node.target) == "_operator.getitem":
             return self._decide_getitem(node)
         written = written_cache(node)
+        if written is None:
+            written = replaced_state(node)
         if written is not None:
             return self._decide_update(written)
         candidates = self.registry.candidates(node.target)

@@ -26,6 +26,8 @@ _RANK: Final = 4
 _TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 _CODES: Final = (torch.int8, torch.float8_e4m3fn)
 """Types of caches beyond those of TensorRT's layer, which the portable provider updates in place, too."""
+_COUNTS: Final = (torch.int64, torch.int32)
+"""The same of states that are replaced as a whole."""
 _SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
 _SAME_FIRST: Final = frozenset(
     {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim}
@@ -129,6 +131,28 @@ def written_cache(node: fx.Node) -> fx.Node | None:
     value = node.args[1]
     found = cache_update(value) if isinstance(value, fx.Node) else None
     return value if found is not None and found.cache is node.args[0] else None  # type: ignore[return-value]
+
+
+def replaced_state(node: fx.Node) -> fx.Node | None:
+    """Returns what computes all of a state that a node writes; None where something reads what that was.
+
+    So are counters beside caches written. An engine takes such a state for a cache of one row, and writes it where it
+    lies.
+    """
+    if node.target is not aten.copy_.default or node.users or len(node.args) != 2:
+        return None
+    state, value = node.args
+    if not isinstance(state, fx.Node) or not isinstance(value, fx.Node) or value.op != "call_function":
+        return None
+    if state.op not in ("placeholder", "get_attr") or [*state.users] != [node]:
+        return None
+    held, made = state.meta.get("val"), value.meta.get("val")
+    if not (isinstance(held, torch.Tensor) and isinstance(made, torch.Tensor)):
+        return None
+    is_constant = all(type(extent) is int and extent > 0 for extent in held.shape)
+    fits = held.dtype is made.dtype and held.shape == made.shape and held.is_contiguous()
+    kinds = (*_TYPES, *_CODES, *_COUNTS) if current_provider() is Provider.PORTABLE else _TYPES
+    return value if is_constant and fits and held.dtype in kinds else None
 
 
 def cache_update(node: fx.Node) -> CacheUpdate | None:

@@ -9,7 +9,7 @@ import enum
 
 from torch import fx
 
-from trt_core.cache_updates import written_cache
+from trt_core.cache_updates import replaced_state, written_cache
 from trt_core.control_flow import bodies_of, is_control_flow
 from trt_core.internals import HigherOrderOperator, OpOverload
 from trt_core.operators import draws_random_numbers
@@ -23,7 +23,7 @@ class Effect(enum.Enum):
     ORDERED = "ordered"
     """Draws random numbers or acts on the world: keeps its order among its kind."""
     UPDATE = "update"
-    """Writes rows of a cache that nothing else reads: an engine that computes them can write them, too."""
+    """Writes rows of a cache that nothing else reads, or all of a state: an engine that computes them can do so."""
     MUTATION = "mutation"
     """Writes to a tensor: nothing may move across it."""
 
@@ -45,7 +45,14 @@ def effect_of(node: fx.Node) -> Effect:
         return Effect.NONE
     schema = target._schema
     if schema.is_mutable:
-        return Effect.MUTATION if written_cache(node) is None else Effect.UPDATE
+        return Effect.UPDATE if _is_update(node) else Effect.MUTATION
     if not schema.returns or draws_random_numbers(node) or is_unread(node):
         return Effect.ORDERED
     return Effect.NONE
+
+
+def _is_update(node: fx.Node) -> bool:
+    if written_cache(node) is not None:
+        return True
+    # what a caller gives to be written as a whole may be the memory of another input, which engines refuse
+    return replaced_state(node) is not None and node.args[0].op == "get_attr"  # type: ignore[union-attr]

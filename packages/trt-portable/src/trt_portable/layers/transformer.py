@@ -134,8 +134,8 @@ class IKVCacheUpdateLayer(ILayer):
     def _check_operands(self, inputs: Sequence[ITensor | None]) -> None:
         cache, update, places = map(present, inputs[:3])
         require_equal_types((cache, update), "cache and update")
-        codes = {DataType.INT8, DataType.FP8}  # of caches, which TensorRT's layer refuses
-        require_tensor(cache, "the cache", FLOATS | codes, ranks={4})
+        others = {DataType.INT8, DataType.FP8} | INDICES  # codes and counters, which TensorRT's layer refuses
+        require_tensor(cache, "the cache", FLOATS | others, ranks={4})
         require_rank(update, {3, 4}, "the update")
         require_tensor(places, "the write indices", INDICES, ranks={1})
 
