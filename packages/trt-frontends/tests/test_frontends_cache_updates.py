@@ -13,7 +13,7 @@ from torch import nn
 
 import trt_runtime
 from trt_core import Input, InputError
-from trt_frontends import compile, refit_module_weights, save
+from trt_frontends import compile, explain, refit_module_weights, save
 from trt_frontends.onnx_models import export_onnx
 from trt_runtime import TRTModule
 from trt_runtime.graphed_calls import obstacles
@@ -120,6 +120,18 @@ def test_rows_are_written_where_the_cache_lies(write: Write, tmp_path: Path) -> 
     loaded = trt_runtime.load(tmp_path / "step.trtp")
     eager.cache.zero_()
     assert_same_steps(loaded, eager, dict(loaded.named_buffers())["cache"])
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (backwards, r"it writes to `cache`, all of which `index_copy"),
+        (along_another_axis, "it writes to `cache`, and `transpose` reads what that was before"),
+    ],
+)
+def test_reports_say_why_a_cache_is_not_updated_in_place(write: Write, said: str) -> None:
+    report = explain(Step(write).eval(), arg_inputs=inputs(), min_block_size=1).to_text()
+    assert f"TRT-F051: {said}" in report
 
 
 class Laid(nn.Module):

@@ -155,6 +155,22 @@ def replaced_state(node: fx.Node) -> fx.Node | None:
     return value if is_constant and fits and held.dtype in kinds else None
 
 
+def why_not_updated(node: fx.Node) -> str:
+    """Says of a state that a node writes why no engine does so in place; nothing where it writes something else."""
+    inputs = node.all_input_nodes
+    if node.target is not aten.copy_.default or len(inputs) != 2 or inputs[0].op not in ("placeholder", "get_attr"):
+        return ""
+    state, made = inputs
+    value, written = state.meta.get("val"), f"it writes to `{state.target if state.op == 'get_attr' else state.name}`"
+    read = [user.name for user in state.users if user not in (node, made)]
+    if read:
+        return f"{written}, and `{read[0]}` reads what that was before"
+    is_portable = current_provider() is Provider.PORTABLE
+    if isinstance(value, torch.Tensor) and value.dtype not in _TYPES and not is_portable:
+        return f"{written}, of {value.dtype}, and TensorRT updates floats in place"
+    return f"{written}, all of which `{made.name}` makes anew: engines write rows that follow each other in place"
+
+
 def cache_update(node: fx.Node) -> CacheUpdate | None:
     """Returns what a node writes to a cache; None where it is something else, or cannot be done in place."""
     if node.op != "call_function" or not isinstance(node.target, OpOverload):

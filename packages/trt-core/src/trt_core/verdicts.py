@@ -147,7 +147,8 @@ class Reason(enum.Enum):
         "TRT-F051",
         "Changes a tensor in place",
         "The node writes to an input, a buffer or a view that others see.",
-        "Write the model functionally, or accept that the node runs in PyTorch.",
+        "Write rows of a cache that follow each other, and read it afterwards alone (`index_copy_`, "
+        "`cache[:, :, places] = rows`): engines do so in place. Else accept that the node runs in PyTorch.",
     )
     SIDE_EFFECT = (
         "TRT-F052",

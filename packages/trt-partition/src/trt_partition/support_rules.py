@@ -25,6 +25,7 @@ from trt_core import (
     operator_name,
     total_verdict,
 )
+from trt_core.cache_updates import why_not_updated
 from trt_core.control_flow import bodies_of, closed_bodies, is_control_flow
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import HigherOrderOperator
@@ -193,7 +194,7 @@ def _unfit_for_engines(node: fx.Node) -> Verdict | None:
         return Verdict.refuse(Reason.HIGHER_ORDER)
     effect = effect_of(node)
     if effect is Effect.MUTATION:
-        return Verdict.refuse(Reason.MUTATION)
+        return Verdict.refuse(Reason.MUTATION, why_not_updated(node))
     if effect is Effect.ORDERED:
         return Verdict.refuse(Reason.SIDE_EFFECT, _act_of(node))
     value = node.meta.get("val")
