@@ -291,6 +291,48 @@ def test_states_that_are_read_too_and_arguments_are_written_after_what_reads_the
         torch.testing.assert_close((ours, model.before), (theirs, eager.before))
 
 
+def put_rows(table: torch.Tensor, place: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    table[place] = rows.sin()
+    return table.cos()
+
+
+def copy_rows(table: torch.Tensor, place: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    table.index_copy_(0, place, rows.sin())
+    return table.cos()
+
+
+@pytest.mark.parametrize("write", [put_rows, copy_rows])
+def test_places_outside_are_pytorch_s_error_under_torch_compile(write: Callable[..., torch.Tensor]) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(write, backend="torch_tensorrt", options={"min_block_size": 1, "optimization_level": 0})
+    for place in (2, 4, -9, -1):
+        found = []
+        for function in (write, compiled):
+            table = torch.zeros(4, 3)
+            try:
+                found.append((function(table, torch.tensor([place]), torch.ones(1, 3)).tolist(), table.tolist()))
+            except IndexError as error:
+                found.append((str(error), table.tolist()))
+        assert found[0] == found[1]
+
+
+class Elsewhere(nn.Module):
+    """Writes to a place that follows from a number in a way that no call can be held to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(8, 4))
+
+    def forward(self, rows: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        self.cache.index_copy_(0, place * 2, rows.sin())
+        return self.cache.cos()
+
+
+def test_caches_of_other_layouts_are_updated_in_place_where_calls_can_be_held_to_places() -> None:
+    compiled = compile(Elsewhere().eval(), arg_inputs=[torch.ones(1, 4), torch.tensor([1])], min_block_size=1)
+    assert not engine_of(compiled).header.updates
+
+
 class CodedStep(nn.Module):
     """Keeps rows as codes and a scale each, as quantized caches do, and sums what they stand for."""
 

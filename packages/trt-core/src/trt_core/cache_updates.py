@@ -226,7 +226,10 @@ def _fits(update: CacheUpdate) -> bool:
     whole = [*cache.shape[: update.axis], update.count, *cache.shape[update.axis + 1 :]]
     if [*map(str, whole)] != [*map(str, (*[1] * update.missing, *rows.shape))]:
         return False
-    if update.layer_shape is not None and not all(type(extent) is int for extent in cache.shape):
+    is_usual = update.layer_shape is None and not update.missing
+    if not is_usual and not all(type(extent) is int for extent in cache.shape):
+        return False
+    if not is_usual and first_place(update) is None:  # nobody could tell of places outside, which PyTorch refuses
         return False
     if isinstance(update.places, int):
         return True

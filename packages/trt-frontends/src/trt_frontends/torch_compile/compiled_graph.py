@@ -29,7 +29,7 @@ import torch
 from torch import fx
 
 from trt_converters import DYNAMO_CONVERTERS, ConverterRegistry, preserve_predicate
-from trt_core import CompilationSettings, ExecutionError, LoweringError, logger
+from trt_core import CompilationSettings, ExecutionError, InputError, LoweringError, logger
 from trt_core.cached_property import cached_property
 from trt_core.internals import OWN_NAMESPACES, FakeTensor, OpOverload
 from trt_core.nesting import leaves_of, tensors_in
@@ -183,11 +183,11 @@ class CompiledGraph:
             return build.run(inputs)
         except RuntimeError as error:
             raise_failed_collective(error)
-            if isinstance(error, ExecutionError):
+            if isinstance(error, (ExecutionError, InputError)):
                 self._raise_as_pytorch(inputs, error)
             raise
 
-    def _raise_as_pytorch(self, inputs: Sequence[Any], error: ExecutionError) -> None:
+    def _raise_as_pytorch(self, inputs: Sequence[Any], error: ExecutionError | InputError) -> None:
         """Raises what PyTorch does where an engine on the CPU refused operands, which it does before it writes.
 
         The graph is computed once more for that, on copies of what it writes to; only where nobody can tell.
