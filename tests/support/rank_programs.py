@@ -722,7 +722,19 @@ def build_once(rank: int, directory: str) -> dict[str, int]:
         compiled = trt.compile(model, arg_inputs=(x,), min_block_size=1, refit=refit, engine_cache_dir=folder)
         torch.testing.assert_close(compiled(x), model(x) + 0, rtol=1e-4, atol=1e-5)
         found[kind] = built
+        if refit:
+            _hold_refitted_to_eager(compiled, model, x)
     return found
+
+
+def _hold_refitted_to_eager(compiled: nn.Module, model: nn.Module, x: torch.Tensor) -> None:
+    """Changes the weights of a sharded model, and gives them to its compiled form: each rank its own shards."""
+    for parameter in model.parameters():
+        parameter.mul_(1.5)
+    wanted = model(x) + 0
+    for weights in (model, model.state_dict()):
+        refitted = trt.refit_module_weights(compiled, weights)
+        torch.testing.assert_close(refitted(x), wanted, rtol=1e-4, atol=1e-5)
 
 
 def reshard(rank: int, whole_path: str, folder: str) -> dict[int, str]:

@@ -126,6 +126,20 @@ def find_group(members: GroupMembers) -> Any:
     )
 
 
+def is_distributed(value: Any) -> bool:
+    """Whether a value is a `DTensor`, which knows how to shard the parts of a composite operator, and not the whole."""
+    return isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed")
+
+
+def shard_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what this process has of a `DTensor`; any other tensor as it is."""
+    if not is_distributed(tensor):
+        return tensor
+    local: Any = tensor.to_local().detach()  # type: ignore[attr-defined]
+    found: torch.Tensor = local.wait() if hasattr(local, "wait") else local  # what a collective has not finished yet
+    return torch.nn.Parameter(found, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else found
+
+
 def own_rank() -> str:
     """Returns what errors call this process: its rank, or that it has none any more."""
     import torch.distributed as dist

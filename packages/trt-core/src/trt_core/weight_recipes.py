@@ -24,6 +24,7 @@ from trt_core.dtypes import dtype_name
 from trt_core.errors import RefitError
 from trt_core.internals import OWN_NAMESPACES, OpOverload, TorchDispatchMode, is_traceable_wrapper_subclass
 from trt_core.nesting import leaves_of, reach_of, tensors_in, with_leaves
+from trt_core.process_groups import shard_of
 
 RECIPE: Final = "weight_recipe"
 """Key of `fx.Node.meta`: the recipe of the tensor that a `get_attr` node reads; absent where nothing is known."""
@@ -321,12 +322,15 @@ def inner_name(wrapper: Any, part: str, name: str) -> str:
 def opened_weights(weights: Mapping[str, torch.Tensor], *, keep: bool = True) -> dict[str, torch.Tensor]:
     """Returns weights with the tensors inside of those that are wrappers.
 
+    A `DTensor` is the shard of this process: that is what engines of a sharded model are built from.
+
     Args:
         weights: Weights of a model by name.
         keep: Return the wrappers, too.
     """
     found: dict[str, torch.Tensor] = {}
-    for name, value in weights.items():
+    for name, weight in weights.items():
+        value = shard_of(weight)
         if not is_traceable_wrapper_subclass(value):
             found[name] = value
             continue

@@ -21,6 +21,7 @@ from trt_core.wording import kind_of
 from trt_frontends.compiler import compile
 from trt_frontends.pipeline import CALIBRATION
 from trt_frontends.stored_layers import open_stored_layers
+from trt_lowering.sharded_modules import rest_in_parts
 from trt_runtime import LoadedProgram
 from trt_runtime.program.document import check_tree
 from trt_runtime.program.loaded_program import takes
@@ -106,6 +107,7 @@ def weights_in(
     if isinstance(source, torch.export.ExportedProgram):
         named: dict[str, Any] = {**source.constants, **source.state_dict}
     elif isinstance(source, nn.Module):
+        rest_in_parts(source)  # of weights in parts, an engine was built from the part of this process
         with open_stored_layers(source) as opened:  # compiled models have codes in that form
             named = _held_by(opened)
         named |= _held_by(source)

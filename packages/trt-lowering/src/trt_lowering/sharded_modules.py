@@ -28,6 +28,7 @@ from trt_core.errors import InputError
 from trt_core.graph_search import reachable
 from trt_core.internals import enable_python_dispatcher, has_kernel, make_fx, pytree
 from trt_core.nesting import dense_strides
+from trt_core.process_groups import is_distributed, shard_of
 from trt_core.temporary import undone, with_attributes
 from trt_lowering.internals import (
     DisableTorchFunction,
@@ -37,7 +38,7 @@ from trt_lowering.internals import (
     excluded_keys,
     included_keys,
 )
-from trt_lowering.whole_operators import is_distributed, keep_nothing, keep_whole
+from trt_lowering.whole_operators import keep_nothing, keep_whole
 
 if TYPE_CHECKING:
     from trt_core.internals import OpOverload
@@ -137,7 +138,7 @@ class ShardedModule(nn.Module):
             if id(tensor) in gatherings:
                 self._gatherings[name] = gatherings[id(tensor)]
             if id(tensor) not in shards:
-                shards[id(tensor)] = _shard_of(tensor)
+                shards[id(tensor)] = shard_of(tensor)
             owner, last = owner_of(self, name)
             if isinstance(tensor, nn.Parameter):
                 owner.register_parameter(last, shards[id(tensor)])  # type: ignore[arg-type]
@@ -231,7 +232,7 @@ def shards_of_inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[An
     """Returns inputs with the shards of this process in place of `DTensor`s, and how these lie, by place."""
     found, spec = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
     lying = {pytree.keystr(path): Sharding.of(value) for path, value in found if is_distributed(value)}
-    return (*pytree.tree_unflatten([_shard_of(value) for _, value in found], spec), lying)
+    return (*pytree.tree_unflatten([shard_of(value) for _, value in found], spec), lying)
 
 
 def require_sharded_alike(args: Any, kwargs: Any, shardings: Mapping[str, Sharding]) -> tuple[Any, Any]:
@@ -258,15 +259,6 @@ def _tensors_of(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
     ]
-
-
-def _shard_of(tensor: Any) -> torch.Tensor:
-    if not is_distributed(tensor):
-        return tensor  # type: ignore[no-any-return]
-    local: torch.Tensor = tensor.to_local().detach()
-    if hasattr(local, "wait"):  # what a collective has not finished yet
-        local = local.wait()
-    return nn.Parameter(local, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else local
 
 
 def _with_signature_of(module: nn.Module) -> type[ShardedModule]:

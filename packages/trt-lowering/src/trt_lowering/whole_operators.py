@@ -24,6 +24,7 @@ import torch
 
 from trt_core.internals import FakeTensorMode, OpOverload, has_kernel
 from trt_core.nesting import leaves_of
+from trt_core.process_groups import is_distributed
 from trt_core.temporary import undone, with_value
 from trt_lowering.decomposition_table import is_composite
 from trt_lowering.internals import (
@@ -155,11 +156,6 @@ def _softmax_in_type(softmax: OpOverload, x: torch.Tensor, dim: int, dtype: torc
     """PyTorch's own kernel converts by `to.dtype_layout`, which `DTensor` takes for one that writes to `out`."""
     converted = x if dtype in (None, x.dtype) else aten._to_copy(x, dtype=dtype)
     return softmax(converted, dim, False)  # type: ignore[no-any-return]
-
-
-def is_distributed(value: Any) -> bool:
-    """Whether a value is a `DTensor`, which knows how to shard the parts of a composite operator, and not the whole."""
-    return isinstance(value, torch.Tensor) and type(value).__module__.startswith("torch.distributed")
 
 
 @contextlib.contextmanager
