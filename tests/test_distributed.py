@@ -197,16 +197,18 @@ def test_what_is_captured_again_is_compared_too(
 
 def test_ranks_that_run_a_graph_in_pytorch_are_compared_too(tmp_path: Path) -> None:
     """Others waited for them until the time limit of the process group."""
-    ways = ["gradients", "refused", "breaks", "between", "fails"]
+    ways = ["gradients", "refused", "breaks", "too often", "between", "fails", "not captured"]
     outcomes = run_failing_ranks(2, tmp_path, rank_programs.fall_back, ways)
     first, last = (found.value for found in outcomes)
-    assert first[:3] == last[:3] == ["eager's values"] * 3
-    for found, other in ((first[3], "rank 1 runs another program"), (last[3], "rank 0 runs another program")):
+    assert first[:4] == last[:4] == ["eager's values"] * 4
+    for found, other in ((first[4], "rank 1 runs another program"), (last[4], "rank 0 runs another program")):
         assert other in found
         assert re.search(r"rank 1's graph ends at a graph break at .*rank_programs\.py:\d+: Call to", found)
-    assert "rank 1 failed in the same call of the model" in first[4]
-    assert "why: OSError: the disk is gone" in first[4]
-    assert last[4] == "the disk is gone"
+    assert "rank 1 failed in the same call of the model" in first[5]
+    assert "why: OSError: the disk is gone" in first[5]
+    assert last[5] == "the disk is gone"
+    assert re.match(r"PyTorch has not captured rank_programs\.py:\d+ on rank 1, and has on others", first[6])
+    assert "why: Unsupported: Call to `torch._dynamo.graph_break()`" in first[6]
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["", "network"])

@@ -1286,7 +1286,8 @@ def fall_back(rank: int, ways: list[str]) -> list[str]:
     Args:
         rank: The rank.
         ways: What the last rank does, one call after the other: it records `gradients`, is `refused` what its backend
-            needs, a build `fails`, or its graph `breaks` before the first collective, or `between` two.
+            needs, a build `fails`, its graph `breaks` before the first collective, or `between` two; its code is
+            captured `too often`, or is `not captured`.
 
     Returns:
         What each call said.
@@ -1299,7 +1300,10 @@ def fall_back(rank: int, ways: list[str]) -> list[str]:
         torch._dynamo.reset()
         compiled = torch.compile(Stepwise(mine), backend="torch_tensorrt", options=options, dynamic=False)
         x = torch.full((rows, 8), rank + 1.0, requires_grad=mine == "gradients")
-        with pytest.MonkeyPatch.context() as patch:
+        if way == "too often":
+            compiled(torch.ones(64, 8))
+        limit = 1 if mine == "too often" else 8
+        with pytest.MonkeyPatch.context() as patch, torch._dynamo.config.patch(recompile_limit=limit):
             if mine in ("refused", "fails"):
                 patch.setattr(CompiledGraph, "__init__" if mine == "refused" else "_compile", no_disk)
             try:
@@ -1309,6 +1313,16 @@ def fall_back(rank: int, ways: list[str]) -> list[str]:
                 said.append(str(error))
         meet(way)
     return said
+
+
+class _Leaving:
+    """What PyTorch cannot go on in the midst of: it leaves the function alone that does this."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 class Stepwise(nn.Module):
@@ -1323,6 +1337,10 @@ class Stepwise(nn.Module):
         operators: Any = torch.ops._c10d_functional
         name = dist.group.WORLD.group_name  # type: ignore[union-attr]
         y = torch.sin(x)
+        if self._way == "not captured":
+            with _Leaving():
+                torch._dynamo.graph_break()
+            raise OSError("this rank sums nothing")  # it would wait for the others
         if self._way == "breaks":
             torch._dynamo.graph_break()
         y = operators.wait_tensor(operators.all_reduce(y, "sum", name)) + 1

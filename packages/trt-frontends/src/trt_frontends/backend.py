@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, cast
@@ -30,13 +31,21 @@ from trt_frontends.capture import with_device
 from trt_frontends.custom_engine_cache import CustomCache
 from trt_frontends.entry_point import entry_point
 from trt_frontends.internals import TracingContext, set_grad_enabled, use_mkldnn, use_nnpack, uses_mkldnn, uses_nnpack
-from trt_frontends.torch_compile.compiled_graph import CompiledGraph, compared, with_inductor
-from trt_frontends.torch_compile.model_report import CapturedGraph, GraphKeeper, remember_graph
+from trt_frontends.torch_compile.compiled_graph import CompiledGraph, communicates, compared, with_inductor
+from trt_frontends.torch_compile.model_report import (
+    CapturedGraph,
+    GraphKeeper,
+    captured_frame,
+    is_ours,
+    name_of_code,
+    remember_graph,
+)
 from trt_lowering import declare_results, keep_recurrent_layers, keep_whole
 from trt_lowering.decomposition_table import find_decomposition
 from trt_lowering.operator_traits import is_kept_in_torch
 from trt_lowering.sharded_modules import shards_taken_apart, sizes_taken_apart
 from trt_partition import require_known_modules
+from trt_runtime.sharded import capture_again, leave_uncompiled
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -173,12 +182,12 @@ def _compile(
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
         if functional.graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
             graph.in_pytorch = "it gives a weight other memory, as libraries do that pack weights at a first call"
-            return compared(functional, functional.forward, ended_by)
+            return compared(functional, functional.forward, ended_by, graph.code)
         sizes = (node.meta.get("val") for node in functional.graph.find_nodes(op="placeholder"))
         if any(isinstance(size, torch.SymInt) and size.node.is_nested_int() for size in sizes):
             graph.in_pytorch = "it is given nested tensors, of which a size is no number"
-            return compared(functional, functional.forward, ended_by)
-        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry, cache, ended_by)
+            return compared(functional, functional.forward, ended_by, graph.code)
+        graph.compiled = CompiledGraph(functional, *_lasting_inputs(), settings, registry, cache, ended_by, graph.code)
         return graph.compiled
 
     preserve = preserve_predicate(settings, registry)
@@ -195,7 +204,7 @@ def _compile(
 
     def leave(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
         graph.in_pytorch = "it computes gradients, of tensors that require some"
-        return compared(functional, functional.forward, ended_by)
+        return compared(functional, functional.forward, ended_by, graph.code)
 
     backend = aot_autograd(
         fw_compiler=leave,
@@ -257,7 +266,7 @@ def _in_step(graph: CapturedGraph, settings: CompilationSettings) -> Runner:
 
     def compile_functional(functional: fx.GraphModule, _: Sequence[Any]) -> Runner:
         run = with_inductor(functional) if settings.torch_fallback == "inductor" else functional.forward
-        return compared(functional, run, graph.end())
+        return compared(functional, run, graph.end(), graph.code)
 
     backend: Runner = aot_autograd(
         fw_compiler=compile_functional,
@@ -311,6 +320,7 @@ def _make_known() -> None:
 
     with contextlib.suppress(AssertionError):  # this module was imported twice
         register_backend(torch_tensorrt_backend, name="trt_frontends")
+    _watch_captures()
 
 
 _IMPLIED: Final = {"mode": "reduce-overhead"}
@@ -597,6 +607,47 @@ class Captures(threading.local):
 
 
 CAPTURES: Final = Captures()
+
+
+@functools.cache
+def _watch_captures() -> None:
+    """Lets Dynamo tell of code that it leaves alone: other ranks may wait for this one, to compare a graph of it."""
+    from trt_frontends.internals import register_hook_for_recompile_user_context
+
+    register_hook_for_recompile_user_context(_begin_capture)
+
+
+def _begin_capture() -> str:
+    """Called by Dynamo before it captures code, for a word in its records; it may have done so too often."""
+    from trt_frontends.internals import callback_handler, dynamo_config, exceeds_recompile_limit
+
+    if _end_capture not in callback_handler.end_callbacks:  # `torch._dynamo.reset` forgets all of them
+        callback_handler.register_end_callback(_end_capture)
+    known = captured_frame()
+    code = name_of_code(known.get("code"))
+    is_over, limit = exceeds_recompile_limit(known["cache_size"], known["compile_id"]) if known else (False, "")
+    if not is_over:
+        capture_again(code)
+    elif communicates(code):
+        is_error = known["one_graph"] or dynamo_config.fail_on_recompile_limit_hit
+        why = f"it was captured anew more often than torch._dynamo.config.{limit} says"
+        leave_uncompiled(code, why, may_agree=not is_error)
+    return ""
+
+
+def _end_capture(_: Any) -> None:
+    """Called by Dynamo when it has captured code, or is about to raise, or to run it without a compiler."""
+    error = sys.exc_info()[1]
+    if not isinstance(error, Exception):
+        return
+    known = captured_frame()
+    if is_ours(known.get("compiler_fn"), torch_tensorrt_backend):
+        reason = next((line for line in str(error).splitlines() if line.strip()), "")
+        leave_uncompiled(name_of_code(known.get("code")), f"{type(error).__name__}: {reason}", may_agree=False)
+
+
+if "torch._dynamo" in sys.modules:  # else nothing is captured before the backend is asked
+    _watch_captures()
 
 
 @contextlib.contextmanager

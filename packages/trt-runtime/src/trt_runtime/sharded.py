@@ -83,7 +83,8 @@ class Compared:
         return self._counts.setdefault(store, Counter())
 
 
-_checks: Final = Compared()  # how often this process has compared programs with each set of ranks
+_said: Final = Compared()  # how often this process has said what it has, to each set of ranks
+_heard: Final = Compared()  # how often it has heard of each other rank of them
 _agreed: Final = Compared()  # digests that were the same on all ranks of a group, see `compare_new`
 
 
@@ -409,17 +410,17 @@ def compare_at_first_call(module: nn.Module, digests: Mapping[Ranks, str]) -> No
     module.register_forward_pre_hook(compare)
 
 
-def compare_ranks(digests: Mapping[Ranks, str], note: str = "") -> None:
+def compare_ranks(digests: Mapping[Ranks, str]) -> None:
     """Compares digests with the other ranks of each group, each of which calls this.
 
     Raises:
         ExecutionError: A rank has another digest, or none within the time limit of the process groups.
     """
     for ranks in sorted(digests):
-        require_same_programs(ranks, digests[ranks], note)
+        require_same_programs(ranks, digests[ranks])
 
 
-def compare_new(digests: Mapping[Ranks, str], note: str = "") -> None:
+def compare_new(digests: Mapping[Ranks, str], note: str = "", code: str = "") -> None:
     """Compares those digests of a call with the other ranks' that no call before it has had.
 
     Ranks that communicate alike come to new digests at the same call, whatever else each of them compiles anew.
@@ -427,27 +428,72 @@ def compare_new(digests: Mapping[Ranks, str], note: str = "") -> None:
     Raises:
         ExecutionError: A rank has another digest, has failed, or has none within the time limit of the process groups.
     """
+    if code in _uncompiled:
+        return
     new = _not_agreed(digests)
-    compare_ranks(new, note)
-    _agreed.here().update(new.items())
+    for ranks in sorted(new):
+        if require_same_programs(ranks, new[ranks], note, code):
+            _agreed.here()[ranks, new[ranks]] += 1
 
 
-def tell_failure(digests: Mapping[Ranks, str], error: Exception) -> None:
+def tell_failure(digests: Mapping[Ranks, str], error: Exception, code: str = "") -> None:
     """Tells the other ranks, in place of what `compare_new` compares, that this one does not come, and why."""
+    if code in _uncompiled:
+        return
     for ranks in sorted(_not_agreed(digests)):
         with contextlib.suppress(ExecutionError):  # nobody is there to hear it; the error at hand says more
-            _say(ranks, "", f"{type(error).__name__}: {error}")
+            _say(ranks, "", f"{type(error).__name__}: {error}", code)
+
+
+def leave_uncompiled(code: str, why: str, *, may_agree: bool) -> None:
+    """Tells all ranks that PyTorch runs code of this one without a compiler from here on: it compares nothing of it.
+
+    Args:
+        code: What it is called on every rank.
+        why: Why PyTorch does not capture it.
+        may_agree: Whether it did before. It goes on to communicate as it did then, so that nobody waits for it any
+            more; else those that compare the code get an error, since nothing says that this rank communicates alike.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2 or _is_played(None):
+        return
+    from trt_runtime.internals import default_store
+
+    _uncompiled[code] = may_agree
+    said, place = f"{_LEFT if may_agree else ''}\n{why:.{_MOST_SAID}}", _place_of_code(dist.get_rank(), code)
+    with contextlib.suppress(RuntimeError, TimeoutError):  # the process that keeps it is gone: others hear that, too
+        in_time(default_store(), lambda: default_store().set(place, said))
+
+
+def capture_again(code: str) -> None:
+    """Takes back that code runs without a compiler: PyTorch is about to capture it, after an error or from scratch."""
+    import torch.distributed as dist
+
+    if _uncompiled.pop(code, None) is not None and dist.is_initialized():
+        from trt_runtime.internals import default_store
+
+        with contextlib.suppress(RuntimeError, TimeoutError):
+            in_time(default_store(), lambda: default_store().delete_key(_place_of_code(dist.get_rank(), code)))
+
+
+_LEFT: Final = "left"
+_uncompiled: Final[dict[str, bool]] = {}  # code that PyTorch runs without a compiler, and whether ranks agreed on it
+
+
+def _place_of_code(rank: int, code: str) -> str:
+    return f"trt/uncompiled/{rank}/{code}"
 
 
 def _not_agreed(digests: Mapping[Ranks, str]) -> dict[Ranks, str]:
     return {ranks: digest for ranks, digest in digests.items() if not _agreed.here()[ranks, digest]}
 
 
-def _say(ranks: Ranks, digest: str, note: str) -> tuple[Any, str] | None:
+def _say(ranks: Ranks, digest: str, note: str, code: str = "") -> Any:
     """Writes what this rank has for its next comparison, nothing where it has failed, with a note for the others.
 
     Returns:
-        The store, and what the comparison is called there; None where there is nobody to compare with.
+        The store; None where there is nobody to compare with.
     """
     import torch.distributed as dist
 
@@ -455,45 +501,49 @@ def _say(ranks: Ranks, digest: str, note: str) -> tuple[Any, str] | None:
         return None
     from trt_runtime.internals import default_store
 
-    store, checks = default_store(), _checks.here()
-    checks[ranks] += 1
-    place = f"trt/{'-'.join(map(str, ranks))}/{checks[ranks]}"
-    _ask(store, lambda: store.set(f"{place}/{dist.get_rank()}", f"{digest}\n{note:.{_MOST_SAID}}"), ranks)
-    return store, place
+    store, said, heard, rank = default_store(), _said.here(), _heard.here(), dist.get_rank()
+    said[ranks] += 1
+    place = _place(ranks, said[ranks], rank)
+    for other in ranks:
+        heard[ranks, other] += 1
+    _ask(store, lambda: store.set(place, f"{digest}\n{code}\n{note:.{_MOST_SAID}}"), ranks)
+    return store
 
 
-def require_same_programs(ranks: Ranks, digest: str, note: str = "") -> None:
+def _place(ranks: Ranks, number: int, rank: int) -> str:
+    """Where a rank of a group says what it has for one of its comparisons."""
+    return f"trt/{'-'.join(map(str, ranks))}/{number}/{rank}"
+
+
+def require_same_programs(ranks: Ranks, digest: str, note: str = "", code: str = "") -> bool:
     """Compares a digest with those of other ranks, each of which calls this.
 
     Args:
         ranks: The ranks of a process group, of which this process is one.
         digest: What has to be equal.
         note: What this rank has, for those that have another one: `graph ends at a graph break`.
+        code: Of what the graph was captured, which other ranks may run without a compiler.
+
+    Returns:
+        Whether all of them have it; some may run the code without a compiler, after they agreed on what it does.
 
     Raises:
         ExecutionError: A rank has another digest, has failed, or has none within the time limit of the process groups.
     """
     import torch.distributed as dist
 
-    said = _say(ranks, digest, note)
-    if said is None:
-        return
-    (store, place), rank = said, dist.get_rank()
+    store, rank = _say(ranks, digest, note, code), dist.get_rank() if dist.is_initialized() else 0
+    if store is None:
+        return True
+    is_everybody = True
     for other in ranks:
         if other == rank:
             continue
-        try:
-            answer = _ask(store, functools.partial(said_in, store, f"{place}/{other}"), ranks).decode(errors="replace")
-        except NothingSaid as error:
-            _leave_last(store, place, [each for each in ranks if each != other])
-            raise ExecutionError(
-                f"rank {other} did not come to the same call of the model",
-                where=f"the ranks {show_ranks(ranks)}",
-                why=f"nothing was heard of it within the time limit of the process groups: {error}",
-                hint="see what that rank says: it has failed, is gone, runs another program or with other sizes, or "
-                "runs this code without a compiler, as PyTorch does after too many recompilations",
-            ) from error
-        found, _, told = answer.partition("\n")
+        answer = _hear(store, ranks, other, code)
+        if answer is None:
+            is_everybody = False
+            continue
+        found, told = answer
         if not found:
             raise ExecutionError(
                 f"rank {other} failed in the same call of the model, before it communicated",
@@ -509,6 +559,60 @@ def require_same_programs(ranks: Ranks, digest: str, note: str = "") -> None:
                 why="they would not communicate in the same order, or not the same amounts" + "".join(notes),
                 hint="compile or load the same model with the same settings and sizes on every rank",
             )
+    return is_everybody
+
+
+def _hear(store: Any, ranks: Ranks, other: int, code: str) -> tuple[str, str] | None:
+    """Waits for what another rank says for its next comparison, and returns its digest and its note.
+
+    What it said of code that both had agreed on, and this rank runs without a compiler since, is passed over: it did
+    not wait for this rank there.
+
+    Returns:
+        None where it runs the code without a compiler, and has communicated as this rank does before.
+
+    Raises:
+        ExecutionError: It runs the code without a compiler, or says nothing within the time limit; or this rank does,
+            and the other one captured it.
+    """
+    import torch.distributed as dist
+
+    heard, left = _heard.here(), _place_of_code(other, code) if code else ""
+    while True:
+        place = _place(ranks, heard[ranks, other], other)
+        try:
+            answer = _ask(store, functools.partial(said_in, store, place, left), ranks).decode(errors="replace")
+        except SaidElsewhere:
+            heard[ranks, other] -= 1  # it has said nothing here
+            kind, _, why = store.get(left).decode(errors="replace").partition("\n")
+            if kind == _LEFT:
+                return None
+            raise _not_captured(code, other, ranks, why) from None
+        except NothingSaid as error:
+            _leave_last(store, place.rpartition("/")[0], [each for each in ranks if each != other])
+            raise ExecutionError(
+                f"rank {other} did not come to the same call of the model",
+                where=f"the ranks {show_ranks(ranks)}",
+                why=f"nothing was heard of it within the time limit of the process groups: {error}",
+                hint="see what that rank says: it has failed, is gone, runs another program or with other sizes, or "
+                "runs this code without a compiler, as PyTorch does after too many recompilations",
+            ) from error
+        digest, _, rest = answer.partition("\n")
+        its_code, _, note = rest.partition("\n")
+        if not _uncompiled.get(its_code, True):
+            raise _not_captured(its_code, dist.get_rank(), ranks, "it leaves the code, or parts of it, to Python")
+        if its_code not in _uncompiled:
+            return digest, note
+        heard[ranks, other] += 1
+
+
+def _not_captured(code: str, rank: int, ranks: Ranks, why: str) -> ExecutionError:
+    return ExecutionError(
+        f"PyTorch has not captured {code} on rank {rank}, and has on others, which wait to compare it",
+        where=f"the ranks {show_ranks(ranks)}",
+        why=why,
+        hint="let all ranks run the same code, of a form that PyTorch captures",
+    )
 
 
 def _leave_last(store: Any, place: str, ranks: Sequence[int]) -> None:
@@ -528,6 +632,10 @@ def _leave_last(store: Any, place: str, ranks: Sequence[int]) -> None:
             if store.check([f"{place}/{rank} gives up" for rank in ranks]):
                 return
             time.sleep(0.05)
+
+
+class SaidElsewhere(Exception):
+    """A process has written to another place of a store than the one that was waited for."""
 
 
 class NothingSaid(TimeoutError):
@@ -577,24 +685,34 @@ def in_time(store: Any, ask: Callable[[], _T]) -> _T:
     return found.result()
 
 
-def said_in(store: Any, place: str) -> bytes:
+def said_in(store: Any, place: str, instead: str = "") -> bytes:
     """Waits for what another process writes to a store of `torch.distributed`, and returns it.
 
     It asks again and again: a store that waits by itself lets nobody else of this process ask meanwhile.
 
+    Args:
+        store: The store.
+        place: Where the other one writes.
+        instead: Where it has written before, if it does not mean to write there; it is asked for at every turn.
+
     Raises:
+        SaidElsewhere: It has written there instead.
         RuntimeError: The store is gone, with the process that keeps it.
         TimeoutError: Nothing came within the time limit of the store.
     """
     limit = store.timeout.total_seconds()
     end, pause = time.monotonic() + limit, 0.001
-    while not store.check([place]):
+    while True:
+        is_said = store.check([place])  # before: whoever writes to both places writes to the other one first
+        if instead and store.check([instead]):
+            raise SaidElsewhere(instead)
+        if is_said:
+            found: bytes = store.get(place)
+            return found
         if time.monotonic() > end:
             raise NothingSaid(f"nothing came within {limit:g} s")
         time.sleep(pause)
         pause = min(2 * pause, 0.05)
-    found: bytes = store.get(place)
-    return found
 
 
 class _Together:

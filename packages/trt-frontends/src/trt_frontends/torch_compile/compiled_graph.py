@@ -123,6 +123,7 @@ class CompiledGraph:
         registry: Where converters are looked up.
         engine_cache: The user's own engine cache.
         ended_by: Where and why PyTorch ended the graph, as `CapturedGraph.end` says it; other ranks hear that.
+        code: Of what it was captured, as `name_of_code` calls it.
 
     Attributes:
         history: What was built so far, the latest last.
@@ -139,6 +140,7 @@ class CompiledGraph:
         registry: ConverterRegistry = DYNAMO_CONVERTERS,
         engine_cache: CustomCache | None = None,
         ended_by: str = "",
+        code: str = "",
     ) -> None:
         self.history: list[BuildReport] = []
         self._gm = gm
@@ -158,7 +160,7 @@ class CompiledGraph:
         self._short_changes: Counter[int] = Counter()
         self._short_builds = 0
         self._next_search = FIRST_SEARCH
-        self._traffic = Traffic(gm, ended_by) or None
+        self._traffic = Traffic(gm, ended_by, code) or None
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         """Runs the graph.
@@ -845,9 +847,10 @@ class Traffic:
     Args:
         gm: A graph whose nodes carry `meta["val"]`.
         ended_by: Where and why PyTorch ended the graph; empty at the end of the model's code.
+        code: Of what it was captured, as `name_of_code` calls it.
     """
 
-    def __init__(self, gm: fx.GraphModule, ended_by: str = "") -> None:
+    def __init__(self, gm: fx.GraphModule, ended_by: str = "", code: str = "") -> None:
         graphs = [part.graph for part in gm.modules() if isinstance(part, fx.GraphModule)]
         nodes = [node for graph in graphs for node in graph.nodes if is_collective(node)]
         found = [(group_of(node), str(node.target), terms_of(node), _bytes_of(node.args[0])) for node in nodes]
@@ -856,6 +859,9 @@ class Traffic:
         self._readings = [reading for reading in _find_readings(gm) if reading.name in named] if named else []
         self._compared = Compared()
         self._note = f"graph ends at a graph break{ended_by}" if ended_by else ""
+        self._code = code
+        if self._calls:
+            _communicating.add(code)
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -869,7 +875,7 @@ class Traffic:
         sizes = tuple(reading.read(inputs) for reading in self._readings)
         if self._compared.here()[sizes]:
             return
-        compare_new(self._digests(sizes), self._note)
+        compare_new(self._digests(sizes), self._note, self._code)
         self._compared.here()[sizes] += 1
 
     @contextlib.contextmanager
@@ -880,7 +886,7 @@ class Traffic:
         except Exception as error:
             sizes = tuple(reading.read(inputs) for reading in self._readings)
             if not self._compared.here()[sizes]:
-                tell_failure(self._digests(sizes), error)
+                tell_failure(self._digests(sizes), error, self._code)
             raise
 
     def _digests(self, sizes: Sequence[int]) -> dict[tuple[int, ...], str]:
@@ -888,7 +894,15 @@ class Traffic:
         return digests_of_calls((ranks, op, terms, _volume([size], named)) for ranks, op, terms, size in self._calls)
 
 
-def compared(gm: fx.GraphModule, run: Callable[..., Any], ended_by: str = "") -> Callable[..., Any]:
+_communicating: Final[set[str]] = set()  # code of which graphs were captured that communicate
+
+
+def communicates(code: str) -> bool:
+    """Whether a graph was captured of some code that communicates with other ranks."""
+    return code in _communicating
+
+
+def compared(gm: fx.GraphModule, run: Callable[..., Any], ended_by: str = "", code: str = "") -> Callable[..., Any]:
     """Returns what runs a graph that is left to PyTorch, and compares it with the graphs of other ranks before.
 
     These may run it in engines, and wait for this rank.
@@ -896,9 +910,9 @@ def compared(gm: fx.GraphModule, run: Callable[..., Any], ended_by: str = "") ->
     Args:
         gm: A functional graph whose nodes carry `meta["val"]`.
         run: What runs it.
-        ended_by: As `Traffic` takes it.
+        ended_by, code: As `Traffic` takes them.
     """
-    traffic = Traffic(gm, ended_by)
+    traffic = Traffic(gm, ended_by, code)
     if not traffic:
         return run
 

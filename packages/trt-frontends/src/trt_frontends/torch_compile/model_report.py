@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -117,6 +118,7 @@ class CapturedGraph:
         is_dropped: Whether Dynamo captures the code again instead of using the graph.
         has_recurrent_layers: Whether recurrent layers were captured with the rest.
         modules: What the modules in it are called, and those in the graphs that were captured before it, if noted.
+        code: Of what it was captured, as `name_of_code` calls it; empty where nobody knows.
     """
 
     ended_by: str
@@ -126,6 +128,7 @@ class CapturedGraph:
     is_dropped: bool = False
     has_recurrent_layers: bool = False
     modules: frozenset[str] = field(default=frozenset(), repr=False)
+    code: str = ""
 
     def end(self) -> str:
         """Returns where and why Dynamo ended the graph, ` at model.py:3: Call to ...`; "" for the end of the code."""
@@ -199,6 +202,7 @@ def remember_graph(gm: fx.GraphModule, *, notes_modules: bool = False) -> Captur
     from trt_frontends.internals import dynamo_config  # costly to import
 
     graph = CapturedGraph(text, where, has_recurrent_layers=dynamo_config.allow_rnn)
+    graph.code = name_of_code(captured_frame().get("code"))
     wrapper = _calling_wrapper()
     graph.modules = modules_in(gm) if notes_modules else frozenset()
     if wrapper is not None:
@@ -206,6 +210,34 @@ def remember_graph(gm: fx.GraphModule, *, notes_modules: bool = False) -> Captur
         graph.modules = graph.modules.union(*(before.modules for before in known[-1:]))
         known.append(graph)
     return graph
+
+
+def captured_frame() -> dict[str, Any]:
+    """Returns what Dynamo knows of the frame that it is capturing in this thread; nothing where it is not capturing.
+
+    It hands that to nobody, so that it is read from the stack: `code`, `cache_size` and `compiler_fn` among others.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "_compile" and frame.f_globals.get("__name__") == "torch._dynamo.convert_frame":
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
+
+
+def name_of_code(code: Any) -> str:
+    """Returns what code is called on every rank, `model.py:12`: that of the whole function where it is the rest of one.
+
+    Args:
+        code: A code object, or None for one that nobody knows.
+    """
+    if code is None:
+        return ""
+    from trt_frontends.internals import ContinueExecutionCache  # costly to import
+
+    rest = ContinueExecutionCache.generated_code_metadata.get(code)
+    whole = code if rest is None else rest.code
+    return f"{os.path.basename(whole.co_filename)}:{whole.co_firstlineno}"
 
 
 def _calling_wrapper() -> Any:
@@ -237,6 +269,14 @@ def _unwrap(callback: Any) -> Any:
     while callback is not None and not _is_wrapper(callback):
         callback = getattr(callback, "_torchdynamo_orig_backend", None)
     return callback
+
+
+def is_ours(callback: Any, backend: Any) -> bool:
+    """Whether code is captured for our backend, which PyTorch may have wrapped."""
+    wrapper = _unwrap(callback)
+    return isinstance(wrapper, GraphKeeper) or (
+        wrapper is not None and getattr(wrapper, "compiler_fn", None) is backend
+    )
 
 
 def _is_wrapper(owner: Any) -> bool:
