@@ -43,7 +43,7 @@ from torch import nn
 
 import trt_frontends as trt
 import trt_runtime
-from trt_core import FileError, InputError
+from trt_core import FileError, InputError, PlanError
 from trt_core.files.folder import Folder, take_lock
 from trt_core.files.staging import is_being_made
 from trt_runtime import sharded
@@ -259,6 +259,18 @@ def test_a_program_with_all_the_metadata_that_it_may_have_is_saved_for_ranks(tmp
         trt_runtime.save_sharded(found, tmp_path / folder)
         meta = trt.load(tmp_path / folder).meta
         assert said.items() <= meta.items()
+
+
+def test_a_process_without_groups_is_told_that_it_counts_as_one(tmp_path: Path) -> None:
+    """Who starts processes by other means than a launcher, as with actors of Ray, has made none yet."""
+    compiled = trt.compile(nn.Linear(4, 2).eval(), arg_inputs=(torch.ones(2, 4),), min_block_size=1)
+    trt_runtime.save_sharded(compiled, tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / MANIFEST).read_text())
+    manifest.update(world_size=2, programs=manifest["programs"] * 2)
+    (tmp_path / "model" / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(PlanError, match="for 2 processes, and here are 1") as raised:
+        trt.load(tmp_path / "model")
+    assert "no process groups" in str(raised.value) and "init_process_group in each" in str(raised.value)
 
 
 @pytest.mark.parametrize("at", ["flock", "open_file"])

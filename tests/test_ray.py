@@ -226,8 +226,42 @@ def test_what_no_replica_could_load_is_refused_before_ray_stops_those_that_run(t
                 serve_it()
     with pytest.raises(InputError, match="did you mean 'path'"):
         to({"paths": str(path)})
+    for config in (3, {"path": 3}):
+        with pytest.raises(InputError, match="user_config is"):
+            to(config)  # type: ignore[arg-type]
+    trt_runtime.save_sharded(trt.load(path), tmp_path / "sharded")
+    for folder, reason in ((tmp_path, "this is a folder"), (tmp_path / "sharded", "for each of several")):
+        with pytest.raises(InputError, match=reason):
+            deployment(folder)
     assert to({"path": str(path)}) is not None
     assert deployment("/a folder of other machines/model.trtp") is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_batch_size": 0}, "max_batch_size is 0"),
+        ({"max_batch_size": "8"}, "max_batch_size"),
+        ({"batch_wait_seconds": -1.0}, "batch_wait_seconds is -1.0"),
+        ({"batch_wait_seconds": math.nan}, "batch_wait_seconds is nan"),
+        ({"columns": "input"}, "columns"),
+        ({"columns": {"x": "input"}}, "no input 'x'"),
+        ({"outputs": "y"}, "outputs"),
+        ({"operators": 3}, "operators"),
+        ({"isolated": True}, "a process of its own"),
+        ({"replicas": 2}, "unexpected keyword argument 'replicas'"),
+    ],
+    ids=str,
+)
+def test_options_that_fail_every_replica_are_refused_at_the_door(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    """Ray stops the replicas that answer once the new ones have failed."""
+    pytest.importorskip("ray.serve")
+    _saved(tmp_path / "model.trtp")
+    for make in (deployment, ProgramServer):
+        with pytest.raises((InputError, TypeError), match=told):
+            make(str(tmp_path / "model.trtp"), **options)
 
 
 def test_requests_keep_the_program_that_they_came_to_and_spoil_no_other_one(

@@ -73,6 +73,16 @@ def held_to_signature(function: F) -> F:
     return cast("F", held)
 
 
+def require_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Refuses what a function would that is held to its signature, for whoever calls it later, or elsewhere.
+
+    Raises:
+        InputError: An argument is of another kind.
+        TypeError: One has no parameter, or a parameter has none.
+    """
+    _Door(function).require(args, kwargs)
+
+
 def held_to_names(made: type[C]) -> type[C]:
     """Lets a class that looks at its arguments itself say which was meant where it has none of a name.
 

@@ -299,8 +299,9 @@ class RankPart:
             raise PlanError(
                 f"the model was compiled for {manifest.world_size} processes, and here are {world}",
                 where=directory,
+                why="" if _has_groups() else "this process has no process groups, and counts as one alone",
                 hint=f"start {manifest.world_size} processes, as with torchrun --nproc-per-node={manifest.world_size}, "
-                "or shard and compile the model again",
+                "and call torch.distributed.init_process_group in each; or shard and compile the model again",
             )
         wanted = None if mesh is None else Mesh.of(mesh)
         if wanted is not None and wanted != manifest.mesh:
@@ -456,7 +457,7 @@ def leave_uncompiled(code: str, why: str, *, may_agree: bool) -> None:
     """
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2 or _is_played(None):
+    if not _has_groups() or dist.get_world_size() < 2 or _is_played(None):
         return
     from trt_runtime.internals import default_store
 
@@ -470,7 +471,7 @@ def capture_again(code: str) -> None:
     """Takes back that code runs without a compiler: PyTorch is about to capture it, after an error or from scratch."""
     import torch.distributed as dist
 
-    if _uncompiled.pop(code, None) is not None and dist.is_initialized():
+    if _uncompiled.pop(code, None) is not None and _has_groups():
         from trt_runtime.internals import default_store
 
         with contextlib.suppress(RuntimeError, TimeoutError):
@@ -955,11 +956,17 @@ def _is_played(group: Any) -> bool:
     return str(dist.get_backend(group)) == "fake"
 
 
+def _has_groups() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
+
+
 def _ranks_of(group: Any) -> Ranks:
     """The ranks of a group, as the whole job counts them."""
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
+    if not _has_groups():
         return (0,)
     return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
 
@@ -972,7 +979,7 @@ def _rank_and_world(group: Any) -> tuple[int, int]:
     """
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
+    if not _has_groups():
         return 0, 1
     rank = dist.get_rank(group)
     if rank < 0:

@@ -11,21 +11,24 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from trt_core import InputError
+from trt_core import InputError, PlanError
 from trt_core.dtypes import dtype_name
-from trt_core.held_arguments import held_to_signature
+from trt_core.held_arguments import held_to_signature, require_arguments
 from trt_core.internals import pytree
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime import LoadedProgram, load
+from trt_runtime.command_line.inspection import inspect_file
 from trt_runtime.program.graph import TensorInput
 from trt_runtime.program.loaded_program import captured_from, require_room_for_made_up
 from trt_runtime.program.loading import LoadKeywords, require_whole
+from trt_runtime.sharded import holds_manifest
 
 if TYPE_CHECKING:
     from ray.serve import Application
@@ -83,6 +86,7 @@ class BatchInference:
         outputs: Sequence[str] = (),
         **options: Unpack[LoadKeywords],
     ) -> None:
+        _require_own_process(options)
         program = load(path, **options)
         if not isinstance(program, LoadedProgram):
             raise InputError(f"{os.fspath(path)!s} is no program of one process", hint="save it with trt_runtime.save")
@@ -101,10 +105,7 @@ class BatchInference:
         if len(signature.leaves) != len(signature.names):
             raise InputError("the program takes nested inputs", hint="compile a module that takes plain tensors")
         given = dict(columns or {})
-        if unknown := sorted(set(given) - set(self._inputs)):
-            raise InputError(
-                f"the program has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(self._inputs) or 'none'}"
-            )
+        _require_inputs(given, self._inputs)
         self._columns = {name: given.get(name, name) for name in self._inputs}
         self._positional = signature.positional
         self.least_rows = max((leaf.shape[0].low for leaf in self._inputs.values()), default=1)
@@ -292,6 +293,7 @@ class ProgramServer:
     ) -> None:
         from ray import serve
 
+        _require_batching(max_batch_size, batch_wait_seconds)
         self._options = options
         self._path = path
         self._infer = self._loaded(path)  # what does not run fails here, not in each replica that Ray starts anew
@@ -358,30 +360,98 @@ class ProgramServer:
         await asyncio.to_thread(self._infer.check)
 
 
-def _path_in(config: Mapping[str, Any], path: str) -> str:
+def _require_own_process(options: Mapping[str, Any]) -> None:
+    """Refuses a process beside that of an actor or a replica, which is one of its own already.
+
+    Raises:
+        InputError: One is asked for.
+    """
+    if options.get("isolated"):
+        raise InputError(
+            "a program is not isolated once more",
+            where="isolated",
+            why="each actor and each replica of Ray is a process of its own",
+            hint="leave it out",
+        )
+
+
+def _require_batching(max_batch_size: int, batch_wait_seconds: float) -> None:
+    """Refuses numbers that Ray would.
+
+    Raises:
+        InputError: There are fewer requests than one, or a time is no time.
+    """
+    if max_batch_size < 1:
+        raise InputError(f"max_batch_size is {max_batch_size}", hint="give 1 or more")
+    if not 0 <= batch_wait_seconds < math.inf:
+        raise InputError(f"batch_wait_seconds is {batch_wait_seconds}", hint="give seconds, 0 or more")
+
+
+def _require_options(path: str, options: Mapping[str, Any]) -> None:
+    """Refuses what no replica could be made with: Ray stops those that run once the new ones have failed.
+
+    Raises:
+        InputError: An argument of `ProgramServer` is of another kind.
+        TypeError: There is none of that name.
+    """
+    require_arguments(ProgramServer.__init__, None, path, **options)
+    _require_batching(options.get("max_batch_size", 1), options.get("batch_wait_seconds", 0))
+    of_batches = {
+        name: value for name, value in options.items() if name not in ("max_batch_size", "batch_wait_seconds")
+    }
+    require_arguments(BatchInference.__init__, None, path, **of_batches)
+    _require_own_process(options)
+    require_arguments(load, path, **{name: of_batches[name] for name in of_batches.keys() - {"columns", "outputs"}})
+
+
+def _path_in(config: Any, path: str) -> str:
     """Returns the program that a `user_config` names, which is `path` where it names none.
 
     Raises:
         InputError: It says something else.
     """
+    if not isinstance(config, Mapping) or not isinstance(config.get("path", path), str):
+        raise InputError(f"user_config is {config!r:.200}", where="user_config", hint='give {"path": "model.trtp"}')
     if unknown := [name for name in config if name != "path"]:
         raise InputError(
             f"user_config says {unknown[0]!r}, and takes a path alone",
             where="user_config",
             hint=did_you_mean(str(unknown[0]), ["path"]),
         )
-    return str(config.get("path", path))
+    found: str = config.get("path", path)
+    return found
 
 
-def _require_program(path: str) -> None:
+def _require_inputs(columns: Mapping[str, str], inputs: Collection[str]) -> None:
+    """Refuses columns for inputs that a program does not have.
+
+    Raises:
+        InputError: There are some.
+    """
+    if unknown := sorted(set(columns) - set(inputs)):
+        raise InputError(
+            f"the program has no input {unknown[0]!r}", hint=f"its inputs are {', '.join(inputs) or 'none'}"
+        )
+
+
+def _require_program(path: str, columns: Mapping[str, str]) -> None:
     """Refuses what is no saved program, where this machine can see that: Ray stops the replicas that cannot load it.
 
     Raises:
-        InputError: There is nothing, in a folder that is there.
+        InputError: There is nothing, in a folder that is there, or a program without the inputs of the columns.
         PlanError: A file is damaged, or of another tool.
     """
     if os.path.isfile(path):
         require_whole(path)
+        with contextlib.suppress(PlanError):  # one of PyTorch's own format says less
+            _require_inputs(columns, [entry["name"] for entry in inspect_file(Path(path))["inputs"]])
+    elif os.path.isdir(path):
+        raise InputError(
+            "this is a folder, not a saved program",
+            where=path,
+            why="a replica is one process; it holds a program for each of several" if holds_manifest(path) else "",
+            hint="compile the whole model, or a smaller one, and save it with trt_runtime.save",
+        )
     elif not os.path.exists(path) and os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise InputError(
             "there is no such program", where=path, hint="save it with trt_runtime.save before it is served"
@@ -440,16 +510,19 @@ def deployment(
         options: Arguments of `ProgramServer`.
 
     Raises:
-        InputError: Ray does not take the deployment options, or the folder of the program is here, and the program not.
+        InputError: Ray does not take the deployment options, an option is of another kind, or the folder of the program
+            is here, and the program not, or it is a folder itself.
+        TypeError: There is no option of that name.
         PlanError: What is at a path is no saved program, or a damaged one.
     """
     from ray import serve
 
+    _require_options(os.fspath(path), options)
     config, paths = (deployment_options or {}).get("user_config"), {os.fspath(path)}
-    if isinstance(config, Mapping):
+    if config is not None:
         paths.add(_path_in(config, os.fspath(path)))
     for each in paths:
-        _require_program(each)
+        _require_program(each, options.get("columns") or {})
     try:
         made: Any = serve.deployment(name=name, **dict(deployment_options or {}))(ProgramServer)
     except (TypeError, ValueError) as error:
