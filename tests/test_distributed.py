@@ -138,6 +138,8 @@ def test_a_sharded_model_is_one_folder(tmp_path: Path) -> None:
         assert "saved with the mesh 2x2 (data, model) of ranks 0 to 3, and here is the mesh 4" in told["mesh"]
         assert rank > 1 or told["world"] == "the model was compiled for 4 processes, and here are 2"
         assert told["gone"].startswith("this process has no process group ")
+        mine, theirs = ("0, 1", "2, 3") if rank < 2 else ("2, 3", "0, 1")
+        assert told["others"] == f"the model communicates as the ranks {theirs}, and here are {mine}"
         assert f"rank {rank or 1} was told to save another folder than rank 0" in told["folders"]
         assert told["outside"] == f"the model communicates with the ranks {rank ^ 1}, which do not save it"
     assert not list(tmp_path.glob(".*"))

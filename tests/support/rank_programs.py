@@ -26,6 +26,7 @@ from torch.distributed import distributed_c10d
 import trt_frontends as trt
 import trt_runtime as runtime
 from trt_core import ExecutionError, FileError, Input, InputError, PlanError
+from trt_core.process_groups import GroupMembers, find_group
 from trt_frontends import engine_source
 from trt_frontends.torch_compile.compiled_graph import CompiledGraph
 from trt_runtime import signatures
@@ -409,10 +410,18 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
         saved = trt.load(f"{directory}-{rank // 2}-{turn}", **own)
         torch.testing.assert_close(saved(x), loaded(x))
     told = {}
+    dist.barrier()
+    try:
+        trt.load(f"{directory}-{1 - rank // 2}-0", group=own["group"])
+    except PlanError as error:
+        told["others"] = error.what
     wrong = {
         "mesh": {"mesh": init_device_mesh("cpu", (4,))},
         "world": {"group": dist.new_group([0, 1])},
     }
+    if rank > 1:
+        with pytest.raises(LookupError, match="has no process group of the ranks 0, 1; it has 0 to 3; "):
+            find_group(GroupMembers("", (0, 1)))
     try:
         runtime.save_sharded(compiled, f"{directory}-other", group=mesh["data"].get_group())
     except InputError as error:

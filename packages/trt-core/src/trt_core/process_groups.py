@@ -115,10 +115,15 @@ def find_group(members: GroupMembers) -> Any:
             group = resolve(members.name)
             if tuple(dist.get_process_group_ranks(group)) == members.ranks:
                 return group
-    for group in process_groups.pg_group_ranks:
-        if tuple(dist.get_process_group_ranks(group)) == members.ranks:
+    found = {
+        group: tuple(ranks)
+        for group, ranks in process_groups.pg_group_ranks.items()
+        if not isinstance(group, int)  # stands for one that this rank has made for others
+    }
+    for group, ranks in found.items():
+        if ranks == members.ranks:
             return group
-    known = sorted({tuple(ranks) for ranks in process_groups.pg_group_ranks.values()})
+    known = sorted(set(found.values()))
     raise LookupError(
         f"rank {dist.get_rank()} has no process group of the ranks {show_ranks(members.ranks)}; it has "
         f"{'; '.join(map(show_ranks, known))}: make it with torch.distributed.new_group or a device "

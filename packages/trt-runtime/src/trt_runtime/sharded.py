@@ -138,7 +138,7 @@ class RankProgram:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(records.Grown):
     """What a folder says of itself.
 
     Attributes:
@@ -146,6 +146,7 @@ class Manifest:
         mesh: The mesh, where one was named.
         groups: Ranks of the process groups that programs communicate in, by PyTorch's names for them.
         programs: One for each rank. A folder counts the ranks that saved it, in the order of their group.
+        ranks: Those that saved it, as the whole job counts them, where there are others.
     """
 
     TAG: ClassVar = ("format", FORMAT_VERSION)
@@ -154,6 +155,7 @@ class Manifest:
     mesh: Mesh | None
     groups: Mapping[str, Ranks]
     programs: tuple[RankProgram, ...]
+    ranks: Ranks = ()
 
     def to_json(self) -> str:
         """Returns the text of the manifest."""
@@ -193,6 +195,8 @@ class Manifest:
                 raise typed.BadField("ranks", f"one is {world} or more")
             if len(ranks) != len(set(ranks)):  # each is compared with all others
                 raise typed.BadField("ranks", "a group has one twice")
+        if self.ranks and len(set(self.ranks)) != world:
+            raise typed.BadField("ranks", f"there are {len(set(self.ranks))} for {world} processes")
         mesh = self.mesh
         if mesh is not None and (
             len(mesh.shape) > MAX_RANK or not 0 < math.prod(mesh.shape) == len(mesh.ranks) == len(set(mesh.ranks))
@@ -248,7 +252,8 @@ def save_sharded(compiled: nn.Module, directory: FilePath, *, mesh: Any = None, 
             groups: dict[str, Ranks] = {}
             for _, known in made:
                 groups.update(known)
-            manifest = Manifest(world, shape, groups, tuple(program for program, _ in made))
+            part = members if _ranks_of(None) != members else ()
+            manifest = Manifest(world, shape, groups, tuple(program for program, _ in made), part)
             _require_same_order(manifest, str(target))
             together.each(lambda: _publish(staged, target, manifest) if rank == 0 else None)
         except BaseException as error:  # each rank clears up: the first one may be gone
@@ -303,6 +308,14 @@ class RankPart:
                 hint=f"start {manifest.world_size} processes, as with torchrun --nproc-per-node={manifest.world_size}, "
                 "and call torch.distributed.init_process_group in each; or shard and compile the model again",
             )
+        here = _ranks_of(group)
+        if manifest.ranks and manifest.groups and here != manifest.ranks:
+            raise PlanError(
+                f"the model communicates as the ranks {show_ranks(manifest.ranks)}, and here are {show_ranks(here)}",
+                where=directory,
+                hint="compile and save it on the ranks that are to run it; or save the models of all ranks in one "
+                "folder, without group=",
+            )
         wanted = None if mesh is None else Mesh.of(mesh)
         if wanted is not None and wanted != manifest.mesh:
             known = "no mesh" if manifest.mesh is None else f"the mesh {manifest.mesh}"
@@ -319,7 +332,7 @@ class RankPart:
             raise PlanError(
                 "the program of a rank is missing", where=str(file), hint="copy the whole folder again"
             ) from error
-        return cls(file, manifest, hashlib.sha256(text).hexdigest(), rank, _ranks_of(group))
+        return cls(file, manifest, hashlib.sha256(text).hexdigest(), rank, here)
 
     def check(self, content: Any) -> None:
         """Refuses bytes that are not those of this rank's program: what is loaded is what was looked at.
