@@ -30,6 +30,7 @@ import socket
 import stat
 import sys
 import threading
+from datetime import timedelta
 from pathlib import Path
 
 import collective_forms
@@ -43,7 +44,7 @@ from torch import nn
 
 import trt_frontends as trt
 import trt_runtime
-from trt_core import FileError, InputError, PlanError
+from trt_core import ExecutionError, FileError, InputError, PlanError
 from trt_core.files.folder import Folder, take_lock
 from trt_core.files.staging import is_being_made
 from trt_runtime import sharded
@@ -514,6 +515,25 @@ def test_a_folder_is_the_old_one_or_the_new_one_whenever_a_rank_is_killed(
         ):
             assert told == [saved[is_saved]] * is_there, place
         assert list(target.parent.iterdir()) == [target], place
+
+
+def test_a_comparison_to_which_a_rank_did_not_come_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that went on after such an error compared each model with the one before it."""
+    store = torch.distributed.HashStore()
+    store.set_timeout(timedelta(seconds=0.1))
+    for place, name, value in (
+        (trt_runtime.internals, "default_store", store),
+        (torch.distributed, "is_initialized", True),
+        (torch.distributed, "get_rank", 0),
+        (sharded, "_is_played", False),
+    ):
+        monkeypatch.setattr(place, name, lambda *_, value=value: value)
+    for _ in range(2):
+        with pytest.raises(ExecutionError, match="rank 1 did not come to the same call"):
+            sharded.require_same_programs((0, 1), "of both")
+    assert not store.check(["trt/0-1/1/0"])
+    store.set("trt/0-1/1/1", "of both\n\n")
+    assert sharded.require_same_programs((0, 1), "of both")
 
 
 def test_models_outlive_their_process_groups(tmp_path: Path) -> None:

@@ -524,6 +524,18 @@ def _say(ranks: Ranks, digest: str, note: str, code: str = "") -> Any:
     return store
 
 
+def _take_back(store: Any, ranks: Ranks) -> None:
+    """Lets a comparison be none to which a rank did not come: the next one is the next of all ranks."""
+    import torch.distributed as dist
+
+    said, heard = _said.here(), _heard.here()
+    with contextlib.suppress(RuntimeError, TimeoutError):  # the store is gone: nobody reads it
+        in_time(store, functools.partial(store.delete_key, _place(ranks, said[ranks], dist.get_rank())))
+    said[ranks] -= 1
+    for other in ranks:
+        heard[ranks, other] -= 1
+
+
 def _place(ranks: Ranks, number: int, rank: int) -> str:
     """Where a rank of a group says what it has for one of its comparisons."""
     return f"trt/{'-'.join(map(str, ranks))}/{number}/{rank}"
@@ -604,6 +616,7 @@ def _hear(store: Any, ranks: Ranks, other: int, code: str) -> tuple[str, str] | 
             raise _not_captured(code, other, ranks, why) from None
         except NothingSaid as error:
             _leave_last(store, place.rpartition("/")[0], [each for each in ranks if each != other])
+            _take_back(store, ranks)
             raise ExecutionError(
                 f"rank {other} did not come to the same call of the model",
                 where=f"the ranks {show_ranks(ranks)}",
