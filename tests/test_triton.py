@@ -178,6 +178,8 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="export a saved program"):
         export_triton(tmp_path / "x.plan", tmp_path / "models")
     assert not (tmp_path / "models").exists()
+    with pytest.raises(InputError, match="a model repository is a folder"):
+        export_triton(tmp_path / "scores.trtp", tmp_path / "x.plan")
 
 
 class Greek(nn.Module):
@@ -395,6 +397,7 @@ def test_a_wrong_request_spoils_no_other_one(tmp_path: Path) -> None:
     first, *failed, last = served.execute([right, *wrong, right])
     assert all(answer.error for answer in failed) and not first.error and not last.error
     assert "the request has no mask" in failed[1].error
+    assert "x holds text, not numbers" in failed[2].error
     assert first.tensors["scores"].shape == last.tensors["scores"].shape == (2, 3)
 
 

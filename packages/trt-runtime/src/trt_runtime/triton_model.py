@@ -159,7 +159,7 @@ class TritonPythonModel:
         given = {name: _backend().get_input_tensor_by_name(request, name) for name in self._inputs}
         if missing := [name for name, tensor in given.items() if tensor is None]:
             raise InputError(f"the request has no {missing[0]}", hint=f"its inputs are {', '.join(self._inputs)}")
-        return [_to_torch(tensor) for tensor in given.values()]
+        return [_to_torch(name, tensor) for name, tensor in given.items()]
 
     def _response(self, results: Sequence[torch.Tensor]) -> Any:
         backend = _backend()
@@ -200,7 +200,7 @@ class TritonTextModel:
     def _answer(self, request: Any, sender: Any) -> None:
         backend = _backend()
         given = {name: backend.get_input_tensor_by_name(request, name) for name in (*TEXT_INPUTS, *TEXT_OPTIONS)}
-        read = {name: _to_torch(tensor) for name, tensor in given.items() if tensor is not None}
+        read = {name: _to_torch(name, tensor) for name, tensor in given.items() if tensor is not None}
         options: dict[str, Any] = {name: _number(name, read.pop(name)) for name in TEXT_OPTIONS if name in read}
         if (seed := options.pop("seed", None)) is not None:
             options["generator"] = torch.Generator(self._generator.device).manual_seed(seed)
@@ -242,12 +242,17 @@ def _failed(error: Exception) -> Any:
     return backend.InferenceResponse(output_tensors=[], error=backend.TritonError(str(error)))
 
 
-def _to_torch(tensor: Any) -> torch.Tensor:
+def _to_torch(name: str, tensor: Any) -> torch.Tensor:
     try:
         found: torch.Tensor = torch.utils.dlpack.from_dlpack(tensor.to_dlpack())
         return found
     except Exception:  # DLPack has bool in new servers only, and errors of theirs have many types
-        return torch.from_numpy(tensor.as_numpy().copy())
+        array = tensor.as_numpy()
+    try:
+        return torch.from_numpy(array.copy())
+    except TypeError as error:
+        held = "text" if array.dtype.kind in "OSU" else str(array.dtype)
+        raise InputError(f"{name} holds {held}, not numbers", hint=f"send {name} with the type that it has") from error
 
 
 def _number(name: str, tensor: torch.Tensor) -> Any:

@@ -170,6 +170,8 @@ def export_triton(
     for what, number, least in given:
         if number is not None and (isinstance(number, bool) or not least <= number <= _MOST_COUNT):
             raise InputError(f"{what} is a number from {least} to {_MOST_COUNT}, not {number}")
+    if os.path.exists(repository) and not os.path.isdir(repository):
+        raise InputError("a model repository is a folder, and this is a file", where=os.fspath(repository))
     before = _config_of(Path(repository, chosen))
     counts = {key: int(number) for key, number in _COUNTS.findall(before or "")}
     model = _describe(source, chosen, instances or counts.get("count", 1), max_batch_size)
