@@ -485,3 +485,21 @@ def test_ranks_record_calls_only_where_what_they_exchange_tells_their_sizes(
     monkeypatch.setattr(dist, "get_backend", lambda group: "nccl")
     found = {layer._can_be_recorded() for layer in engine.native._state.layers if layer.type.name == "DIST_COLLECTIVE"}
     assert found == {records}
+
+
+def test_a_program_of_one_rank_is_no_program_for_a_server(tmp_path: Path) -> None:
+    """Each of its requests failed, for want of process groups."""
+    from trt_frontends.integrations.ray import deployment
+    from trt_frontends.integrations.triton import export_triton
+    from trt_runtime.command_line.inspection import inspect_file, to_text
+
+    path = tmp_path / "model.trtp"
+    trt.save(trt.compile(_model(_mesh()), arg_inputs=(torch.ones(2, 8),), min_block_size=1), path)
+    found = inspect_file(path)
+    assert found["rank"] == 0
+    assert "talks to other ranks: it is the program of rank 0" in to_text(found)
+    with pytest.raises(InputError, match="talks to other ranks"):
+        export_triton(path, tmp_path / "models")
+    pytest.importorskip("ray.serve")
+    with pytest.raises(InputError, match="talks to other ranks"):
+        deployment(path)

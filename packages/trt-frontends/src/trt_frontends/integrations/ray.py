@@ -438,13 +438,24 @@ def _require_program(path: str, columns: Mapping[str, str]) -> None:
     """Refuses what is no saved program, where this machine can see that: Ray stops the replicas that cannot load it.
 
     Raises:
-        InputError: There is nothing, in a folder that is there, or a program without the inputs of the columns.
+        InputError: There is nothing, in a folder that is there, or a program without the inputs of the columns, or of
+            one rank of several.
         PlanError: A file is damaged, or of another tool.
     """
     if os.path.isfile(path):
         require_whole(path)
-        with contextlib.suppress(PlanError):  # one of PyTorch's own format says less
-            _require_inputs(columns, [entry["name"] for entry in inspect_file(Path(path))["inputs"]])
+        try:
+            found = inspect_file(Path(path))
+        except PlanError:  # one of PyTorch's own format says less
+            return
+        _require_inputs(columns, [entry["name"] for entry in found["inputs"]])
+        if found["rank"] is not None:
+            raise InputError(
+                "the program talks to other ranks, and a replica is one process",
+                where=path,
+                why=f"it is the program of rank {found['rank']}",
+                hint="serve a program of the whole model",
+            )
     elif os.path.isdir(path):
         raise InputError(
             "this is a folder, not a saved program",

@@ -193,6 +193,13 @@ def _describe(source: Path, name: str, instances: int, max_batch_size: int | Non
     found = inspect_file(source, content)
     if found["kind"] == "plan":
         return _of_plan(source, content, name, instances, max_batch_size)
+    if found["rank"] is not None:
+        raise InputError(
+            "the program talks to other ranks, which the server does not start",
+            where=str(source),
+            why=f"it is the program of rank {found['rank']}",
+            hint="export a program of the whole model",
+        )
     if found["generation"] is not None:
         return _of_generator(source, content, found, name, instances, max_batch_size)
     read = [entry for entry in found["inputs"] if "always" not in entry]

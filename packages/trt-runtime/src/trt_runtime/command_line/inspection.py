@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from trt_runtime.engine_file import PLAN, plan_from_memory
 from trt_runtime.exchange import device_of
 from trt_runtime.header import PlanHeader
 from trt_runtime.program.document import program_from_bytes
+from trt_runtime.program.fields import OWNER
 from trt_runtime.program.graph import Program, operator_calls
 from trt_runtime.program.interface import SizeNames, inputs_of, outputs_of
 from trt_runtime.program.model_facts import ModelFacts
@@ -90,6 +92,7 @@ def _program(data: memoryview) -> dict[str, Any]:
         "has_host_code": bool(bytes_of[SectionKind.HOST_CODE]),
         "torch_version": program.torch_version,
         "writer_version": program.writer_version,
+        "rank": _rank_of(program),
         "inputs": [spec.to_json() for spec in inputs_of(program.signature, sizes)],
         "outputs": [spec.to_json() for spec in outputs_of(program, sizes, device)],
         "symbols": {name: list(bounds) for name, bounds in program.symbols.items()},
@@ -100,6 +103,14 @@ def _program(data: memoryview) -> dict[str, Any]:
         "generation": _generation(program),
         "inside": [_program(part) for part in programs_inside(data, sections)],
     }
+
+
+def _rank_of(program: Program) -> int | None:
+    """The rank that saved a program which talks to others; None for one that does not."""
+    owner = program.metadata.get(OWNER)
+    if owner is None:
+        return None
+    return int(owner) if re.fullmatch("[0-9]{1,9}", owner) else 0  # whoever made the file may write anything
 
 
 def _generation(program: Program) -> dict[str, Any] | None:
@@ -129,6 +140,8 @@ def to_text(found: dict[str, Any]) -> str:
     if found["kind"] == "program":
         lines[0] += f" ({human_bytes(found['weight_bytes'])} of weights, {human_bytes(found['plan_bytes'])} of plans)"
         lines.append(f"saved by trt-runtime {found['writer_version']} with PyTorch {found['torch_version']}")
+    if (rank := found.get("rank")) is not None:
+        lines.append(f"talks to other ranks: it is the program of rank {rank}")
     if (generation := found.get("generation")) is not None:
         lines += _generation_lines(generation)
     lines += _contents(found)
