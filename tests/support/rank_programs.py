@@ -1316,12 +1316,21 @@ def fall_back(rank: int, ways: list[str]) -> list[str]:
             if mine in ("refused", "fails"):
                 patch.setattr(CompiledGraph, "__init__" if mine == "refused" else "_compile", no_disk)
             try:
-                torch.testing.assert_close(compiled(x), Stepwise("")(x))
+                found = _while_handling_an_error(compiled, x) if is_last else compiled(x)
+                torch.testing.assert_close(found, Stepwise("")(x))
                 said.append("eager's values")
             except (ExecutionError, OSError) as error:
                 said.append(str(error))
         meet(way)
     return said
+
+
+def _while_handling_an_error(run: Callable[..., Any], *args: Any) -> Any:
+    """Calls something where an error of something else is being handled, as code that tries again does."""
+    try:
+        raise KeyError
+    except KeyError:
+        return run(*args)
 
 
 class _Leaving:

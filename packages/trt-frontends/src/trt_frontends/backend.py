@@ -609,6 +609,15 @@ class Captures(threading.local):
 CAPTURES: Final = Captures()
 
 
+class _Capturing(threading.local):
+    """The capture of this thread; `handled` is the error that the code around it handles, which is none of it."""
+
+    handled: BaseException | None = None
+
+
+_CAPTURING: Final = _Capturing()
+
+
 @functools.cache
 def _watch_captures() -> None:
     """Lets Dynamo tell of code that it leaves alone: other ranks may wait for this one, to compare a graph of it."""
@@ -623,9 +632,12 @@ def _begin_capture() -> str:
 
     if _end_capture not in callback_handler.end_callbacks:  # `torch._dynamo.reset` forgets all of them
         callback_handler.register_end_callback(_end_capture)
+    _CAPTURING.handled = sys.exc_info()[1]
     known = captured_frame()
     code = name_of_code(known.get("code"))
-    is_over, limit = exceeds_recompile_limit(known["cache_size"], known["compile_id"]) if known else (False, "")
+    is_over, limit = False, ""
+    if {"cache_size", "compile_id", "one_graph"} <= known.keys():
+        is_over, limit = exceeds_recompile_limit(known["cache_size"], known["compile_id"])
     if not is_over:
         capture_again(code)
     elif communicates(code):
@@ -638,7 +650,7 @@ def _begin_capture() -> str:
 def _end_capture(_: Any) -> None:
     """Called by Dynamo when it has captured code, or is about to raise, or to run it without a compiler."""
     error = sys.exc_info()[1]
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or error is _CAPTURING.handled:
         return
     known = captured_frame()
     if is_ours(known.get("compiler_fn"), torch_tensorrt_backend):

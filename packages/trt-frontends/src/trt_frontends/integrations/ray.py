@@ -123,7 +123,9 @@ class BatchInference:
             InputError: A column is missing or does not fit, or a result has not one row for each row.
         """
         if not isinstance(batch, Mapping):
-            raise InputError(f"a batch has arrays by column, and this is {kind_of(batch)}")
+            raise InputError(
+                f"a batch has arrays by column, and this is {kind_of(batch)}", hint='leave batch_format at "numpy"'
+            )
         tensors = {name: self._tensor(name, batch) for name in self._inputs}
         rows = {len(tensor) for tensor in tensors.values()}
         if len(rows) != 1:
