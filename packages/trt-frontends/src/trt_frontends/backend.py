@@ -610,9 +610,9 @@ CAPTURES: Final = Captures()
 
 
 class _Capturing(threading.local):
-    """The capture of this thread; `handled` is the error that the code around it handles, which is none of it."""
+    """The capture of this thread; `handled` is the `id` of the error that the code around it handles, none of it."""
 
-    handled: BaseException | None = None
+    handled = 0
 
 
 _CAPTURING: Final = _Capturing()
@@ -632,7 +632,7 @@ def _begin_capture() -> str:
 
     if _end_capture not in callback_handler.end_callbacks:  # `torch._dynamo.reset` forgets all of them
         callback_handler.register_end_callback(_end_capture)
-    _CAPTURING.handled = sys.exc_info()[1]
+    _CAPTURING.handled = id(sys.exc_info()[1])
     known = captured_frame()
     code = name_of_code(known.get("code"))
     is_over, limit = False, ""
@@ -650,7 +650,7 @@ def _begin_capture() -> str:
 def _end_capture(_: Any) -> None:
     """Called by Dynamo when it has captured code, or is about to raise, or to run it without a compiler."""
     error = sys.exc_info()[1]
-    if not isinstance(error, Exception) or error is _CAPTURING.handled:
+    if not isinstance(error, Exception) or id(error) == _CAPTURING.handled:
         return
     known = captured_frame()
     if is_ours(known.get("compiler_fn"), torch_tensorrt_backend):
