@@ -532,6 +532,15 @@ def test_both_command_lines_say_what_is_wrong_alike(
             assert shown.startswith("Usage: ") and "--help' for help.\n\nError: " in shown
 
 
+def test_help_is_asked_for_in_short(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "-h").output == run("inspect", "--help").output
+    for arguments in (["-h"], ["inspect", "-h"]):
+        with pytest.raises(SystemExit) as ended:
+            runtime_main(arguments, prog="trtc")
+        assert not ended.value.code
+        assert capsys.readouterr().out.startswith("Usage: trtc")
+
+
 _WITHOUT_READER = """
 import os, runpy, sys
 reading, writing = os.pipe()

@@ -241,7 +241,7 @@ def test_explain_says_what_compile_reports(interrupted: nn.Module, batch: Input)
 def test_explain_lists_obstacles_where_compile_fails(interrupted: nn.Module) -> None:
     given: Any = {"arg_inputs": (torch.ones(2, 4),), "require_full_compilation": True, "min_block_size": 1}
     assert trt_frontends.explain(interrupted, **given).unsupported == {"torch.ops.aten.special_bessel_j0.default": 1}
-    with pytest.raises(IncompleteCompilationError, match="1 operators would run in PyTorch") as caught:
+    with pytest.raises(IncompleteCompilationError, match="1 operator would run in PyTorch") as caught:
         trt_frontends.compile(interrupted, **given)
     assert "special_bessel_j0" in caught.value.why
     assert "TRT-F001" in caught.value.why

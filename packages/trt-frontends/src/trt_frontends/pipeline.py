@@ -287,7 +287,7 @@ def export_model(
         progress("capturing", 0, 1)
         begin = time.perf_counter()
         module, program = capture_opened(module, examples, settle_sizes=is_built and settle_sizes)
-        log_phase("captured", f"{_operators_in(program.graph)} operators", begin)
+        log_phase("captured", counted(_operators_in(program.graph), "operator"), begin)
         require_types(program, module, examples)
         if is_built:
             require_weights(program)
@@ -335,7 +335,7 @@ def capture_model(
         begin = time.perf_counter()
         preserve = preserve_predicate(settings, registry)
         decomposed = begin_lowering(program, settings, preserve=preserve, observe=observe)
-        log_phase("lowered", f"{_operators_in(decomposed.graph.graph)} operators", begin)
+        log_phase("lowered", counted(_operators_in(decomposed.graph.graph), "operator"), begin)
     if decomposed.unmatched_exclusions:
         from trt_frontends.precision.exclusions import warn_of_unmatched
 

@@ -906,6 +906,7 @@ app = typer.Typer(
     name="trtc",
     cls=_Commands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["--help", "-h"]},  # those of all commands
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # it takes twice as long to import as all else that the help needs
     epilog=_EXIT_CODES,

@@ -13,6 +13,7 @@ from torch import fx
 from trt_core import IncompleteCompilationError, Verdict, operator_name
 from trt_core.held_arguments import held_to_signature
 from trt_core.provenance import node_location
+from trt_core.wording import counted
 from trt_partition.sweep import Sweep
 
 
@@ -108,7 +109,7 @@ def require_complete(graph_module: fx.GraphModule, plan: PartitionPlan) -> None:
     if len(lines) > _MOST_LISTED:
         lines[_MOST_LISTED:] = [f"and {len(lines) - _MOST_LISTED} more"]
     raise IncompleteCompilationError(
-        f"require_full_compilation is set, and {len(obstacles)} operators would run in PyTorch",
+        f"require_full_compilation is set, and {counted(len(obstacles), 'operator')} would run in PyTorch",
         why="".join(f"\n    {line}" for line in lines),
         hint="remove these obstacles, or compile without require_full_compilation",
     )

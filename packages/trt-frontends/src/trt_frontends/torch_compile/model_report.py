@@ -308,4 +308,4 @@ def _summary(graph: GraphReport) -> str:
     if report is None:
         return f"runs in PyTorch, {built}"
     engines = counted(len(report.engines), "engine")
-    return f"{engines}, {report.coverage:.2%} coverage of {report.total_operators} operators, {built}"
+    return f"{engines}, {report.coverage:.2%} coverage of {counted(report.total_operators, 'operator')}, {built}"

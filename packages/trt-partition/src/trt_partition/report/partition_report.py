@@ -368,7 +368,8 @@ class PartitionReport(ShownReport, ReportData):
         """The report in one line."""
         refused = len(self.unsupported)
         return (
-            f"{self.coverage:.2%} coverage of {self.total_operators} operators, {counted(len(self.engines), 'engine')}"
+            f"{self.coverage:.2%} coverage of {counted(self.total_operators, 'operator')}, "
+            f"{counted(len(self.engines), 'engine')}"
             + (f", {counted(refused, 'kind')} of operators in PyTorch" if refused else "")
         )
 

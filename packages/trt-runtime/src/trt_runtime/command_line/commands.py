@@ -421,7 +421,7 @@ def _parser(prog: str) -> _Parser:
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {__version__}", help="Show the version and exit."
     )
-    parser.add_argument("--help", action="help", help=_HELP)
+    parser.add_argument("--help", "-h", action="help", help=_HELP)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="Commands", prog=prog)
     for command in COMMANDS:
         arguments = "".join(
@@ -439,7 +439,7 @@ def _parser(prog: str) -> _Parser:
         for parameter in command.parameters:
             if not parameter.names_model:
                 _add(own, parameter)
-        own.add_argument("--help", action="help", help=_HELP)
+        own.add_argument("--help", "-h", action="help", help=_HELP)
     return parser
 
 
