@@ -85,6 +85,7 @@ class Compared:
 
 _said: Final = Compared()  # how often this process has said what it has, to each set of ranks
 _heard: Final = Compared()  # how often it has heard of each other rank of them
+_given_up: Final = Compared()  # how often it has waited for one of them in vain
 _agreed: Final = Compared()  # digests that were the same on all ranks of a group, see `compare_new`
 
 
@@ -610,12 +611,16 @@ def _hear(store: Any, ranks: Ranks, other: int, code: str) -> tuple[str, str] | 
             answer = _ask(store, functools.partial(said_in, store, place, left), ranks).decode(errors="replace")
         except SaidElsewhere:
             heard[ranks, other] -= 1  # it has said nothing here
-            kind, _, why = store.get(left).decode(errors="replace").partition("\n")
+            told = _ask(store, functools.partial(store.get, left), ranks)
+            kind, _, why = told.decode(errors="replace").partition("\n")
             if kind == _LEFT:
                 return None
             raise _not_captured(code, other, ranks, why) from None
         except NothingSaid as error:
-            _leave_last(store, place.rpartition("/")[0], [each for each in ranks if each != other])
+            given_up = _given_up.here()
+            given_up[ranks] += 1
+            call = f"{place.rpartition('/')[0]}, {given_up[ranks]}"  # numbers of calls that were taken back come again
+            _leave_last(store, call, [each for each in ranks if each != other])
             _take_back(store, ranks)
             raise ExecutionError(
                 f"rank {other} did not come to the same call of the model",
