@@ -410,6 +410,11 @@ def save_and_load(rank: int, directory: str) -> dict[str, Any]:
         saved = trt.load(f"{directory}-{rank // 2}-{turn}", **own)
         torch.testing.assert_close(saved(x), loaded(x))
     told = {}
+    for wrong_group in ("no such", 3):
+        with pytest.raises(InputError, match="is no process group"):
+            runtime.save_sharded(compiled, directory, group=wrong_group)
+        with pytest.raises(InputError, match="is no process group"):
+            trt.load(directory, group=wrong_group)
     dist.barrier()
     try:
         trt.load(f"{directory}-{1 - rank // 2}-0", group=own["group"])

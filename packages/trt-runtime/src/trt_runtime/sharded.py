@@ -583,7 +583,8 @@ def require_same_programs(ranks: Ranks, digest: str, note: str = "", code: str =
             raise ExecutionError(
                 f"rank {other} runs another program than rank {rank}",
                 where=f"the ranks {show_ranks(ranks)}",
-                why="they would not communicate in the same order, or not the same amounts" + "".join(notes),
+                why="they would not communicate in the same order, or not the same reductions, types or amounts"
+                + "".join(notes),
                 hint="compile or load the same model with the same settings and sizes on every rank",
             )
     return is_everybody
@@ -1006,13 +1007,20 @@ def _rank_and_world(group: Any) -> tuple[int, int]:
     """Rank and number of ranks in a group; a process without groups is alone.
 
     Raises:
-        InputError: This process is no member of the group.
+        InputError: This process is no member of the group, or it is none.
     """
     import torch.distributed as dist
 
     if not _has_groups():
         return 0, 1
-    rank = dist.get_rank(group)
+    try:
+        rank = dist.get_rank(group)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{kind_of(group)} is no process group that this process knows",
+            why=str(error),
+            hint="give what torch.distributed.new_group or a device mesh returns",
+        ) from error
     if rank < 0:
         raise InputError("this process does not belong to the group")
     return rank, dist.get_world_size(group)
