@@ -9,6 +9,7 @@ import multiprocessing
 import pickle
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +78,16 @@ def test_results_are_nested_as_the_model_nests_them(nest: Any) -> None:
         for call in (lambda: compiled(X), lambda: compiled(x=X)):
             torch.testing.assert_close(call(), model(X))
             assert type(call()) is type(model(X))
+
+
+def test_what_is_compiled_already_is_refused(relu: CompiledModule, tmp_path: Path) -> None:
+    trt_frontends.save(relu, tmp_path / "relu.trtp", arg_inputs=(X,))
+    for model in (relu, trt_frontends.load(tmp_path / "relu.trtp")):
+        for door in (trt_frontends.compile, trt_frontends.explain):
+            with pytest.raises(InputError, match="compiled already"):
+                door(model, arg_inputs=(X,))
+    around = nn.Sequential(relu, nn.Tanh())  # a part that is compiled stays so
+    torch.testing.assert_close(trt_frontends.compile(around, arg_inputs=(X,), min_block_size=1)(X), X.relu().tanh())
 
 
 def test_a_graph_module_that_is_called_like_the_model(relu: CompiledModule) -> None:

@@ -34,6 +34,7 @@ from trt_core import (
     ConversionError,
     Device,
     Input,
+    InputError,
     PartitionError,
     Provider,
     Reason,
@@ -81,6 +82,7 @@ from trt_partition import (
     split_into_blocks,
     write_report,
 )
+from trt_runtime import LoadedProgram
 from trt_runtime.module import engine_modules
 from trt_runtime.program.graph_signature import reader_of, signature_of
 from trt_runtime.program.input_reader import InputReader, homes_of
@@ -272,6 +274,7 @@ def export_model(
         needs_weights: Refuse a model without weights, or for a device that is not there.
         settle_sizes: Find out at which sizes of 1 the program is not the model, where weights are needed.
     """
+    _require_uncompiled(module)
     settings = settings_in(given)
     _refuse_settings_of_graphs(settings)
     if isinstance(settings.dryrun, str):
@@ -292,6 +295,15 @@ def export_model(
         if is_built:
             require_weights(program)
     return ExportedModel(module, program, examples, settings)
+
+
+def _require_uncompiled(module: Any) -> None:
+    if isinstance(module, (CompiledModule, LoadedProgram)) and engine_modules(module):
+        raise InputError(
+            "the model is compiled already",
+            why="it runs engines, which say no more of their operators",
+            hint="give the model that it was compiled from; what is compiled can be saved, moved and refitted as it is",
+        )
 
 
 def capture_model(
