@@ -457,7 +457,7 @@ def words_of_units(  # type: ignore[no-untyped-def]
     return (low_words, high_words)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def of_either(table, low, high, is_low, is_high):  # type: ignore[no-untyped-def]
     """What a table has for `low`, for two numbers of a thread, and for `high`, for the next two."""
     low_found, high_found = floats_or_zero(table + low, is_low, True), floats_or_zero(table + high, is_high, True)
