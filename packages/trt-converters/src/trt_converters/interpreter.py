@@ -52,6 +52,7 @@ class KnownPlace:
         rows: How many there are.
         wraps: Whether negative places count from the end.
         axis: The axis of the cache that they are counted on.
+        by_batch: Whether each element says so, of its own row of the batch.
     """
 
     source: str
@@ -59,6 +60,7 @@ class KnownPlace:
     rows: int | torch.SymInt
     wraps: bool
     axis: int
+    by_batch: bool
 
 
 class BlockInterpreter:
@@ -176,20 +178,29 @@ class BlockInterpreter:
         """Adds the layer that updates a cache in place."""
         context, shape = self.context, update.layer_shape
         cache, rows = self._values[update.cache], context.tensor(self._values[update.rows])
-        if shape is not None or update.missing:
+        if shape is not None or update.missing or update.is_flat:
             extents = [*[1] * update.missing, *(dimension(context, rows, at) for at in range(len(rows.shape)))]
+            extents[update.axis : update.axis] = [1] * update.is_flat
             rows = reshape(context, rows, extents if shape is None else [*shape[:2], extents[update.axis], shape[3]])
-        places = update.places
-        if isinstance(places, fx.Node):
-            first = slice_tensor(context, self._values[places], [0], [1])
-            if update.wraps:
-                first = wrap_negative(context, first, dimension(context, cache, 2))
-        else:
-            first = torch.tensor([places], dtype=torch.int64)
-        start = context.tensor(expand(context, first, [dimension(context, cache, 0)]))
+        start = self._starts(update, dimension(context, cache, 0), dimension(context, cache, 2))
         layer = context.network.add_kv_cache_update(cache, rows, start, trt.KVCacheMode.LINEAR)
         self._updated[node] = updated = context.output(layer, "cache_update")
         return updated if shape is None else reshape(context, updated, [*update.cache.meta["val"].shape])
+
+    def _starts(self, update: CacheUpdate, batch: Any, length: Any) -> Any:
+        """Where the rows of an update begin in each of the batch: (batch,)."""
+        context, places = self.context, update.places
+        if not isinstance(places, fx.Node):
+            return context.tensor(torch.tensor([places], dtype=torch.int64).expand(batch))
+        given, meta = self._values[places], places.meta["val"]
+        if meta.dim() != 1:
+            given = reshape(context, given, [-1])
+        if not update.by_batch:
+            given = slice_tensor(context, given, [0], [1])
+        if update.wraps:
+            given = wrap_negative(context, given, length)
+        has_each = update.by_batch and str(meta.numel()) == str(update.cache.meta["val"].shape[0])
+        return context.tensor(given if has_each else expand(context, given, [batch]))
 
     def _replace(self, state: Any, value: Any) -> Any:
         """Adds the layer that updates a cache in place, of which all is one row."""
@@ -219,7 +230,7 @@ class BlockInterpreter:
         first = None if update is None else first_place(update)
         if update is not None and first is not None and first.source is not None:
             self.places[cache.name] = KnownPlace(
-                first.source.name, first.offset, update.count, update.wraps, update.axis
+                first.source.name, first.offset, update.count, update.wraps, update.axis, update.by_batch
             )
         return tensor
 

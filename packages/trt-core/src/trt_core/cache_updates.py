@@ -1,5 +1,7 @@
 """Writes of a step's keys and values to caches, as graphs have them: rows that follow each other, written back.
 
+They begin at one place, or at one of its own in each row of a batch, as where texts of many lengths go on together.
+
 A graph is functional, so such a write is two nodes: what computes the whole cache anew, and `aten.copy_` to the
 cache at the end. An engine does both as one: it changes those rows where the cache lies.
 """
@@ -7,9 +9,9 @@ cache at the end. An engine does both as one: it changes those rows where the ca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import fx
@@ -29,14 +31,13 @@ _CODES: Final = (torch.int8, torch.float8_e4m3fn)
 _COUNTS: Final = (torch.int64, torch.int32)
 """The same of states that are replaced as a whole."""
 _SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
-_SAME_FIRST: Final = frozenset(
+_SAME_ORDER: Final = frozenset(
     {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim}
-    | {aten.expand.default, aten.squeeze.default}
+    | {aten.squeeze.default, aten.squeeze.dims}
 )
+_REPEATS: Final = frozenset({aten.expand.default, aten.repeat.default})
 _SIZES: Final = frozenset({aten.sym_size.int, aten.sym_size.default})
 """What reads extents of a cache alone, such as blocks that get caches of any length do."""
-
-_PUTS: Final = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class CacheUpdate:
         places: Where each of the rows goes, (rows,), counting up by one; or where the first one goes.
         axis: The axis of the length.
         wraps: Whether negative places count from the end.
+        by_batch: Whether each row of the batch, the first axis, has a place of its own: places are as many, in order.
+        is_flat: Whether rows lack the axis of the length, as one row may.
     """
 
     cache: fx.Node
@@ -57,6 +60,8 @@ class CacheUpdate:
     places: fx.Node | int
     axis: int
     wraps: bool = False
+    by_batch: bool = False
+    is_flat: bool = False
 
     @property
     def layer_shape(self) -> tuple[int, ...] | None:
@@ -64,25 +69,30 @@ class CacheUpdate:
         shape = tuple(self.cache.meta["val"].shape)
         if len(shape) == _RANK and self.axis == _AXIS:
             return None
-        return math.prod(shape[: self.axis]), 1, shape[self.axis], math.prod(shape[self.axis + 1 :])
+        before, after = shape[: self.axis], math.prod(shape[self.axis + 1 :])
+        if self.by_batch:
+            return before[0], math.prod(before[1:]), shape[self.axis], after
+        return math.prod(before), 1, shape[self.axis], after
 
     @property
     def missing(self) -> int:
         """How many first extents, all of them one, the rows lack."""
-        return int(self.cache.meta["val"].dim() - self.rows.meta["val"].dim())
+        return int(self.cache.meta["val"].dim() - self.is_flat - self.rows.meta["val"].dim())
 
     @property
     def count(self) -> int | torch.SymInt:
         """How many rows are written."""
-        return 1 if self.axis < self.missing else self.rows.meta["val"].shape[self.axis - self.missing]
+        is_one = self.is_flat or self.axis < self.missing
+        return 1 if is_one else self.rows.meta["val"].shape[self.axis - self.missing]
 
 
 @dataclass(frozen=True)
 class FirstPlace:
-    """Where the first row of an update goes: what an input holds first, and a number.
+    """Where the first row of an update goes: what an input holds, and a number.
 
     Attributes:
-        source: The input, of integers, of which the first element counts; None for none.
+        source: The input, of integers, of which the first element counts, or each one of an update `by_batch`; None for
+            none.
         offset: The number.
     """
 
@@ -90,38 +100,81 @@ class FirstPlace:
     offset: int
 
 
+_Follow: TypeAlias = Callable[[Any], FirstPlace | None]
+
+
 def first_place(update: CacheUpdate) -> FirstPlace | None:
     """Returns where the first row goes, in terms of what the graph is given; None where that has to be computed."""
     places = update.places
-    return FirstPlace(None, places) if isinstance(places, int) else _first_of(places)
+    if isinstance(places, int):
+        return FirstPlace(None, places)
+    return _each_of(places) if update.by_batch else _first_of(places)
 
 
 def _first_of(item: Any) -> FirstPlace | None:
     """What the first element of a value is."""
+    return _in_terms_of_inputs(item, _first_of, _first_made)
+
+
+def _each_of(item: Any) -> FirstPlace | None:
+    """What the elements of a value are: those of an input, or all one number."""
+    return _in_terms_of_inputs(item, _each_of, _all_made)
+
+
+def _in_terms_of_inputs(item: Any, follow: _Follow, made: _Follow) -> FirstPlace | None:
+    """Follows integers to the input that they come from.
+
+    Args:
+        item: A value of a graph, or a number.
+        follow: Does so for an operand.
+        made: Does so for what the graph itself makes, or holds.
+    """
     if not isinstance(item, fx.Node):
         return FirstPlace(None, item) if type(item) is int else None
     value, target = item.meta.get("val"), item.target
-    if not isinstance(value, torch.Tensor) or value.dtype not in (torch.int64, torch.int32):
+    if not isinstance(value, torch.Tensor) or value.dtype not in _COUNTS:
         return None
-    if item.op == "placeholder":
+    if item.op == "placeholder" or (item.op == "get_attr" and is_state(item)):
         return FirstPlace(item, 0)
+    if item.op == "get_attr" or not item.args:
+        return made(item)
+    if target in _SAME_NUMBERS or target in _SAME_ORDER or target in _REPEATS:
+        return follow(item.args[0])
+    if target not in (aten.add.Tensor, aten.sub.Tensor) or item.kwargs.get("alpha", 1) != 1:
+        return made(item)
+    one, other = (follow(operand) for operand in item.args[:2])
+    if one is None or other is None:
+        return None
+    if target is aten.sub.Tensor:
+        return None if other.source is not None else FirstPlace(one.source, one.offset - other.offset)
+    if one.source is not None and other.source is not None:
+        return None
+    return FirstPlace(one.source or other.source, one.offset + other.offset)
+
+
+def _first_made(item: fx.Node) -> FirstPlace | None:
     if item.op == "get_attr":
         constant = _constant(item)
         return None if constant is None or not constant.numel() else FirstPlace(None, int(constant.reshape(-1)[0]))
-    if item.op != "call_function" or not item.args:
-        return None
-    if target in _SAME_NUMBERS or target in _SAME_FIRST:
-        return _first_of(item.args[0])
-    if target is aten.arange.default:
+    if item.target is aten.arange.default:
         return FirstPlace(None, 0)
-    if target in (aten.arange.start, aten.arange.start_step):
+    if item.target in (aten.arange.start, aten.arange.start_step):
         return _first_of(item.args[0])
-    if target is not aten.add.Tensor or item.kwargs.get("alpha", 1) != 1:
-        return None
-    one, other = (_first_of(operand) for operand in item.args)
-    if one is None or other is None or (one.source is not None and other.source is not None):
-        return None
-    return FirstPlace(one.source or other.source, one.offset + other.offset)
+    return _first_of(item.args[0]) if item.target is aten.select.int and _is_only_part(item) else None
+
+
+def _all_made(item: fx.Node) -> FirstPlace | None:
+    if item.op == "get_attr":
+        constant = _constant(item)
+        numbers = set() if constant is None else set(constant.reshape(-1).tolist())
+        return FirstPlace(None, numbers.pop()) if len(numbers) == 1 else None
+    return _each_of(item.args[0]) if item.target is aten.select.int and _is_only_part(item) else None
+
+
+def _is_only_part(item: fx.Node) -> bool:
+    """Whether what is taken of an axis is all of it."""
+    value, axis = item.args[0].meta["val"], item.args[1]  # type: ignore[union-attr]
+    return type(value.shape[axis]) is int and value.shape[axis] == 1
 
 
 def written_cache(node: fx.Node) -> fx.Node | None:
@@ -189,7 +242,7 @@ def cache_update(node: fx.Node) -> CacheUpdate | None:
 def _read(node: fx.Node) -> CacheUpdate | None:
     """What a node writes, if it is one of the operators that write rows."""
     target: Any = node.target
-    if target is not aten.index_copy.default and target is not aten.slice_scatter.default and target not in _PUTS:
+    if target not in _READERS:
         return None
     given = {argument.name: node.kwargs.get(argument.name, argument.default_value) for argument in _arguments(target)}
     given.update(zip(given, node.args))  # noqa: B905 - the rest has defaults
@@ -197,17 +250,96 @@ def _read(node: fx.Node) -> CacheUpdate | None:
     value = cache.meta.get("val") if isinstance(cache, fx.Node) else None
     if not isinstance(value, torch.Tensor) or not value.dim():
         return None
-    if target is aten.index_copy.default:
-        return CacheUpdate(cache, given["source"], given["index"], given["dim"] % value.dim())
-    if target is aten.slice_scatter.default:
-        start = given["start"] or 0
-        is_plain = given["step"] == 1 and type(start) is int and start >= 0
-        return CacheUpdate(cache, given["src"], start, given["dim"] % value.dim()) if is_plain else None
-    indexed = [(axis, index) for axis, index in enumerate(given["indices"]) if index is not None]
-    if len(indexed) != 1 or given["accumulate"]:
+    if "dim" in given:
+        given["dim"] %= value.dim()
+    return _READERS[target](given)
+
+
+def _copied(given: Mapping[str, Any]) -> CacheUpdate:
+    return CacheUpdate(given["self"], given["source"], given["index"], given["dim"])
+
+
+def _sliced(given: Mapping[str, Any]) -> CacheUpdate | None:
+    start = given["start"] or 0
+    is_plain = given["step"] == 1 and type(start) is int and start >= 0
+    return CacheUpdate(given["self"], given["src"], start, given["dim"]) if is_plain else None
+
+
+def _selected(given: Mapping[str, Any]) -> CacheUpdate | None:
+    cache, axis, place = given["self"], given["dim"], given["index"]
+    length = cache.meta["val"].shape[axis]
+    if type(place) is not int or (place < 0 and type(length) is not int):
         return None
-    ((axis, places),) = indexed
-    return CacheUpdate(cache, given["values"], places, axis, wraps=True)
+    return CacheUpdate(cache, given["src"], place + length if place < 0 else place, axis, is_flat=True)
+
+
+def _put(given: Mapping[str, Any]) -> CacheUpdate | None:
+    indexed = {axis: index for axis, index in enumerate(given["indices"]) if index is not None}
+    if not indexed or given["accumulate"]:
+        return None
+    cache, axis = given["self"], max(indexed)
+    places = indexed.pop(axis)
+    if not indexed:
+        return CacheUpdate(cache, given["values"], places, axis, wraps=True, is_flat=not places.meta["val"].dim())
+    extents, rank = cache.meta["val"].shape, len(indexed)
+    if [*indexed] != [*range(rank)] or not all(_is_all_of(index, at, rank, extents) for at, index in indexed.items()):
+        return None
+    if not _is_one_number(places) and not _lies_along(places, 0, rank, extents):
+        return None
+    return CacheUpdate(cache, given["values"], places, axis, wraps=True, by_batch=True, is_flat=True)
+
+
+def _is_all_of(index: fx.Node, axis: int, rank: int, extents: Sequence[Any]) -> bool:
+    """Whether an index is all places of an axis, in order."""
+    is_from_zero = _first_of(index) == FirstPlace(None, 0)
+    return is_from_zero and _lies_along(index, axis, rank, extents) and _counts_up(index)
+
+
+def _lies_along(index: fx.Node, axis: int, rank: int, extents: Sequence[Any]) -> bool:
+    """Whether an index has a number for each place of an axis, along that axis of what several indices are together.
+
+    Args:
+        index: The index.
+        axis: The axis.
+        rank: How many axes all indices have together.
+        extents: Of the cache.
+    """
+    shape, extent = index.meta["val"].shape, str(extents[axis])
+    return len(shape) >= rank - axis and str(shape[axis - rank]) == extent == str(shape.numel())
+
+
+def _scattered(given: Mapping[str, Any]) -> CacheUpdate | None:
+    """One row for each of a batch, by an index that repeats its place for each element."""
+    rows, index = given["src"], given["index"]
+    if not isinstance(rows, fx.Node) or _texts(rows) != _texts(index):
+        return None
+    while index.op == "call_function" and (index.target in _SAME_NUMBERS or _repeats_rows(index)):
+        index = index.args[0]
+    is_one_each = all(extent == "1" for extent in _texts(index)[1:])
+    return CacheUpdate(given["self"], rows, index, given["dim"], by_batch=True) if is_one_each else None
+
+
+def _texts(node: fx.Node) -> list[str]:
+    return [*map(str, node.meta["val"].shape)]
+
+
+def _repeats_rows(node: fx.Node) -> bool:
+    """Whether a node repeats each number for its own row of the batch alone, or the only one."""
+    if node.target not in _REPEATS:
+        return False
+    before, after = _texts(node.args[0]), _texts(node)  # type: ignore[arg-type]
+    return set(before) <= {"1"} or (len(before) == len(after) and before[0] == after[0])
+
+
+_READERS: Final[dict[Any, Callable[[Mapping[str, Any]], CacheUpdate | None]]] = {
+    aten.index_copy.default: _copied,
+    aten.slice_scatter.default: _sliced,
+    aten.select_scatter.default: _selected,
+    aten.index_put.default: _put,
+    aten._unsafe_index_put.default: _put,
+    aten.scatter.src: _scattered,
+}
+"""What operators write, of their arguments by name."""
 
 
 def _arguments(target: Any) -> Iterator[Any]:
@@ -223,20 +355,34 @@ def _fits(update: CacheUpdate) -> bool:
         return False
     if update.missing < 0 or rows.dtype is not cache.dtype or not cache.is_contiguous():
         return False
-    whole = [*cache.shape[: update.axis], update.count, *cache.shape[update.axis + 1 :]]
+    whole = [*cache.shape[: update.axis], *[update.count] * (not update.is_flat), *cache.shape[update.axis + 1 :]]
     if [*map(str, whole)] != [*map(str, (*[1] * update.missing, *rows.shape))]:
         return False
     is_usual = update.layer_shape is None and not update.missing
     if not is_usual and not all(type(extent) is int for extent in cache.shape):
         return False
-    if not is_usual and first_place(update) is None:  # nobody could tell of places outside, which PyTorch refuses
+    first = first_place(update)
+    if first is None and (update.by_batch or not is_usual):
+        return False  # nobody could tell of places outside, which PyTorch refuses
+    if first is not None and first.source is None and not _is_inside(update, first.offset):
         return False
     if isinstance(update.places, int):
         return True
     places = update.places.meta.get("val") if isinstance(update.places, fx.Node) else None
-    if not isinstance(places, torch.Tensor) or places.dim() != 1 or places.dtype not in (torch.int64, torch.int32):
+    if not isinstance(places, torch.Tensor) or places.dtype not in _COUNTS:
         return False
-    return str(places.shape[0]) == str(update.count) and _counts_up(update.places)
+    if update.by_batch:
+        return update.axis > 0 and str(update.count) == "1" and str(places.numel()) in ("1", str(cache.shape[0]))
+    return str(places.numel()) == str(update.count) and _counts_up(update.places)
+
+
+def _is_inside(update: CacheUpdate, place: int) -> bool:
+    """Whether rows fit a cache from a place on, where that can be told."""
+    length, count = update.cache.meta["val"].shape[update.axis], update.count
+    if type(length) is not int or type(count) is not int:
+        return True
+    first = place + length if update.wraps and place < 0 else place
+    return 0 <= first <= length - count
 
 
 def _counts_up(node: fx.Node) -> bool:
@@ -244,13 +390,13 @@ def _counts_up(node: fx.Node) -> bool:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
-    if value.dim() == 1 and type(value.shape[0]) is int and value.shape[0] == 1:
+    if _is_one_number(node):
         return True
     if node.op == "get_attr":
         return _is_range(node)
     target = node.target
-    if target in _SAME_NUMBERS:
-        source, is_integer = node.args[0], value.dtype in (torch.int64, torch.int32)
+    if target in _SAME_NUMBERS or target in _SAME_ORDER:
+        source, is_integer = node.args[0], value.dtype in _COUNTS
         return is_integer and isinstance(source, fx.Node) and _counts_up(source)
     if target is aten.arange.start_step:
         return len(node.args) < 3 or bool(node.args[2] == 1)
@@ -273,7 +419,8 @@ def _is_one_number(item: Any) -> bool:
 
 def _is_range(node: fx.Node) -> bool:
     value = _constant(node)
-    return value is not None and value.dim() == 1 and bool(value.numel()) and bool((value[1:] - value[:-1] == 1).all())
+    row = torch.empty(0) if value is None else value.reshape(-1)
+    return bool(row.numel()) and bool((row[1:] - row[:-1] == 1).all())
 
 
 def _constant(node: fx.Node) -> torch.Tensor | None:

@@ -475,7 +475,7 @@ def _places(built: BuiltEngine, namer: _SymbolNamer) -> list[CachePlace]:
         rows = namer.extent(place.rows)
         if rows is not None:
             at = built.input_names.index(cache), built.input_names.index(place.source)
-            found.append(CachePlace(*at, place.offset, rows, place.wraps, place.axis))
+            found.append(CachePlace(*at, place.offset, rows, place.wraps, place.axis, place.by_batch))
     return found
 
 

@@ -84,6 +84,7 @@ class CachePlace(Row, Grown):
         rows: How many there are: an int, a symbol or an expression.
         wraps: Whether negative places count from the end.
         axis: The axis of the cache that places are counted on; 2 of (batch, heads, length, width).
+        by_batch: Whether each element of the source says so, of its own row of the batch.
     """
 
     cache: int
@@ -92,6 +93,7 @@ class CachePlace(Row, Grown):
     rows: Annotated[Extent, Form(_read_rows)]
     wraps: bool
     axis: int = 2
+    by_batch: bool = False
 
 
 @dataclass(frozen=True)

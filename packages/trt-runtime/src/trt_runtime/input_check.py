@@ -131,23 +131,30 @@ def check_places(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> None:
         InputError: A row would go to a place that a cache does not have.
     """
     symbols = symbol_values(header.symbols, list(inputs))
-    firsts: dict[int, int] = {}
+    numbers: dict[tuple[int, bool], list[int]] = {}
+    seen = set()  # layers of a model write to the same places of their caches
     for place in header.places:
         rows = place.rows if isinstance(place.rows, int) else evaluate_extent(place.rows, symbols)
-        if not rows or not inputs[place.source].numel():
-            continue
-        if place.source not in firsts:
-            firsts[place.source] = int(inputs[place.source].reshape(-1)[0])
-        given = firsts[place.source] + place.offset
         length = inputs[place.cache].shape[place.axis]
-        first = given + length if place.wraps and given < 0 else given
-        if not 0 <= first <= length - rows:
-            last = f" to {given + rows - 1}" if rows > 1 else ""
-            raise InputError(
-                f"{_name(header, place.cache)} is a cache of {length} places, and a call writes to {given}{last}",
-                why=f"{_name(header, place.source)} says where it begins",
-                hint="begin anew, or compile the model with a larger cache",
-            )
+        key, source = (place.source, place.by_batch), inputs[place.source].reshape(-1)
+        what = *key, place.offset, place.wraps, rows, length
+        if what in seen or not rows or not source.numel():
+            continue
+        seen.add(what)
+        if key not in numbers:
+            numbers[key] = (source if place.by_batch else source[:1]).tolist()
+        for row, number in enumerate(numbers[key]):
+            given = number + place.offset
+            first = given + length if place.wraps and given < 0 else given
+            if not 0 <= first <= length - rows:
+                last = f" to {given + rows - 1}" if rows > 1 else ""
+                whose = f" in row {row} of the batch" if len(numbers[key]) > 1 else ""
+                name = _name(header, place.cache)
+                raise InputError(
+                    f"{name} is a cache of {length} places, and a call writes to {given}{last}{whose}",
+                    why=f"{_name(header, place.source)} says where it begins",
+                    hint="begin anew, or compile the model with a larger cache",
+                )
 
 
 def device_of(header: PlanHeader, inputs: Sequence[torch.Tensor]) -> torch.device:
