@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,254 @@ def test_caches_of_any_layout_are_updated_where_they_lie(
             with pytest.raises(InputError, match="a cache of 8 places, and a call writes to 8"):
                 step(rows, torch.tensor([8]))
             torch.testing.assert_close(cache, mine.cache)
+
+
+def in_each_row(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    cache[(torch.arange(cache.shape[0]), *[slice(None)] * (axis - 1), places - 1)] = rows
+
+
+def in_each_row_and_head(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    batch, heads = map(torch.arange, cache.shape[:2])
+    cache.index_put_((batch[:, None], heads, places.view(-1, 1)), rows)
+
+
+def beside_each_other(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    cache[torch.arange(cache.shape[0]).view(-1, 1), places[:, None]] = rows.unsqueeze(1)
+
+
+def by_scattering(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    rows = rows.unsqueeze(axis)
+    cache.scatter_(axis, places.view(-1, *[1] * (cache.dim() - 1)).expand_as(rows), rows)
+
+
+def by_repeated_places(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    rows = rows.unsqueeze(axis)
+    index = places[:, None, None, None].repeat(1, *rows.shape[1:]).contiguous()
+    cache.copy_(cache.scatter(axis - 4, index, rows))
+
+
+class Ragged(nn.Module):
+    """Writes one row in each row of a batch, at a place of its own, to a cache that it holds or is given.
+
+    Args:
+        write: How.
+        axis: The cache's length.
+        cache: Its extents; None where it is given.
+    """
+
+    cache: torch.Tensor
+
+    def __init__(self, write: Callable[..., None], axis: int, cache: tuple[int, ...] | None) -> None:
+        super().__init__()
+        if cache is not None:
+            self.register_buffer("cache", torch.randn(cache))
+        self._write = write
+        self._axis = axis
+
+    def forward(self, rows: torch.Tensor, places: torch.Tensor, cache: torch.Tensor | None = None) -> torch.Tensor:
+        cache = self.cache if cache is None else cache
+        self._write(cache, rows.sin(), places, self._axis)
+        return cache.cos().sum(self._axis)
+
+
+RAGGED = [
+    pytest.param(in_each_row, (4, 3, 8, 2), 2, id="in each row"),
+    pytest.param(in_each_row, (1, 3, 8, 2), 2, id="in the only row"),
+    pytest.param(in_each_row, (3, 8, 3, 2), 1, id="before the heads"),
+    pytest.param(in_each_row, (2, 8), 1, id="of numbers"),
+    pytest.param(in_each_row_and_head, (3, 3, 8, 2), 2, id="in each row and head"),
+    pytest.param(beside_each_other, (2, 8, 3, 2), 1, id="beside each other"),
+    pytest.param(by_scattering, (3, 2, 8, 2), 2, id="by scattering"),
+    pytest.param(by_scattering, (2, 8, 5), 1, id="by scattering without heads"),
+    pytest.param(by_repeated_places, (2, 2, 8, 2), 2, id="by repeated places"),
+]
+
+
+def ragged_places(batch: int) -> list[list[int]]:
+    """Places of some calls: inside, the last two of them outside in their last row alone, behind and before."""
+    return [[(3 * row + first) % 7 + 1 for row in range(batch - 1)] + [last] for first, last in enumerate(ENDS)]
+
+
+ENDS = (2, 8 - 1, -3, 9, -9)
+
+
+@pytest.mark.parametrize(("write", "shape", "axis"), RAGGED)
+def test_each_row_of_a_batch_has_a_place_of_its_own(
+    write: Callable[..., None], shape: tuple[int, ...], axis: int, tmp_path: Path
+) -> None:
+    rows = torch.randn([*shape[:axis], *shape[axis + 1 :]])
+    model = Ragged(write, axis, shape).eval()
+    eager, begun = copy.deepcopy(model), model.cache.clone()
+    example = [rows, torch.ones(shape[0], dtype=torch.int64)]
+    compiled = compile(model, arg_inputs=example, min_block_size=1, optimization_level=0)
+    assert "TRT-F051" not in compiled.meta["partition_report"].to_text()
+    assert len(engine_of(compiled).header.updates) == 1
+    save(compiled, tmp_path / "step.trtp")
+    torch._dynamo.reset()
+    options = {"min_block_size": 1, "optimization_level": 0}
+    held = copy.deepcopy(eager)
+    loaded = trt_runtime.load(tmp_path / "step.trtp")
+    steps = [
+        (compiled, model.cache),
+        (loaded, dict(loaded.named_buffers())["cache"]),
+        (torch.compile(held, backend="torch_tensorrt", options=options), held.cache),
+    ]
+    for step, cache in steps:
+        eager.cache.copy_(begun)
+        address = cache.data_ptr()
+        for places in map(torch.tensor, ragged_places(shape[0])):
+            rows, before = torch.randn_like(rows), cache.clone()
+            try:
+                expected = eager(rows, places)
+            except (IndexError, RuntimeError) as error:  # eager calls may have written some rows by then
+                eager.cache.copy_(before)
+                kind = InputError if step is not steps[2][0] else type(error)
+                with pytest.raises(kind, match="a cache of 8 places" if kind is InputError else re.escape(str(error))):
+                    step(rows, places)
+            else:
+                torch.testing.assert_close(step(rows, places), expected)
+            torch.testing.assert_close(cache, eager.cache)
+        assert cache.data_ptr() == address
+
+
+@pytest.mark.parametrize("write", [in_each_row, by_scattering])
+def test_places_of_batches_of_any_size(write: Callable[..., None]) -> None:
+    def sized(*rest: int, dtype: torch.dtype = torch.float32) -> Input:
+        extents = {f"{name}_shape": (size, *rest) for name, size in (("min", 1), ("opt", 2), ("max", 4))}
+        return Input(**extents, dtype=dtype, dimensions={0: "batch"})  # type: ignore[arg-type]
+
+    model = Ragged(write, 2, None).eval()
+    example = [sized(3, 4), sized(dtype=torch.int64), sized(3, 8, 4)]
+    compiled = compile(model, arg_inputs=example, min_block_size=1, optimization_level=0)
+    assert "TRT-F051" not in compiled.meta["partition_report"].to_text()
+    for batch in (1, 4, 3):
+        rows, places = torch.randn(batch, 3, 4), torch.arange(batch) + 2
+        ours = torch.randn(batch, 3, 8, 4)
+        theirs = ours.clone()
+        torch.testing.assert_close(compiled(rows, places, ours), model(rows, places, theirs))
+        torch.testing.assert_close(ours, theirs)
+        with pytest.raises(InputError, match="a cache of 8 places, and a call writes to"):
+            compiled(rows, places + 8 - batch, ours)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_place_outside_is_named_with_its_row() -> None:
+    model = Ragged(by_scattering, 1, (3, 8, 2)).eval()
+    compiled = compile(model, arg_inputs=[torch.ones(3, 2), torch.tensor([0, 1, 2])], min_block_size=1)
+    with pytest.raises(InputError, match="a call writes to -1 in row 1 of the batch"):
+        compiled(torch.ones(3, 2), torch.tensor([0, -1, 9]))
+
+
+def in_other_rows(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    cache[torch.tensor([1, 0]), :, places] = rows
+
+
+def in_some_rows(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    cache[torch.arange(1), :, places[:1]] = rows[:1]
+
+
+def of_each_head(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    cache[torch.arange(2)[:, None], torch.arange(2), places] = rows
+
+
+def at_computed_places(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    in_each_row(cache, rows, places * 2, axis)
+
+
+def in_part_of_the_heads(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    by_scattering(cache, rows[:, :1], places, axis)
+
+
+def at_places_of_their_own(cache: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, axis: int) -> None:
+    cache.scatter_(axis, places.view(1, -1, 1, 1).expand(2, 2, 1, 4), rows.unsqueeze(axis))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [in_other_rows, in_some_rows, of_each_head, at_computed_places, in_part_of_the_heads, at_places_of_their_own],
+)
+def test_other_places_for_each_row_are_those_of_eager_calls(write: Callable[..., None]) -> None:
+    model = Ragged(write, 2, (2, 2, 8, 4)).eval()
+    eager = copy.deepcopy(model)
+    given = [torch.randn(2, 2, 4), torch.tensor([3, 1])]
+    compiled = compile(model, arg_inputs=given, min_block_size=1, optimization_level=0)
+    assert "TRT-F051: it writes to `cache`, all of which" in compiled.meta["partition_report"].to_text()
+    torch.testing.assert_close(compiled(*given), eager(*given))
+    torch.testing.assert_close(model.cache, eager.cache)
+
+
+class Continued(nn.Module):
+    """Counts what it has written in each row of a batch by itself."""
+
+    cache: torch.Tensor
+    lengths: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 8, 3))
+        self.register_buffer("rows", torch.arange(2))
+        self.register_buffer("lengths", torch.tensor([6, 0]))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.cache[self.rows, self.lengths] = rows.sin()
+        self.lengths += 1
+        return self.cache.sum(1)
+
+
+def test_places_that_a_state_holds_are_held_to_the_cache() -> None:
+    model = Continued().eval()
+    eager = copy.deepcopy(model)
+    compiled = compile(model, arg_inputs=[torch.randn(2, 3)], min_block_size=1, optimization_level=0)
+    assert len(engine_of(compiled).header.updates) == 1
+    for _ in range(2):
+        rows = torch.randn(2, 3)
+        torch.testing.assert_close(compiled(rows), eager(rows))
+    torch.testing.assert_close((model.cache, model.lengths), (eager.cache, eager.lengths))
+    with pytest.raises(InputError, match="a cache of 8 places, and a call writes to 8 in row 0"):
+        compiled(rows)
+    torch.testing.assert_close((model.cache, model.lengths), (eager.cache, eager.lengths))
+
+
+def by_selection(cache: torch.Tensor, rows: torch.Tensor, axis: int) -> None:
+    cache.select(axis, 5).copy_(rows)
+
+
+def by_number(cache: torch.Tensor, rows: torch.Tensor, axis: int) -> None:
+    cache[(*[slice(None)] * axis, -2)] = rows
+
+
+def by_tensor_of_a_number(cache: torch.Tensor, rows: torch.Tensor, axis: int) -> None:
+    torch.ops.aten.index_put_(cache, [*[None] * axis, torch.tensor(4)], rows)
+
+
+class OneRow(nn.Module):
+    """Writes one row at a place that is known."""
+
+    cache: torch.Tensor
+
+    def __init__(self, write: Callable[..., None], shape: tuple[int, ...], axis: int) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.randn(shape))
+        self._write = write
+        self._axis = axis
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self._write(self.cache, rows.sin(), self._axis)
+        return self.cache.cos().sum(self._axis)
+
+
+@pytest.mark.parametrize("write", [by_selection, by_number, by_tensor_of_a_number])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 3, 8, 4), 2), ((2, 8, 3), 1), ((8,), 0)])
+def test_one_row_is_written_where_it_is_known_to_go(
+    write: Callable[..., None], shape: tuple[int, ...], axis: int
+) -> None:
+    model = OneRow(write, shape, axis).eval()
+    eager = copy.deepcopy(model)
+    rows = torch.randn([*shape[:axis], *shape[axis + 1 :]])
+    compiled = compile(model, arg_inputs=[rows], min_block_size=1, optimization_level=0)
+    assert len(engine_of(compiled).header.updates) == 1
+    torch.testing.assert_close(compiled(rows), eager(rows))
+    torch.testing.assert_close(model.cache, eager.cache)
 
 
 class FromStart(nn.Module):

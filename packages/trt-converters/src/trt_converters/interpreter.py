@@ -195,12 +195,11 @@ class BlockInterpreter:
         given, meta = self._values[places], places.meta["val"]
         if meta.dim() != 1:
             given = reshape(context, given, [-1])
-        if not update.by_batch:
+        if not update.has_many_places:
             given = slice_tensor(context, given, [0], [1])
         if update.wraps:
             given = wrap_negative(context, given, length)
-        has_each = update.by_batch and str(meta.numel()) == str(update.cache.meta["val"].shape[0])
-        return context.tensor(given if has_each else expand(context, given, [batch]))
+        return context.tensor(given if update.has_many_places else expand(context, given, [batch]))
 
     def _replace(self, state: Any, value: Any) -> Any:
         """Adds the layer that updates a cache in place, of which all is one row."""
@@ -230,7 +229,7 @@ class BlockInterpreter:
         first = None if update is None else first_place(update)
         if update is not None and first is not None and first.source is not None:
             self.places[cache.name] = KnownPlace(
-                first.source.name, first.offset, update.count, update.wraps, update.axis, update.by_batch
+                first.source.name, first.offset, update.count, update.wraps, update.axis, update.has_many_places
             )
         return tensor
 

@@ -30,12 +30,22 @@ _CODES: Final = (torch.int8, torch.float8_e4m3fn)
 """Types of caches beyond those of TensorRT's layer, which the portable provider updates in place, too."""
 _COUNTS: Final = (torch.int64, torch.int32)
 """The same of states that are replaced as a whole."""
-_SAME_NUMBERS: Final = frozenset({aten.to.dtype, aten._to_copy.default, aten.clone.default, aten.alias.default})
-_SAME_ORDER: Final = frozenset(
-    {aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.unsqueeze.default, aten.squeeze.dim}
-    | {aten.squeeze.default, aten.squeeze.dims}
+_SAME_NUMBERS: Final = frozenset(
+    (
+        *(aten.to.dtype, aten.to.device, aten.to.other, aten.to.dtype_layout, aten._to_copy.default),
+        *(aten.type_as.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.contiguous.default),
+    )
 )
-_REPEATS: Final = frozenset({aten.expand.default, aten.repeat.default})
+_SAME_ORDER: Final = frozenset(
+    (
+        *(aten.view.default, aten.view_as.default, aten._unsafe_view.default, aten.reshape.default),
+        *(aten.reshape_as.default, aten.flatten.using_ints, aten.unflatten.int, aten.ravel.default),
+        *(aten.unsqueeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default),
+    )
+)
+_REPEATS: Final = frozenset(
+    {aten.expand.default, aten.expand_as.default, aten.broadcast_to.default, aten.repeat.default}
+)
 _SIZES: Final = frozenset({aten.sym_size.int, aten.sym_size.default})
 """What reads extents of a cache alone, such as blocks that get caches of any length do."""
 
@@ -51,7 +61,7 @@ class CacheUpdate:
         places: Where each of the rows goes, (rows,), counting up by one; or where the first one goes.
         axis: The axis of the length.
         wraps: Whether negative places count from the end.
-        by_batch: Whether each row of the batch, the first axis, has a place of its own: places are as many, in order.
+        by_batch: Whether each row of the batch, the first axis, has a place: places are as many, in order, or one.
         is_flat: Whether rows lack the axis of the length, as one row may.
     """
 
@@ -75,6 +85,11 @@ class CacheUpdate:
         return math.prod(before), 1, shape[self.axis], after
 
     @property
+    def has_many_places(self) -> bool:
+        """Whether rows of the batch have places that may differ."""
+        return self.by_batch and not _is_one_number(self.places)
+
+    @property
     def missing(self) -> int:
         """How many first extents, all of them one, the rows lack."""
         return int(self.cache.meta["val"].dim() - self.is_flat - self.rows.meta["val"].dim())
@@ -91,8 +106,8 @@ class FirstPlace:
     """Where the first row of an update goes: what an input holds, and a number.
 
     Attributes:
-        source: The input, of integers, of which the first element counts, or each one of an update `by_batch`; None for
-            none.
+        source: The input, of integers, of which the first element counts, or each one where there are many places; None
+            for none.
         offset: The number.
     """
 
@@ -108,7 +123,7 @@ def first_place(update: CacheUpdate) -> FirstPlace | None:
     places = update.places
     if isinstance(places, int):
         return FirstPlace(None, places)
-    return _each_of(places) if update.by_batch else _first_of(places)
+    return _each_of(places) if update.has_many_places else _first_of(places)
 
 
 def _first_of(item: Any) -> FirstPlace | None:
@@ -160,7 +175,11 @@ def _first_made(item: fx.Node) -> FirstPlace | None:
         return FirstPlace(None, 0)
     if item.target in (aten.arange.start, aten.arange.start_step):
         return _first_of(item.args[0])
-    return _first_of(item.args[0]) if item.target is aten.select.int and _is_only_part(item) else None
+    if item.target is aten.slice.Tensor:
+        begins = len(item.args) < 3 or item.args[2] in (None, 0)
+    else:
+        begins = item.target is aten.select.int and (item.args[2] == 0 or _is_only_part(item))
+    return _first_of(item.args[0]) if begins else None
 
 
 def _all_made(item: fx.Node) -> FirstPlace | None:
@@ -215,7 +234,7 @@ def why_not_updated(node: fx.Node) -> str:
         return ""
     state, made = inputs
     value, written = state.meta.get("val"), f"it writes to `{state.target if state.op == 'get_attr' else state.name}`"
-    read = [user.name for user in state.users if user not in (node, made)]
+    read = [user.name for user in state.users if user not in (node, made) and user.target not in _SIZES]
     if read:
         return f"{written}, and `{read[0]}` reads what that was before"
     is_portable = current_provider() is Provider.PORTABLE
@@ -281,12 +300,15 @@ def _put(given: Mapping[str, Any]) -> CacheUpdate | None:
     places = indexed.pop(axis)
     if not indexed:
         return CacheUpdate(cache, given["values"], places, axis, wraps=True, is_flat=not places.meta["val"].dim())
-    extents, rank = cache.meta["val"].shape, len(indexed)
-    if [*indexed] != [*range(rank)] or not all(_is_all_of(index, at, rank, extents) for at, index in indexed.items()):
+    extents, rank = cache.meta["val"].shape, max(item.meta["val"].dim() for item in (places, *indexed.values()))
+    has_row = rank > len(indexed) == axis  # as many places beside each other as there are rows: one
+    if [*indexed] != [*range(len(indexed))] or rank != len(indexed) + has_row:
+        return None
+    if not all(_is_all_of(index, at, rank, extents) for at, index in indexed.items()):
         return None
     if not _is_one_number(places) and not _lies_along(places, 0, rank, extents):
         return None
-    return CacheUpdate(cache, given["values"], places, axis, wraps=True, by_batch=True, is_flat=True)
+    return CacheUpdate(cache, given["values"], places, axis, wraps=True, by_batch=True, is_flat=not has_row)
 
 
 def _is_all_of(index: fx.Node, axis: int, rank: int, extents: Sequence[Any]) -> bool:
@@ -304,8 +326,8 @@ def _lies_along(index: fx.Node, axis: int, rank: int, extents: Sequence[Any]) ->
         rank: How many axes all indices have together.
         extents: Of the cache.
     """
-    shape, extent = index.meta["val"].shape, str(extents[axis])
-    return len(shape) >= rank - axis and str(shape[axis - rank]) == extent == str(shape.numel())
+    value, extent = index.meta["val"], str(extents[axis])
+    return value.dim() >= rank - axis and str(value.shape[axis - rank]) == extent == str(value.numel())
 
 
 def _scattered(given: Mapping[str, Any]) -> CacheUpdate | None:
