@@ -116,6 +116,35 @@ def test_places_are_those_that_eager_writes_to(first: int, offset: int, rows: in
         check_places(header, inputs)
 
 
+@given(st.lists(st.integers(-12, 12), min_size=1, max_size=4), st.integers(-2, 2), st.booleans())
+def test_each_row_of_a_batch_is_held_to_the_cache(numbers: list[int], offset: int, wraps: bool) -> None:
+    plan, batch = torch.zeros(8, dtype=torch.uint8), len(numbers)
+    inputs = [torch.zeros(batch, 2, 8, 4), torch.ones(batch, 2, 1, 4), torch.tensor(numbers).view(-1, 1)]
+    header = PlanHeader.describe(
+        plan,
+        inputs=[Binding(name, value.dtype, tuple(value.shape)) for name, value in zip("crp", inputs, strict=True)],
+        outputs=[],
+        device="cpu",
+        updates=[(0, "updated")],
+        places=[CachePlace(0, 2, offset, 1, wraps, 2, by_batch=True)],
+    )
+    assert PlanHeader.from_text(header.text).places == header.places
+    outside = [row for row, number in enumerate(numbers) if not (-8 if wraps else 0) <= number + offset < 8]
+    if not outside:
+        check_places(header, inputs)
+        return
+    where = f" in row {outside[0]} of the batch" if batch > 1 else ""
+    with pytest.raises(InputError, match=f"a call writes to {numbers[outside[0]] + offset}{where}\n"):
+        check_places(header, inputs)
+
+
+def test_places_of_earlier_versions_say_where_all_rows_of_a_batch_begin(plan: torch.Tensor) -> None:
+    place = CachePlace(0, 2, -1, 1, True)
+    value = header_of_a_cache(plan, place).to_json()
+    assert value["places"] == [[0, 2, -1, 1, True]]
+    assert PlanHeader.from_json({**value, "places": [[0, 2, -1, 1, True, 2]]}).places == (place,)
+
+
 @pytest.mark.parametrize(
     "place",
     [

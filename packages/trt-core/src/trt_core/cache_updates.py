@@ -175,11 +175,11 @@ def _first_made(item: fx.Node) -> FirstPlace | None:
         return FirstPlace(None, 0)
     if item.target in (aten.arange.start, aten.arange.start_step):
         return _first_of(item.args[0])
-    if item.target is aten.slice.Tensor:
-        begins = len(item.args) < 3 or item.args[2] in (None, 0)
-    else:
-        begins = item.target is aten.select.int and (item.args[2] == 0 or _is_only_part(item))
-    return _first_of(item.args[0]) if begins else None
+    if item.target is aten.slice.Tensor and (len(item.args) < 3 or item.args[2] in (None, 0)):
+        return _first_of(item.args[0])
+    if item.target is aten.select.int and (item.args[2] == 0 or _is_only_part(item)):
+        return _first_of(item.args[0])
+    return None
 
 
 def _all_made(item: fx.Node) -> FirstPlace | None:
@@ -441,8 +441,8 @@ def _is_one_number(item: Any) -> bool:
 
 def _is_range(node: fx.Node) -> bool:
     value = _constant(node)
-    row = torch.empty(0) if value is None else value.reshape(-1)
-    return bool(row.numel()) and bool((row[1:] - row[:-1] == 1).all())
+    row = None if value is None else value.reshape(-1)
+    return row is not None and bool(row.numel()) and bool((row[1:] - row[:-1] == 1).all())
 
 
 def _constant(node: fx.Node) -> torch.Tensor | None:
