@@ -447,6 +447,43 @@ def test_one_row_is_written_where_it_is_known_to_go(
     torch.testing.assert_close(model.cache, eager.cache)
 
 
+def by_selection_at_a_tensor(cache: torch.Tensor, rows: torch.Tensor, place: torch.Tensor, axis: int) -> None:
+    cache.select(axis, place[0]).copy_(rows)
+
+
+def by_selection_at_a_number(cache: torch.Tensor, rows: torch.Tensor, place: torch.Tensor, axis: int) -> None:
+    cache.select(axis, place.item()).copy_(rows)  # type: ignore[arg-type]  # which capturing follows
+
+
+def by_index_of_one_number(cache: torch.Tensor, rows: torch.Tensor, place: torch.Tensor, axis: int) -> None:
+    cache[(*[slice(None)] * axis, place.squeeze())] = rows
+
+
+@pytest.mark.parametrize("write", [by_selection_at_a_tensor, by_selection_at_a_number, by_index_of_one_number])
+@pytest.mark.parametrize(("shape", "axis"), [((2, 3, 8, 4), 2), ((2, 8, 3), 1)])
+def test_one_row_is_written_where_a_tensor_of_one_number_says(
+    write: Callable[..., None], shape: tuple[int, ...], axis: int, tmp_path: Path
+) -> None:
+    model = Ragged(write, axis, shape).eval()
+    eager = copy.deepcopy(model)
+    rows = torch.randn([*shape[:axis], *shape[axis + 1 :]])
+    compiled = compile(model, arg_inputs=[rows, torch.tensor([1])], min_block_size=1, optimization_level=0)
+    report = compiled.meta["partition_report"]
+    assert (report.coverage, len(engine_of(compiled).header.updates)) == (1.0, 1)
+    save(compiled, tmp_path / "step.trtp")
+    loaded = trt_runtime.load(tmp_path / "step.trtp")
+    for step, cache in ((compiled, model.cache), (loaded, dict(loaded.named_buffers())["cache"])):
+        mine = copy.deepcopy(eager)
+        for place in (0, -8, 7, -1):
+            given = [torch.randn_like(rows), torch.tensor([place])]
+            torch.testing.assert_close(step(*given), mine(*given))
+            torch.testing.assert_close(cache, mine.cache)
+        for place in (8, -9):
+            with pytest.raises(InputError, match=f"a cache of 8 places, and a call writes to {place}"):
+                step(rows, torch.tensor([place]))
+        torch.testing.assert_close(cache, mine.cache)
+
+
 class FromStart(nn.Module):
     """Writes as many rows as it is given, from a place on."""
 

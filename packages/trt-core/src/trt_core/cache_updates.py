@@ -384,7 +384,7 @@ def _fits(update: CacheUpdate) -> bool:
     if not is_usual and not all(type(extent) is int for extent in cache.shape):
         return False
     first = first_place(update)
-    if first is None and (update.by_batch or not is_usual):
+    if first is None and (update.by_batch or update.is_flat or not is_usual):
         return False  # nobody could tell of places outside, which PyTorch refuses
     if first is not None and first.source is None and not _is_inside(update, first.offset):
         return False

@@ -121,6 +121,41 @@ def data_followed() -> contextlib.AbstractContextManager[None]:
     return with_attributes(torch.Tensor, data=property(read, write))
 
 
+def places_followed() -> contextlib.AbstractContextManager[None]:
+    """Captures `cache[:, :, place] = rows`, `place` a tensor of one number, as a write to `cache.select(2, place)`.
+
+    PyTorch makes a number of that tensor, which it cannot know while it captures, where it can in `select`. Hold the
+    `tracing_lock` around it.
+    """
+    from trt_core.internals import FakeTensor  # costly to import
+
+    put: Any = torch.Tensor.__setitem__
+
+    @functools.wraps(put)
+    def written(self: torch.Tensor, index: Any, value: Any) -> None:
+        parts = index if isinstance(index, tuple) else (index,)
+        if type(self) is not FakeTensor or not any(map(_is_place, parts)) or not all(map(_is_plain, parts)):
+            put(self, index, value)
+            return
+        part = self[index]
+        while isinstance(value, torch.Tensor) and value.dim() > part.dim() and value.shape[0] == 1:
+            value = value[0]  # as PyTorch takes values of more dimensions
+        part.copy_(value) if isinstance(value, torch.Tensor) else part.fill_(value)
+
+    return with_attributes(torch.Tensor, __setitem__=written)
+
+
+def _is_place(part: Any) -> bool:
+    """Whether a part of an index is a tensor of one number, which is no mask."""
+    return isinstance(part, torch.Tensor) and not part.dim() and part.dtype in (torch.int64, torch.int32)
+
+
+def _is_plain(part: Any) -> bool:
+    """Whether what a part of an index takes is a view."""
+    is_number = isinstance(part, (int, torch.SymInt)) and not isinstance(part, bool)
+    return part is None or part is Ellipsis or isinstance(part, slice) or is_number or _is_place(part)
+
+
 @contextlib.contextmanager
 def infinities_clamped() -> Iterator[None]:
     """Captures both ways of an `if` that clamps a tensor where it has infinities; hold the `tracing_lock` around it.
@@ -407,7 +442,7 @@ def export_module(
 @contextlib.contextmanager
 def _code_followed() -> Iterator[None]:
     """What running the code of a model would decide for the example alone."""
-    with infinities_clamped(), steps_left_open():
+    with infinities_clamped(), steps_left_open(), places_followed():
         yield
 
 

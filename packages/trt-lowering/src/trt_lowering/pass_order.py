@@ -31,6 +31,7 @@ from trt_lowering.passes.device_moves import MakeOnDevice
 from trt_lowering.passes.known_values import FoldConstants, SimplifySizes, StrideOverBases
 from trt_lowering.passes.lay_out_results import LayOutResults, captured_results, correct_layouts
 from trt_lowering.passes.normalize_quantization import NormalizeQuantization
+from trt_lowering.passes.put_at_tensors import PutAtTensors
 from trt_lowering.passes.recognize_stored_weights import RecognizeStoredWeights
 from trt_lowering.passes.split_complex import SplitComplex
 from trt_lowering.precision_rules import (
@@ -58,6 +59,7 @@ def decomposing_passes(
         RemoveIdentities(settings),
         MakeOnDevice(settings),
         DropEmptyOperands(settings),
+        PutAtTensors(settings),
         EliminateDeadCode(),
         ExcludeState(),
         *([ExcludeFromReduction(precision.by_name)] if precision.patterns or precision.operators else []),
