@@ -307,12 +307,14 @@ def test_each_row_of_a_batch_has_a_place_of_its_own(
         assert cache.data_ptr() == address
 
 
+def sized(*rest: int, dtype: torch.dtype = torch.float32) -> Input:
+    """An input of a batch of 1 to 4."""
+    extents = {f"{name}_shape": (size, *rest) for name, size in (("min", 1), ("opt", 2), ("max", 4))}
+    return Input(**extents, dtype=dtype, dimensions={0: "batch"})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("write", [in_each_row, by_scattering])
 def test_places_of_batches_of_any_size(write: Callable[..., None]) -> None:
-    def sized(*rest: int, dtype: torch.dtype = torch.float32) -> Input:
-        extents = {f"{name}_shape": (size, *rest) for name, size in (("min", 1), ("opt", 2), ("max", 4))}
-        return Input(**extents, dtype=dtype, dimensions={0: "batch"})  # type: ignore[arg-type]
-
     model = Ragged(write, 2, None).eval()
     example = [sized(3, 4), sized(dtype=torch.int64), sized(3, 8, 4)]
     compiled = compile(model, arg_inputs=example, min_block_size=1, optimization_level=0)
@@ -325,6 +327,33 @@ def test_places_of_batches_of_any_size(write: Callable[..., None]) -> None:
         torch.testing.assert_close(ours, theirs)
         with pytest.raises(InputError, match="a cache of 8 places, and a call writes to"):
             compiled(rows, places + 8 - batch, ours)
+        torch.testing.assert_close(ours, theirs)
+
+
+class OneAfterAnother(nn.Module):
+    """Writes to two caches, with an operator between them that runs in PyTorch."""
+
+    def forward(
+        self, rows: torch.Tensor, places: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+    ) -> torch.Tensor:
+        counts = torch.arange(rows.shape[0])
+        first[counts, :, places] = rows.sin()
+        second[counts, :, places] = torch.erfinv(first.sum(2).tanh() / 2)
+        return second.cos()
+
+
+def test_counts_that_one_engine_makes_are_known_in_the_next() -> None:
+    model = OneAfterAnother().eval()
+    example = [sized(3, 4), sized(dtype=torch.int64), sized(3, 8, 4), sized(3, 8, 4)]
+    options = {"min_block_size": 1, "optimization_level": 0, "torch_executed_ops": {"aten.erfinv"}}
+    compiled = compile(model, arg_inputs=example, **options)  # type: ignore[arg-type]
+    engines = [module for module in compiled.modules() if isinstance(module, TRTModule)]
+    assert [len(engine.header.updates) for engine in engines] == [1, 1]
+    for batch in (1, 3):
+        rows, places = torch.randn(batch, 3, 4), torch.arange(batch) + 2
+        ours = [torch.randn(batch, 3, 8, 4) for _ in range(2)]
+        theirs = [cache.clone() for cache in ours]
+        torch.testing.assert_close(compiled(rows, places, *ours), model(rows, places, *theirs))
         torch.testing.assert_close(ours, theirs)
 
 

@@ -50,6 +50,10 @@ _SIZES: Final = frozenset({aten.sym_size.int, aten.sym_size.default})
 """What reads extents of a cache alone, such as blocks that get caches of any length do."""
 
 
+_COUNTED: Final = "counted"
+"""Key of `fx.Node.meta`: an input of a block counts up, from a number or, where that is None, from any."""
+
+
 @dataclass(frozen=True)
 class CacheUpdate:
     """One write to a cache.
@@ -149,6 +153,8 @@ def _in_terms_of_inputs(item: Any, follow: _Follow, made: _Follow) -> FirstPlace
     value, target = item.meta.get("val"), item.target
     if not isinstance(value, torch.Tensor) or value.dtype not in _COUNTS:
         return None
+    if item.meta.get(_COUNTED) is not None:
+        return made(item)
     if item.op == "placeholder" or (item.op == "get_attr" and is_state(item)):
         return FirstPlace(item, 0)
     if item.op == "get_attr" or not item.args:
@@ -168,6 +174,8 @@ def _in_terms_of_inputs(item: Any, follow: _Follow, made: _Follow) -> FirstPlace
 
 
 def _first_made(item: fx.Node) -> FirstPlace | None:
+    if item.op == "placeholder":
+        return FirstPlace(None, item.meta[_COUNTED])
     if item.op == "get_attr":
         constant = _constant(item)
         return None if constant is None or not constant.numel() else FirstPlace(None, int(constant.reshape(-1)[0]))
@@ -407,12 +415,25 @@ def _is_inside(update: CacheUpdate, place: int) -> bool:
     return 0 <= first <= length - count
 
 
+def note_counting(placeholder: fx.Node, made: fx.Node) -> None:
+    """Notes in the metadata of a block's input that it counts up, where what another block makes for it does.
+
+    Args:
+        placeholder: The input.
+        made: What it stands for.
+    """
+    value = made.meta.get("val")
+    if made.op == "call_function" and isinstance(value, torch.Tensor) and value.dtype in _COUNTS and _counts_up(made):
+        first = _first_of(made)
+        placeholder.meta[_COUNTED] = None if first is None or first.source is not None else first.offset
+
+
 def _counts_up(node: fx.Node) -> bool:
     """Whether each number of a row of them is by one larger than the one before, whatever they are."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
-    if _is_one_number(node):
+    if _is_one_number(node) or _COUNTED in node.meta:
         return True
     if node.op == "get_attr":
         return _is_range(node)

@@ -13,6 +13,7 @@ from torch import fx
 
 from trt_core import PartitionError
 from trt_core.attributes import is_state, owner_of, read_attribute
+from trt_core.cache_updates import note_counting
 from trt_core.held_arguments import held_to_signature
 from trt_core.internals import LazyGraphModule
 from trt_core.operators import is_size_query
@@ -268,6 +269,7 @@ class _GraphWriter:
         """Makes a node of the source an input."""
         placeholder = self.graph.create_node("placeholder", node.name, name=node.name)
         placeholder.meta = copy.copy(node.meta)
+        note_counting(placeholder, node)
         self.copies[node] = placeholder
 
     def copy(self, node: fx.Node) -> None:
