@@ -191,7 +191,7 @@ class BlockInterpreter:
         """Where the rows of an update begin in each of the batch: (batch,)."""
         context, places = self.context, update.places
         if not isinstance(places, fx.Node):
-            return context.tensor(torch.tensor([places], dtype=torch.int64).expand(batch))
+            return context.tensor(expand(context, torch.tensor([places], dtype=torch.int64), [batch]))
         given, meta = self._values[places], places.meta["val"]
         if meta.dim() != 1:
             given = reshape(context, given, [-1])

@@ -163,7 +163,8 @@ def _in_terms_of_inputs(item: Any, follow: _Follow, made: _Follow) -> FirstPlace
         return follow(item.args[0])
     if target not in (aten.add.Tensor, aten.sub.Tensor) or item.kwargs.get("alpha", 1) != 1:
         return made(item)
-    one, other = (follow(operand) for operand in item.args[:2])
+    one = follow(item.args[0])
+    other = None if one is None else follow(item.args[1])
     if one is None or other is None:
         return None
     if target is aten.sub.Tensor:
@@ -248,6 +249,9 @@ def why_not_updated(node: fx.Node) -> str:
     is_portable = current_provider() is Provider.PORTABLE
     if isinstance(value, torch.Tensor) and value.dtype not in _TYPES and not is_portable:
         return f"{written}, of {value.dtype}, and TensorRT updates floats in place"
+    found = _read(made) if made.op == "call_function" else None
+    if found is not None and found.cache is state and first_place(found) is None:
+        return f"{written}, at places that it computes: no call could be held to those that the cache has"
     return f"{written}, all of which `{made.name}` makes anew: engines write rows that follow each other in place"
 
 
@@ -448,7 +452,7 @@ def _counts_up(node: fx.Node) -> bool:
     if target is not aten.add.Tensor or node.kwargs.get("alpha", 1) != 1:
         return False
     for one, other in (node.args[:2], node.args[1::-1]):
-        if isinstance(one, fx.Node) and _counts_up(one) and _is_one_number(other):
+        if isinstance(one, fx.Node) and _is_one_number(other) and _counts_up(one):
             return True
     return False
 
