@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from trt_core import FileError, PlanError
-from trt_core.files.opening import map_file, opened
+from trt_core.files.opening import map_file, opened, require_content
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and pipes of POSIX")
 LARGE = b"0123456789abcdef" * (1 << 16)
@@ -97,3 +97,27 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     with opened(tmp_path / "file") as file:
         assert file.read() == b"content"
+
+
+@posix
+@pytest.mark.parametrize("held", [0, 1, 1 << 20])
+def test_a_terabyte_of_holes_is_refused(tmp_path: Path, held: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(LARGE[:held] * (held > 0))
+    os.truncate(path, 1 << 40)
+    with opened(path) as file:
+        file.seek(5)
+        with pytest.raises(FileError, match="are holes"):
+            require_content(file)
+        assert file.tell() == 5
+
+
+@posix
+@pytest.mark.parametrize("size", [0, 1 << 20, 65 << 20])
+def test_files_that_are_small_or_hold_what_they_say_are_taken(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(LARGE * 2)
+    os.truncate(path, size)
+    with opened(path) as file:
+        require_content(file)
+        assert len(file.read(10)) == min(size, 10)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +393,21 @@ def test_a_second_build_of_a_model_comes_from_the_engine_cache(
     (tmp_path / "weights").write_bytes(data + b"what no weight names")
     trt_frontends.compile(path, [batch], **settings)
     assert len(built) == 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files of holes")
+def test_files_of_holes_that_no_weight_needs_are_not_read(tmp_path: Path, batch: Input) -> None:
+    """What describes a model to the cache read all that it names, a terabyte of nothing too."""
+    model = onnx.load(save_model(tmp_path / "m.onnx"))
+    unused = model.training_info.add().algorithm.initializer.add(name="unused", data_type=TensorProto.FLOAT, dims=[1])
+    unused.data_location = TensorProto.EXTERNAL
+    unused.external_data.add(key="location", value="holes")
+    onnx.save(model, tmp_path / "m.onnx")
+    (tmp_path / "holes").touch()
+    os.truncate(tmp_path / "holes", 1 << 40)
+    x = torch.randn(3, 4)
+    compiled = trt_frontends.compile(tmp_path / "m.onnx", [batch], engine_cache_dir=tmp_path / "engines")
+    torch.testing.assert_close(compiled(x), expected(x))
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,17 @@ def test_outputs_of_unknown_size_are_not_written() -> None:
     assert not context.execute_async_v3(0)
 
 
+def test_extents_of_inputs_are_none_below_zero() -> None:
+    """A plan whose profile says nothing of an input took any, and asking for the size of an output raised."""
+    plan = _changed("linear", lambda structure: None)
+    engine = trt.Runtime(trt.Logger(trt.Logger.INTERNAL_ERROR)).deserialize_cuda_engine(plan)
+    context = engine.create_execution_context()
+    for rows in (-1, -(2**31), -(2**63)):
+        assert not context.set_input_shape("x", (rows, 16))
+    assert context.set_input_shape("x", (3, 16))
+    assert context.get_max_output_size(engine[1]) == 3 * 8 * 4
+
+
 def test_inputs_in_other_formats_are_read_as_large_as_the_engine_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(GUARDS_VARIABLE, "end")
 

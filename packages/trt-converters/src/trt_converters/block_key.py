@@ -35,7 +35,7 @@ from trt_core.attributes import read_attribute
 from trt_core.control_flow import bodies_of
 from trt_core.dtypes import dtype_name
 from trt_core.errors import Uncacheable
-from trt_core.files.opening import opened
+from trt_core.files.opening import opened, require_content
 from trt_core.internals import OpOverload
 from trt_core.process_groups import group_of, is_collective
 from trt_core.provenance import node_location
@@ -335,7 +335,7 @@ def digest_of_parts(path: str | os.PathLike[str], parts: Iterable[tuple[int, int
         parts: Where they begin, and where they end at most.
 
     Raises:
-        FileError: It is a folder, a pipe or a device.
+        FileError: It is a folder, a pipe or a device, or holes but for little.
         OSError: It cannot be read.
     """
     from blake3 import blake3
@@ -343,6 +343,7 @@ def digest_of_parts(path: str | os.PathLike[str], parts: Iterable[tuple[int, int
     digest = blake3(max_threads=blake3.AUTO)
     piece = memoryview(bytearray(_PIECE_BYTES))
     with opened(path) as file:
+        require_content(file)
         at = 0
         for start, end in sorted(parts):
             digest.update(b"%d %d " % (start, end))

@@ -732,6 +732,17 @@ def test_external_data_out_of_bounds_are_refused(tmp_path: Path, entries: dict[s
     assert errors_of(model, str(tmp_path / "m.onnx"))[0].code() is trt.ErrorCode.INVALID_VALUE
 
 
+@pytest.mark.skipif(os.name != "posix", reason="files of holes")
+def test_external_data_that_are_holes_are_refused(tmp_path: Path) -> None:
+    """A file that takes no room may say of itself that it has as many bytes as weights need."""
+    model = external(tmp_path, "weights.bin", b"x", length=str(1 << 28))
+    os.truncate(tmp_path / "weights.bin", 1 << 28)
+    model.graph.initializer[0].dims[:] = [1 << 24, 4]
+    (error,) = errors_of(model, str(tmp_path / "model.onnx"))
+    assert error.code() is trt.ErrorCode.INVALID_VALUE
+    assert "of 268435456 bytes of the file 4096 are there, and the rest are holes" in error.desc()
+
+
 def test_the_application_may_give_the_bytes_of_initializers() -> None:
     model, logger = external(Path(), "elsewhere.bin"), QuietLogger()
     network = trt.Builder(logger).create_network()

@@ -7,6 +7,7 @@ shortens it ends the process with SIGBUS. So only files that nobody else can wri
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import stat
@@ -30,6 +31,11 @@ _FLAGS: Final[int] = (
 
 _READ_BYTES: Final = 256 << 10
 """Files up to this size are read rather than mapped, which takes no longer beside what loading one takes."""
+
+_MOST_HOLES: Final = 64
+"""Bytes of a large file for each one that the disk holds."""
+_SMALL: Final = 64 << 20
+"""Bytes of a file that may be all holes."""
 
 _OTHERS_CAN_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
@@ -108,6 +114,40 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         raise FileError("this is not a regular file", where=os.fsdecode(path), hint="give a file, no folder or pipe")
     with os.fdopen(descriptor, "rb") as file:
         yield file
+
+
+def require_content(file: BinaryIO) -> None:
+    """Refuses a large file that is holes, but for little: it takes no room on a disk, and time and memory to read.
+
+    Args:
+        file: Open for reading; where it stands, it stays.
+
+    Raises:
+        FileError: It is.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > _SMALL and (held := _held_bytes(file.fileno(), size // _MOST_HOLES)) * _MOST_HOLES < size:
+        raise FileError(
+            f"of {size} bytes of the file {held} are there, and the rest are holes", hint="write the file anew"
+        )
+
+
+def _held_bytes(descriptor: int, most: int) -> int:
+    """Bytes of a file that are no holes, counted until they are more than so many; more where nobody knows of holes."""
+    if not hasattr(os, "SEEK_DATA"):
+        return most + 1
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    at = held = 0
+    try:
+        while held <= most:
+            at = os.lseek(descriptor, at, os.SEEK_DATA)
+            after = os.lseek(descriptor, at, os.SEEK_HOLE)
+            held, at = held + after - at, after
+    except OSError as error:
+        return held if error.errno == errno.ENXIO else most + 1  # nothing but a hole follows, or nothing is known
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
+    return held
 
 
 def map_file(path: Path, what: str, writer: str, *, copy: bool | None = None) -> mmap.mmap:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 import numpy as np
 
 from trt_core.files.folder import Folder
-from trt_core.files.opening import opened
+from trt_core.files.opening import opened, require_content
 from trt_core.files.typed import part_of
 from trt_portable.dtypes import FROM_NUMPY, PACKED, storage_bytes
 from trt_portable.enums import DataType, ErrorCode
@@ -346,6 +346,8 @@ class _ExternalData:
         place = (found.st_dev, found.st_ino)
         part = (*place, offset, length, proto.data_type)
         if part not in self._parts:
+            if place not in self._taken:
+                require_content(file)
             self._taken[place] = self._taken.get(place, 0) + length
             if self._taken[place] > _MOST_OVERLAP * found.st_size:
                 raise Unsupported(

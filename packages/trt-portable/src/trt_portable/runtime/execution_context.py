@@ -303,6 +303,8 @@ class ContextShapes:
         declared = binding.tensor.shape
         if len(extents) != len(declared):
             return f"rank {len(extents)} does not match the network's {declared}"
+        if any(extent < 0 for extent in extents):
+            return "an extent is negative"
         for axis, (extent, known) in enumerate(zip(extents, declared, strict=True)):
             if known != -1 and extent != known:
                 return f"axis {axis} is {extent}, but the network fixes it to {known}"
