@@ -355,9 +355,10 @@ def require_names(examples: ExampleInputs, signature: inspect.Signature, title: 
     """
     known = signature.parameters
     variadic = {name for name, item in known.items() if item.kind is inspect.Parameter.VAR_POSITIONAL}
+    names, called = list(known), f"{title}.forward{signature}"  # there may be thousands of both
     for (parameter, place), leaf in zip(examples.places(signature), examples.leaves(), strict=True):
         if parameter not in variadic:  # what is given for *args has no name of its own
-            _require_name(leaf, (parameter, place), list(known), f"{title}.forward{signature}")
+            _require_name(leaf, (parameter, place), names, called)
 
 
 def require_names_of(signature: Signature, flat: Sequence[Any]) -> None:
@@ -378,9 +379,10 @@ def require_names_of(signature: Signature, flat: Sequence[Any]) -> None:
         for name, tree in zip(signature.names, signature.structure, strict=True)
         for _ in places_of(Signature((name,), 1, (tree,), ()))
     ]
+    called = f"the program of ({', '.join(signature.names)})"
     for root, place, leaf in zip(roots, places_of(signature), flat, strict=True):
         if not _NUMBERED.fullmatch(root):  # so export calls what was given for *args
-            _require_name(leaf, (root, place), signature.names, f"the program of ({', '.join(signature.names)})")
+            _require_name(leaf, (root, place), signature.names, called)
 
 
 def _require_name(leaf: Any, allowed: tuple[str, str], known: Sequence[str], title: str) -> None:
