@@ -704,13 +704,16 @@ def run(plan: bytes, chance: random.Random) -> str:
     for name in engine:
         if engine.get_tensor_mode(name) is not trt.TensorIOMode.INPUT:
             continue
-        extents = [extent if extent >= 0 else chance.choice((1, 2, 4)) for extent in engine.get_tensor_shape(name)]
+        declared = tuple(engine.get_tensor_shape(name))
+        assert min(declared, default=0) >= 0 or not context.set_input_shape(name, declared), "a negative extent"
+        extents = [extent if extent >= 0 else chance.choice((1, 2, 4)) for extent in declared]
         if not context.set_input_shape(name, extents) or np.prod(extents, dtype=object) > 1 << 20:
             return "no shape"
-        if engine.get_tensor_format(name) is trt.TensorFormat.LINEAR:
-            given = _random(extents, CARRIERS[engine.get_tensor_dtype(name)], chance)
-        else:  # as large as the engine says
-            given = torch.zeros(context._shapes.by_name[name].bytes_of(tuple(extents)), dtype=torch.uint8)
+        size = context._shapes.by_name[name].bytes_of(tuple(extents))  # no more than the engine says, of codes too
+        given = torch.zeros(size, dtype=torch.uint8)
+        if engine.get_tensor_format(name) is trt.TensorFormat.LINEAR and size:
+            drawn = _random(extents, CARRIERS[engine.get_tensor_dtype(name)], chance).reshape(-1)
+            given = drawn.view(torch.uint8)[:size]
         held.append(_bound(given, engine.get_tensor_location(name)))
         context.set_tensor_address(name, held[-1].data_ptr())
     for name in engine:
