@@ -92,7 +92,7 @@ class Communicating(nn.Module):
 def test_ranks_compare_reductions_sources_and_types(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that differ in nothing else ran together, each with its own idea of what was computed."""
     group, told = _mesh().get_group().group_name, list[Any]()
-    monkeypatch.setattr(compiled_graph, "compare_new", lambda digests, _: told.append(digests))
+    monkeypatch.setattr(compiled_graph, "compare_new", lambda digests, *_: told.append(digests))
     programs = [("all_reduce", "sum", torch.float32), ("all_reduce", "max", torch.float32)]
     programs += [("all_reduce", "sum", torch.int32), ("broadcast", 0, torch.float32), ("broadcast", 1, torch.float32)]
     said = []
