@@ -96,9 +96,7 @@ class ConverterSupport:
             return Verdict.refuse(Reason.UNSUPPORTED_DTYPE, f"TensorRT has no complex numbers, and here is {why}")
         if operator_name(node.target) == "_operator.getitem":
             return self._decide_getitem(node)
-        written = written_cache(node)
-        if written is None:
-            written = replaced_state(node)
+        written = written_cache(node) or replaced_state(node)
         if written is not None:
             return self._decide_update(written)
         candidates = self.registry.candidates(node.target)

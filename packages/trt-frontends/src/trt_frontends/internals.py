@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from torch._dynamo.backends.registry import lookup_backend
     from torch._dynamo.cache_size import exceeds_recompile_limit
     from torch._dynamo.callback import callback_handler
-    from torch._dynamo.exc import TorchDynamoException, Unsupported, exceptions_allowed_to_be_fallback
+    from torch._dynamo.exc import TorchDynamoException, exceptions_allowed_to_be_fallback
     from torch._dynamo.resume_execution import ContinueExecutionCache
     from torch._dynamo.utils import register_hook_for_recompile_user_context
     from torch._functorch.partitioners import min_cut_rematerialization_partition as min_cut_partition
@@ -59,7 +59,7 @@ LATE: Final = {
     "torch._dynamo.backends.registry": "lookup_backend",
     "torch._dynamo.cache_size": "exceeds_recompile_limit",
     "torch._dynamo.callback": "callback_handler",
-    "torch._dynamo.exc": "TorchDynamoException, Unsupported, exceptions_allowed_to_be_fallback",
+    "torch._dynamo.exc": "TorchDynamoException, exceptions_allowed_to_be_fallback",
     "torch._dynamo.resume_execution": "ContinueExecutionCache",
     "torch._dynamo.utils": "register_hook_for_recompile_user_context",
     "torch._functorch.partitioners": "min_cut_rematerialization_partition as min_cut_partition",

@@ -435,14 +435,16 @@ def _require_ranges(ranges: Any) -> None:
 
 def _bounds_of(axis: Any, dim: Any) -> tuple[int, int] | None:
     """The least and the largest size of an axis; None where it does not vary."""
+    if dim is None:
+        return None
     least, most = getattr(dim, "min", None), getattr(dim, "max", None)
-    if dim is not None and not (isinstance(least, int) and isinstance(most, int) and isinstance(axis, int)):
+    if not (isinstance(least, int) and isinstance(most, int) and isinstance(axis, int)):
         raise InputError(
             f"the range of axis {axis} cannot be read",
             why=f"{dim!r} has no least and largest size",
             hint='write torch.export.Dim("batch", min=1, max=8)',
         )
-    return None if dim is None else (least, most)  # type: ignore[return-value]  # they are numbers
+    return least, most
 
 
 class _OutsideError(Exception):

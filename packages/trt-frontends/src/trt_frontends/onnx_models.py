@@ -57,13 +57,13 @@ from trt_frontends.pipeline import (
     dynamic_shapes_of,
     log_phase,
     no_progress,
+    require_uncompiled,
     settings_in,
     settings_to_build,
     visible_log,
 )
 from trt_frontends.single_engine import SingleEngine, require_nothing_beside
 from trt_runtime import TRTModule
-from trt_runtime.module import engine_modules
 from trt_runtime.program.fields import is_input_name
 from trt_runtime.program.model_facts import ModelFacts, ResultTitle
 
@@ -749,11 +749,8 @@ def export_onnx(
         network = new_network(trt.Builder(provider_logger()))
         _parse(_existing(model), network)
     else:
-        if isinstance(model, nn.Module) and engine_modules(model):
-            raise InputError(
-                "the model is compiled already, and its engines say no more of their layers",
-                hint="give the model that it was compiled from",
-            )
+        if isinstance(model, nn.Module):
+            require_uncompiled(model)
         given = {"min_block_size": 1, **settings, "require_full_compilation": True}
         captured = capture_model(model, None, arg_inputs, kwarg_inputs, given, needs_weights=True)
         keeper = SingleEngine.of(captured, type(model).__name__)

@@ -274,7 +274,8 @@ def export_model(
         needs_weights: Refuse a model without weights, or for a device that is not there.
         settle_sizes: Find out at which sizes of 1 the program is not the model, where weights are needed.
     """
-    _require_uncompiled(module)
+    if isinstance(module, (CompiledModule, LoadedProgram)):  # a part that is compiled stays so
+        require_uncompiled(module)
     settings = settings_in(given)
     _refuse_settings_of_graphs(settings)
     if isinstance(settings.dryrun, str):
@@ -297,8 +298,13 @@ def export_model(
     return ExportedModel(module, program, examples, settings)
 
 
-def _require_uncompiled(module: Any) -> None:
-    if isinstance(module, (CompiledModule, LoadedProgram)) and engine_modules(module):
+def require_uncompiled(module: nn.Module) -> None:
+    """Refuses a model that runs engines, itself or in a part.
+
+    Raises:
+        InputError: It does.
+    """
+    if engine_modules(module):
         raise InputError(
             "the model is compiled already",
             why="it runs engines, which say no more of their operators",

@@ -24,7 +24,7 @@ from trt_core.held_arguments import held_to_signature, require_arguments
 from trt_core.internals import pytree
 from trt_core.wording import did_you_mean, kind_of
 from trt_runtime import LoadedProgram, load
-from trt_runtime.command_line.inspection import inspect_file
+from trt_runtime.command_line.inspection import inspect_file, require_one_process
 from trt_runtime.program.graph import TensorInput
 from trt_runtime.program.loaded_program import captured_from, require_room_for_made_up
 from trt_runtime.program.loading import LoadKeywords, require_whole
@@ -451,13 +451,7 @@ def _require_program(path: str, columns: Mapping[str, str]) -> None:
         except PlanError:  # one of PyTorch's own format says less
             return
         _require_inputs(columns, [entry["name"] for entry in found["inputs"]])
-        if found["rank"] is not None:
-            raise InputError(
-                "the program talks to other ranks, and a replica is one process",
-                where=path,
-                why=f"it is the program of rank {found['rank']}",
-                hint="serve a program of the whole model",
-            )
+        require_one_process(found, path)
     elif os.path.isdir(path):
         raise InputError(
             "this is a folder, not a saved program",

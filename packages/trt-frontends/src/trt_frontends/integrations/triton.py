@@ -25,7 +25,7 @@ from trt_core.files.opening import read_file
 from trt_core.files.replacing import replacing
 from trt_core.files.staging import leftovers, locked_folder, take_away
 from trt_core.held_arguments import held_to_signature
-from trt_runtime.command_line.inspection import content_of, inspect_file
+from trt_runtime.command_line.inspection import content_of, inspect_file, require_one_process
 from trt_runtime.engine_file import plan_from_memory
 from trt_runtime.triton_model import PROGRAM_FILE, TEXT_INPUTS, TEXT_OPTIONS
 
@@ -193,13 +193,7 @@ def _describe(source: Path, name: str, instances: int, max_batch_size: int | Non
     found = inspect_file(source, content)
     if found["kind"] == "plan":
         return _of_plan(source, content, name, instances, max_batch_size)
-    if found["rank"] is not None:
-        raise InputError(
-            "the program talks to other ranks, which the server does not start",
-            where=str(source),
-            why=f"it is the program of rank {found['rank']}",
-            hint="export a program of the whole model",
-        )
+    require_one_process(found, str(source))
     if found["generation"] is not None:
         return _of_generator(source, content, found, name, instances, max_batch_size)
     read = [entry for entry in found["inputs"] if "always" not in entry]

@@ -113,6 +113,25 @@ def _rank_of(program: Program) -> int | None:
     return int(owner) if re.fullmatch("[0-9]{1,9}", owner) else 0  # whoever made the file may write anything
 
 
+def require_one_process(found: dict[str, Any], path: str) -> None:
+    """Refuses the program of one rank of several, which nobody starts where programs are served.
+
+    Args:
+        found: What `inspect_file` says of it.
+        path: Of its file.
+
+    Raises:
+        InputError: It is such.
+    """
+    if (rank := found.get("rank")) is not None:
+        raise InputError(
+            "the program talks to other ranks, and is served by one process",
+            where=path,
+            why=f"it is the program of rank {rank}",
+            hint="give a program of the whole model",
+        )
+
+
 def _generation(program: Program) -> dict[str, Any] | None:
     """What a program generates text with: limits, choice of tokens, size of caches; None where it generates none."""
     from trt_runtime.generation.limits import METADATA, GenerationLimits
